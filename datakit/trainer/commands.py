@@ -32,9 +32,9 @@ def load_run(
     pinned: Mapping[str, Resolved] | None = None,
 ) -> tuple[Run, Data]:
     """Return the run that a run file defines, and its opened data. Overrides such as `steps=20` or `model.hidden=64`
-    replace values in the file. A model that sets no vocabulary gets the tokenizer's, rounded up. `pinned` says which
-    caches datasets stand for. Raises RecipeError, UsageError, TokenizerError, LoaderError, and the errors of opening
-    caches.
+    replace values in the file. Without `model.vocabulary`, the model gets the tokenizer's vocabulary size, rounded up.
+    A dataset in `pinned` stands for the cache given there. Raises RecipeError, UsageError, TokenizerError, LoaderError,
+    and the errors of opening caches.
     """
     file = read_run_file(name_or_path, overrides)
     data = open_data(file.data_table, file.path, root, pinned)
@@ -59,8 +59,8 @@ def train_file(
         place = run_place(root, run, loader.record())
         if disagree(place.fingerprint):
             raise UsageError(
-                f"{path}: the processes found different caches, because a dataset's cache changed meanwhile; start all "
-                "processes again"
+                f"{path}: the processes found different caches, because a dataset's cache changed while they "
+                "started; start all processes again"
             )
         if data.resolved and is_first() and urls.is_local(place.directory) and find_manifest(place.directory) is None:
             record_caches(place.directory, data.resolved)
@@ -70,8 +70,8 @@ def train_file(
 
 
 def load_begun(path: str | Path, root: str, overrides: list[str], say: Say, *, finished: bool) -> tuple[Run, Data]:
-    """Return a run and its data, as `load_run` does. If the run did not begin with the current caches of its datasets,
-    but with earlier ones, the earlier caches are used, and `say` reports this. finished: also consider finished runs.
+    """Return a run and its data, as `load_run` does. If the run began with earlier caches of its datasets than the
+    current ones, the earlier caches are used and a message is passed to `say`. finished: also consider finished runs.
     """
     run, data = load_run(path, root, overrides)
     if not data.resolved or _begun(run, directory := _directory(run, data, root)):
@@ -111,7 +111,7 @@ def _begun(run: Run, directory: str) -> bool:
 
 
 def _age(directory: Path) -> float:
-    """Return a key that sorts directories by time, newest first."""
+    """Return a key that sorts directories by the time of their last change, newest first."""
     return -directory.stat().st_mtime
 
 

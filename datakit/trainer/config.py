@@ -1,9 +1,9 @@
-"""Defines a run file's top-level, `[evaluation]` and `[log]` settings with their limits, decodes all its tables but
-`[data]`, and decides what enters the fingerprint. `docs/trainer.md` shows a run file.
+"""Defines the top-level, `[evaluation]` and `[log]` settings of a run file with their limits, decodes all tables except
+`[data]`, and decides which settings enter the fingerprint. `docs/trainer.md` shows a run file.
 
-Of the other tables, `[optimizer]` has the fields of `optimizer.Optimizer`, `[checkpoint]` those of
-`checkpoint.Checkpoints`, and `[model]` a `kind` ("grug", or e.g. "mine" for mine.py beside the run file) and the fields
-of its `Config`.
+Of the other tables, `[optimizer]` has the fields of `optimizer.Optimizer`, and `[checkpoint]` those of
+`checkpoint.Checkpoints`. `[model]` has a `kind` (such as "grug", or "mine" for mine.py beside the run file) and the
+fields of the `Config` class of that model.
 
 The fingerprint covers the settings that decide the result: model, optimizer, steps, seed, mixture, `initialize_from`
 and `resume_from`. It does not cover how the run is executed (devices, checkpoints, evaluation, logging, and the
@@ -158,7 +158,7 @@ class RunFile:
     data_table: dict[str, Any]
 
     def run(self, vocabulary: int) -> Run:
-        """Return the run, whose model gets `vocabulary` if it sets none. Raises RecipeError and UsageError."""
+        """Return the run; `vocabulary` is the default of `model.vocabulary`. Raises RecipeError and UsageError."""
         model = {"vocabulary": vocabulary, **self.run_tables.get("model", {})}
         return parse_run({**self.run_tables, "model": model}, str(self.path), self.path.resolve().parent)
 
@@ -172,7 +172,7 @@ def read_run_file(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Ru
 
 
 def parse_run(document: dict[str, Any], place: str, folder: Path | None = None) -> Run:
-    """Decode all tables of a run file except `[data]`; `folder` may hold the file of the run's model.
+    """Decode all tables of a run file except `[data]`; `folder` may contain the file of the run's model.
 
     Raises RecipeError for an unknown key at any level.
     """

@@ -114,7 +114,7 @@ class Data:
 def open_data(
     table: Mapping[str, Any], file: Path, root: str = "./data", pinned: Mapping[str, Resolved] | None = None
 ) -> Data:
-    """Open the data that a `[data]` table defines; `pinned` says which cache a dataset stands for.
+    """Open the data that a `[data]` table defines. A dataset in `pinned` stands for the cache given there.
 
     Raises NotFoundError, RecipeError, UsageError, TokenizerError and LoaderError.
     """
@@ -166,7 +166,7 @@ def _place(cache: str, file: Path, root: str) -> str:
 
 
 def _evaluations(mixture: Mixture, sets: Mapping[str, CacheSource], step: int) -> dict[str, BatchesOf]:
-    """Return the validation sets in batches of the shape of the last of the first `step` training batches."""
+    """Return the validation sets, in batches of the same shape as the last of the first `step` training batches."""
     last = max(step - 1, 0)
     length, rows = mixture.lengths.at(last), mixture.batches.at(last)
     passes = {

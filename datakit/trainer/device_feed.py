@@ -48,11 +48,11 @@ class BatchSource(Protocol):
         ...
 
     def record(self) -> dict[str, Any]:
-        """Return a description of the mixture, including its "fingerprint"; checkpoints store it."""
+        """Return a description of the mixture for checkpoints to store; it includes a "fingerprint"."""
         ...
 
     def verify(self, saved: dict[str, Any], step: int) -> list[str]:
-        """Return how the mixture differs from `saved` from `step` on. Raises an error if an earlier batch differs."""
+        """Return the differences from `saved` that begin at `step` or later. Raises an error for earlier ones."""
         ...
 
     def snapshot(self, step: int) -> Mapping[str, float]:
@@ -110,7 +110,7 @@ def place(batch: HostBatch, mesh: Mesh, vocabulary: int) -> Placed:
 
 
 def _check_ids(tokens: Any, vocabulary: int) -> None:
-    """Raise UsageError for ids outside the vocabulary; a device silently reads the last row for too large an id."""
+    """Raise UsageError for ids outside the vocabulary; a device would silently look up another row."""
     least, most = int(tokens.min()), int(tokens.max())
     if least < 0 or most >= vocabulary:
         wrong = least if least < 0 else most

@@ -47,7 +47,7 @@ Lengths = np.ndarray | None  # the length of each token in bytes [V]; None: unkn
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over a tag's predicted tokens: losses in nats, number of tokens, and bytes."""
+    """Sums over a tag's predicted tokens: their losses in nats, their number, and their lengths in bytes."""
 
     nats: float = 0.0
     tokens: int = 0

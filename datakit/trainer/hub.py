@@ -91,7 +91,7 @@ def config_from_hub(description: dict[str, Any], **changes: Any) -> olmoe.Config
 
 
 def _check_keys(description: dict[str, Any], used: set[str], family: str) -> None:
-    """Raise UsageError, naming all unsupported values or all unknown keys at once."""
+    """Raise one UsageError that names all unsupported values; if there are none, one that names all unknown keys."""
     refused = {key: description[key] for key in sorted(set(description) & set(REQUIRED))}
     refused = {key: value for key, value in refused.items() if value not in REQUIRED[key]}
     if set(description.get("layer_types") or ["full_attention"]) != {"full_attention"}:
@@ -106,7 +106,7 @@ def _check_keys(description: dict[str, Any], used: set[str], family: str) -> Non
     if unknown:
         raise UsageError(
             f"config.json ({family}): unknown keys: {', '.join(unknown)}. Remove each key that does not change what "
-            "the model computes; if a key changes it, the model is not supported"
+            "the model computes; a model with any other unknown key is not supported"
         )
 
 
@@ -117,7 +117,7 @@ def _needed(description: dict[str, Any], key: str, family: str) -> Any:
 
 
 def _window(description: dict[str, Any], family: str) -> int | None:
-    """Return the window of all layers. Qwen3 has one only if `use_sliding_window` is set, and then in some layers."""
+    """Return the window of all layers. Raises UsageError for Qwen3 with windows, which only some layers would have."""
     if family != "qwen3_moe":
         return description.get("sliding_window")
     if description.get("use_sliding_window"):
@@ -137,13 +137,13 @@ def _rope_theta(description: dict[str, Any], family: str) -> float:
 
 
 class _Tensors:
-    """A checkpoint's tensors by name, as fp32; it knows which of them were never read."""
+    """Returns a checkpoint's tensors by name, as fp32, and records which of them were never read."""
 
     def __init__(self, tensors: dict[str, np.ndarray]) -> None:
         self.tensors, self.unread = tensors, {name for name in tensors if not name.endswith("rotary_emb.inv_freq")}
 
     def read(self, name: str) -> np.ndarray:
-        """Return one tensor. Raises UsageError if it is missing, or of a type that needs scales."""
+        """Return one tensor. Raises UsageError if the tensor is missing, or if its type is not in `FLOATS`."""
         if name not in self.tensors:
             raise UsageError(f"the checkpoint has no tensor {name!r}; check that all of its files were read")
         tensor = self.tensors[name]
@@ -153,7 +153,7 @@ class _Tensors:
         return tensor.astype(np.float32)
 
     def check_all_read(self) -> None:
-        """Raise UsageError if a tensor was not read, since the published model must then compute something else."""
+        """Raise UsageError if a tensor was not read, since the published model then differs from `models/olmoe.py`."""
         if self.unread:
             names = sorted(self.unread)
             raise UsageError(
@@ -165,7 +165,7 @@ class _Tensors:
 def parameters_from_hub(tensors: dict[str, np.ndarray], config: olmoe.Config) -> Tree:
     """Convert a hub checkpoint's tensors, given by name, with separate or stacked experts, to fp32 parameters.
 
-    Raises UsageError for a tensor that is missing, left over, or of a quantized type.
+    Raises UsageError if a tensor is missing, unused, or quantized.
     """
     source = _Tensors(tensors)
     mlp = "block_sparse_moe" if any("block_sparse_moe" in name for name in tensors) else "mlp"
@@ -201,7 +201,7 @@ def parameters_from_hub(tensors: dict[str, np.ndarray], config: olmoe.Config) ->
 
 
 def _experts(source: _Tensors, prefix: str, config: olmoe.Config) -> tuple[np.ndarray, np.ndarray]:
-    """Return one layer's experts, [E, D, 2 I] and [E, I, D]; the checkpoint has them stacked or one by one."""
+    """Return one layer's experts, [E, D, 2 I] and [E, I, D], which are either stacked or separate in the checkpoint."""
     if f"{prefix}.gate_up_proj" in source.tensors:
         both, down = (source.read(f"{prefix}.{part}").swapaxes(1, 2) for part in ("gate_up_proj", "down_proj"))
         return both, down

@@ -1,5 +1,5 @@
-"""Computes the norms of optimizer groups and single weights, checks the names in `log.watch`, and decides which norms
-are outside their band (alarms).
+"""Computes the norms of optimizer groups and of individual weights, checks the names in `log.watch`, and decides which
+norms are outside their band (alarms).
 
 In one run, the norm of the embedding grew twentyfold, which was noticed only by chance. So each group's norm is
 compared with its value at the start of the run, and a norm outside the allowed band raises an alarm. AdamH keeps the

@@ -26,7 +26,7 @@ START_AFRESH = "set checkpoint.load = false to start afresh"
 
 @dataclass(frozen=True)
 class Start:
-    """The state that a run starts with, and what the marker of the restored checkpoint says about it."""
+    """The state that a run starts with, and values from the marker of the restored checkpoint."""
 
     state: Tree
     step: int
@@ -38,8 +38,8 @@ class Start:
 
 
 def begin(run: Run, place: RunPlace, trainer: Trainer, source: BatchSource, say: Say) -> Start:
-    """Find and restore the state to start with. Raises CheckpointError or UsageError, or the source's own error if the
-    mixture differs from the checkpointed run's at any step before the checkpoint.
+    """Find and restore the state to start with. Raises CheckpointError or UsageError, or the data source's own error if
+    the mixture differs from the checkpointed run's at any step before the checkpoint.
     """
     folders = select.checkpoint_folders(place.directory, run.checkpoint.temporary_root)
     places = list(dict.fromkeys(folders))
@@ -77,7 +77,7 @@ def begin(run: Run, place: RunPlace, trainer: Trainer, source: BatchSource, say:
 
 
 def _name_unfinished(place: RunPlace, say: Say) -> None:
-    """Say which unfinished run of the same name has checkpoints, since a changed setting may be an accident."""
+    """Report an unfinished run of the same name that has checkpoints: a setting may have been changed by accident."""
     others = (other for other in Path(place.directory).parent.glob(f"{STAGE}-*") if str(other) != place.directory)
     found = [
         other

@@ -51,7 +51,7 @@ def predict(run: Run, outline: Outline) -> dict[str, Any]:
     """Predict the metrics that the run will reach with batches of these shapes."""
     tokens = sum(batches * sequences * length for batches, sequences, length in outline)
     law = scaling.predict(training_flops(run, outline, with_head=False))
-    # A law says nothing about another model, another tokenizer, or a budget outside of its fit.
+    # A law says nothing about another model, another tokenizer, or a budget outside the fitted range.
     applies = run.kind == "grug" and run.model.vocabulary == scaling.APRIL.vocabulary and not law.extrapolated
     by_law = {"eval/macro_loss": law.macro_loss, "eval/macro_bpb": law.bits_per_byte} if applies else {}
     return {
@@ -63,7 +63,7 @@ def predict(run: Run, outline: Outline) -> dict[str, Any]:
 
 
 def prediction_of(directory: str, run: Run, outline: Outline, say: Say, write: bool) -> dict[str, Any]:
-    """Return the prediction that an earlier start of the run wrote; if there is none, make it, and write it if asked.
+    """Return the prediction that an earlier start of the run wrote. If there is none, make one; if `write`, save it.
 
     A damaged file is moved aside, with a warning.
     """

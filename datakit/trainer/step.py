@@ -4,7 +4,7 @@ evaluation, and defines and creates the training state.
     keys of the state: "step", "params", "model", "moments", and "ema" if optimizer.ema is set
 
 The buffers of the state are donated, so a step needs no second copy of it. Parameters, moments and averages are sharded
-as the table of weights says; the batch is split by rows. The result `finite` is True if the loss and all norms are
+as the table of weights specifies; the batch is split by rows. The result `finite` is True if the loss and all norms are
 finite.
 """
 

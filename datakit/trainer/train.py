@@ -9,8 +9,8 @@ each step, the loop waits for the metrics (about a millisecond), so a NaN or inf
 state is saved: DivergedError is raised, the exit code is 4, and the last good checkpoint remains untouched. On SIGTERM
 or Ctrl-C, the loop finishes the step, saves, and raises SystemExit (exit code 143) or KeyboardInterrupt (130).
 
-For each step, the loop takes the batch (which a thread has placed in advance), runs the step, and logs the row of
-metrics. If a checkpoint or an evaluation is due, the loop then saves, evaluates, and logs the row again with the
+For each step, the loop takes the batch (which a thread has already placed on the devices), runs the step, and logs the
+row of metrics. If a checkpoint or an evaluation is due, the loop then saves, evaluates, and logs the row again with the
 additional metrics. Nothing is lost if the run ends in between, because a run that resumes at a step whose evaluation is
 missing starts with that evaluation, even at the last step.
 """
@@ -82,8 +82,8 @@ def train(
     say: Say = say_on_stderr,
 ) -> Outcome:
     """Train a run to its last step. `inputs` returns the references that the manifest in a given directory records.
-    `evaluations` may be a function of the number of steps done, e.g. to evaluate with sequences that grow.
-    Raises DivergedError, CheckpointError and UsageError, and the errors of `source`.
+    `evaluations` may be a function of the number of steps done, e.g. to evaluate with longer sequences as training
+    proceeds. Raises DivergedError, CheckpointError and UsageError, and the errors of `source`.
     """
     place = run_manifest.run_place(root, run, source.record())
     directory, references = place.directory, inputs(place.directory)
@@ -186,7 +186,7 @@ class _Loop:
                 self._save_before(step, state)
                 raise _ending(terminated)
             started = time.perf_counter()
-            turn = started - feed.waited if compiled else turn  # compilation is no part of the shown rate
+            turn = started - feed.waited if compiled else turn  # the rate shown excludes compilation
             state, results = advance(state, placed.batch)
             results = jax.device_get(results)
             seconds = {"duration": time.perf_counter() - started, "loading_time": feed.waited}
@@ -203,8 +203,8 @@ class _Loop:
         return row
 
     def _hooks(self, step: int, state: Tree, row: dict[str, Any], due: bool, stopping: bool) -> dict[str, Any]:
-        """Log the row, save and evaluate if due, and log the row again with the evaluation's metrics and the time that
-        all of this took; return these metrics.
+        """Log the row; save and evaluate, if due; log the row again with the metrics of the evaluation and the time
+        taken since the first log; return these additional metrics.
 
         The row is logged first, so that it is not lost if the run ends while saving or evaluating.
         """
@@ -278,7 +278,7 @@ class _Loop:
         return Marker(step, self.writer.run, self.mixture, counts, start.norms, permanent, {}, start.origin)
 
     def _profile(self, step: int | None) -> None:
-        """Start or stop the trace if `step` is the start or end of `log.profile`; None stops it in any case."""
+        """Start or stop the trace if `step` is the start or end of `log.profile`; stop it if `step` is None."""
         first, end = self.run.log.profile or (None, None)
         if step is not None and step == first:
             jax.profiler.start_trace(urls.join(self.directory, "profile"))
@@ -328,7 +328,7 @@ def _must_log(row: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def _signals() -> Iterator[Mapping[int, bool]]:
-    """Yield which of SIGTERM and SIGINT (Ctrl-C) has arrived (main thread only); after one, the next ends the run."""
+    """Yield, for SIGTERM and SIGINT, whether it has arrived (in the main thread only). A second signal ends the run."""
     arrived = {int(signal.SIGTERM): False, int(signal.SIGINT): False}
     if threading.current_thread() is not threading.main_thread():
         yield arrived

@@ -41,7 +41,7 @@ class Candidate:
     marker: Marker
 
     def damage(self, checksums: bool) -> str | None:
-        """Describe the first damaged file, or return None. Unless `checksums` is true, compare only file sizes."""
+        """Return a description of the first damaged file, or None. Compare checksums only if `checksums` is true."""
         for name, (length, xxh3) in self.marker.files.items():
             file = self.path / name
             if not file.exists():
@@ -67,7 +67,7 @@ def step_folders(folder: str) -> Iterator[tuple[int, epath.Path]]:
 
 
 def candidates(folders: list[str], say: Say) -> list[Candidate]:
-    """Return all checkpoints in these folders that seem complete, newest first, without verifying checksums."""
+    """Return all seemingly complete checkpoints in these folders, newest first, without verifying checksums."""
     read = [candidate_at(path, say) for folder in folders for _, path in step_folders(folder)]
     found = [candidate for candidate in read if candidate is not None]
     return sorted(found, key=lambda one: (one.marker.step, one.marker.permanent), reverse=True)

@@ -114,7 +114,7 @@ class Writer:
         return self.settings.keep_every is not None and step % self.settings.keep_every == 0
 
     def save(self, state: Tree, marker: Marker) -> None:
-        """Wait for the previous save to finish, then start this one. All values in `state` must be finite."""
+        """Wait for the previous save to finish, then start to save `state`. All values in `state` must be finite."""
         self.wait()
         permanent = marker.permanent or self._kept(marker.step)
         marker = msgspec.structs.replace(marker, run=self.run, permanent=permanent)
@@ -155,7 +155,7 @@ class Writer:
             self._failure = error
 
     def _prune(self, step: int) -> None:
-        """Remove all but the newest `keep_temporary` rolling checkpoints, and unfinished checkpoints before `step`."""
+        """Remove all but the newest `keep_temporary` rolling checkpoints, and older unfinished checkpoints."""
         found = [one for one in candidates([self.temporary], lambda _: None) if not one.marker.permanent]
         for candidate in found[self.settings.keep_temporary :]:
             (candidate.path / MARKER).unlink(missing_ok=True)  # first: without it, the rest is ignored

@@ -1,5 +1,5 @@
-"""Checks, before a checkpoint is read, that its arrays have the names and shapes that this run expects, and words the
-error if they differ. Orbax's own error names neither the array nor the setting to change.
+"""Checks, before a checkpoint is read, that its arrays have the names and shapes that this run expects. If they do not,
+the error names the first array that differs and the table to change. Orbax's own error names neither.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ MODEL_PARTS = ("params/", "model/")  # these depend on the model alone; all othe
 
 
 def check_fit(saved: Any, wanted: Tree, whole: bool, place: str) -> None:
-    """Raise CheckpointError if array names or shapes differ. Unless `whole` is true, `saved` may have more parts."""
+    """Raise CheckpointError if array names or shapes differ. Unless `whole` is true, `saved` may have further parts."""
     found, expected = _shapes(saved), _shapes(wanted)
     names = expected.keys() | {name for name in found if whole or name.split("/")[0] in wanted}
     wrong = sorted(name for name in names if expected.get(name) != found.get(name))

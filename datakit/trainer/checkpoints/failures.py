@@ -1,4 +1,4 @@
-"""Words the failure of a save in one line, and makes orbax wait for all writes and reads even if one fails."""
+"""Describes the failure of a save in one line, and makes orbax wait for all writes and reads even if one fails."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from datakit.storage.io_errors import SPACE
 
 @cache
 def prepare_orbax() -> None:
-    """Make orbax finish all tasks that it started before it raises an error. It no longer logs the error's traceback,
-    because `Writer.wait` raises the error.
+    """Make orbax finish, before it raises an error, all tasks that it has started. Its logging of tracebacks is
+    switched off, because `Writer.wait` raises the error.
 
-    After the first of many failures, orbax would close its event loop. TensorStore then prints a traceback for each
-    array that it reports to the closed loop, and asyncio one for each error that nobody retrieves.
+    Otherwise, orbax would close its event loop after the first of many failures. TensorStore would then print a
+    traceback for each array that it reports to the closed loop, and asyncio one for each error that nobody retrieves.
     """
     logging.getLogger("absl").addFilter(lambda record: not record.exc_info)
     asyncio_utils._run_sync_via_new_loop = run_to_the_end  # orbax has no setting for it
@@ -44,7 +44,7 @@ def run_to_the_end(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 def reason(failure: BaseException) -> str:
-    """Word a failure in one line, although TensorStore's own message may have many."""
+    """Return a description of a failure in one line, although TensorStore's own message may have many lines."""
     text = str(failure).strip()
     for full in map(os.strerror, SPACE):
         if full in text:

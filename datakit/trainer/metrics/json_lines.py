@@ -23,7 +23,7 @@ from datakit.storage.io_errors import storage_errors
 
 FILE_NAME = "metrics.jsonl"
 HISTOGRAMS = "histograms.jsonl"
-ASIDE = ".set-aside.jsonl"  # replaces the suffix of a file
+ASIDE = ".set-aside.jsonl"  # replaces the suffix of the file from which lines are moved
 STEP = "global_step"
 
 
@@ -54,7 +54,7 @@ class JsonLines:
                     file.flush()
 
     def close(self) -> None:
-        with storage_errors(self._folder), ExitStack() as files:  # closes all, even if one cannot write its last rows
+        with storage_errors(self._folder), ExitStack() as files:  # all are closed, even if one close fails
             for file in self._files.values():
                 files.callback(file.close)
 
@@ -117,7 +117,7 @@ def last_row(folder: str, step: int) -> dict[str, Any]:
 def read_metrics(folder: str, name: str = FILE_NAME) -> list[dict[str, Any]]:
     """Return a run's rows in step order, with only the last row of each step; leave out lines that cannot be read.
 
-    Raises UsageError if there is no file.
+    Raises UsageError if the file does not exist.
     """
     path = Path(folder) / name
     if not path.exists():

@@ -21,7 +21,7 @@ NORM = "params_norm/"
 
 
 def training_flops(run: Run, outline: Outline, with_head: bool = True) -> float:
-    """Return the FLOPs of training, padding included, counted as 3 forward passes (Kaplan et al. 2020, section 2.1)."""
+    """Return the FLOPs of training on batches, padding included: 3 times the forward pass (Kaplan et al. 2020, 2.1)."""
     per_token = load_model(run.kind).flops_per_token
     return sum(
         3 * per_token(run.model, length, with_head=with_head) * batches * sequences * length
@@ -31,7 +31,7 @@ def training_flops(run: Run, outline: Outline, with_head: bool = True) -> float:
 
 @dataclass
 class StepMetrics:
-    """Builds a run's rows. `norms` are weight norms at its start; `counts` and `flops` are sums over its steps."""
+    """Builds a run's rows. `norms`: weight norms at the run's start; `counts`, `flops`: sums over its steps so far."""
 
     run: Run
     trainer: Trainer

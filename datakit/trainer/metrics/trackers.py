@@ -21,8 +21,8 @@ optionally to TensorBoard, Trackio or Weights & Biases.
 
 MFU is a percentage: 100 x 3 x (forward FLOPs of a token, output matrix included, attention not halved for causality) x
 tokens / (seconds x peak x devices), where peak is the device's dense bf16 rate. Recomputation and the copying of rows
-to the experts are not counted. Rates are per second of `duration`. docs/trainer.md says how padding and waiting are
-counted. If a logged step ends with a checkpoint or an evaluation, its row is written twice, and the second row
+to the experts are not counted. Rates are per second of `duration`. docs/trainer.md describes how padding and waiting
+are counted. If a logged step ends with a checkpoint or an evaluation, its row is written twice, and the second row
 supersedes the first.
 """
 
@@ -63,7 +63,7 @@ def peak_flops(device_kind: str) -> float | None:
 
 
 def flatten(prefix: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Split arrays by layer into layer_{i}/<name>; for arrays [L], add the mean as <name> (entropies: <name>_mean)."""
+    """Split arrays by layer into layer_{i}/<name>; for an array [L], add its mean as <name> (entropy: <name>_mean)."""
     flat: dict[str, Any] = {}
     for name, value in metrics.items():
         array = np.asarray(value)
@@ -108,8 +108,9 @@ class TensorBoard:
 
 
 class Hosted:
-    """Sends rows to Trackio or Weights & Biases, which have the same interface and continue a resumed run as the same
-    run. Both print to standard output, which is reserved for results, so their output is redirected to standard error.
+    """Sends rows to Trackio or Weights & Biases, which have the same interface. Rows of a resumed run are added to
+    those of its earlier starts. Both packages print to standard output, which is reserved for results, so their output
+    is redirected to standard error.
     """
 
     def __init__(self, package: Any, project: str, name: str, config: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Imports a model by its built-in name or its import path, and refuses modules without the functions of a model.
-`grug.py` and `olmoe.py` define models; to make a variant, copy such a file. The other modules hold what the models
-share.
+`grug.py` and `olmoe.py` define models; to make a variant, copy one of them. The other modules contain the code that
+models share.
 """
 
 from __future__ import annotations

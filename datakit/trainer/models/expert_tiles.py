@@ -3,7 +3,7 @@
 A *tile* is a fixed number of rows that belong to one expert. A *turn* is one iteration of the loop: it processes one or
 more tiles with a few small dense products. An expert's rows are padded to whole tiles (by half a tile on average), and
 its weights are copied once per turn. In exchange, nothing is computed for experts that a token did not choose, and the
-loop ends after the last used tile. A turn handles as many tiles as it can (at most 8) while the rows between its two
+loop ends after the last tile in use. A turn handles as many tiles as it can (at most 8) while the rows between its two
 products (with the input and the output weights) still fit in one core's cache. This is enough work to keep the other
 cores busy too. On a CPU, the backend `tiles` is by far the fastest.
 
@@ -135,7 +135,7 @@ def tiled_experts(
     gate: Callable[[Any], Any],
     saved_name: str,
 ) -> Float[Array, "T D"]:
-    """Compute the result of `experts.experts`. `saved_name` is the checkpoint name of the rows between the products."""
+    """Compute the result of `experts.experts`. `saved_name` names the rows between the products for remat policies."""
     experts = w_in.shape[0]
     tile = tile_rows(expert.size, experts)
     together = at_once(tile, w_in.shape[-1] * w_in.dtype.itemsize)

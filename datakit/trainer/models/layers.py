@@ -3,12 +3,14 @@
 Norms, softmaxes and the loss are computed in fp32; norms and attention return the input's type. Every sum over many
 terms is fp32, in the backward pass too: bf16 has 8 significant bits, so a bf16 sum soon ignores small terms.
 
-Attention and the loss save memory. Attention processes up to eight groups of queries one after the other: it keeps no
-[S, S] scores, and it never reads keys after the group or before the widest window. The loss processes the sequence in
-pieces and keeps no [B, S, V] logits. Both recompute their intermediate values in the backward pass. On a CPU, working
-in parts also makes attention 3 times and the loss twice as fast (at 256 positions): small arrays fit in the cache.
+Attention and the loss save memory. Attention processes the queries in up to eight groups, one after the other: it keeps
+no [S, S] scores, and it never reads keys after the group or before the widest window. The loss processes the sequence
+in pieces and keeps no [B, S, V] logits. Attention and the loss recompute their intermediate values in the backward
+pass. On a CPU, working in parts also makes attention 3 times and the loss twice as fast (at 256 positions): small
+arrays fit in the cache.
 
-No array with an entry per position is a constant of the program: masks and rotary positions are computed in it.
+No array with an entry per position is a constant of the compiled program: masks and rotary positions are computed at
+run time.
 """
 
 from __future__ import annotations
@@ -58,8 +60,9 @@ def gated_norm(
 def rotary_table(length: int, head_width: int, theta: float) -> tuple[Float[Array, "S h"], Float[Array, "S h"]]:
     """Return (cosine, sine) of position x frequency in fp32, each [S, head_width / 2]. RoPE: Su et al. 2021.
 
-    A position is a multiple of `ROTARY_STRIDE` plus a remainder. The angles of both are taken in fp64 and added by the
-    angle addition formulas, so the constants of the program stay small and distant positions stay exact.
+    A position is a multiple of `ROTARY_STRIDE` plus a remainder. The cosines and sines of both are constants, computed
+    in fp64, and are combined by the angle addition formulas, so the constants of the program stay small and distant
+    positions stay exact.
     """
     frequency = theta ** -(np.arange(0, head_width, 2, dtype=np.float64) / head_width)
     far = np.arange(-(-length // ROTARY_STRIDE))[:, None, None] * ROTARY_STRIDE * frequency
@@ -127,7 +130,7 @@ def _attend(
 def _visible(
     segments: Int[Array, "B S"], window: Int[Array, ""] | int, start: int, first: int, stop: int
 ) -> Bool[Array, "B s t"]:
-    """Return True where a query in [start, stop) sees a key in [first, stop): in its segment and window, not later."""
+    """Return True where a query in [start, stop) sees a key in [first, stop): same segment, in window, not later."""
     distance = (start + jnp.arange(stop - start))[:, None] - (first + jnp.arange(stop - first))
     same_segment = segments[:, start:stop, None] == segments[:, None, first:stop]
     return (distance >= 0) & (distance < window) & same_segment

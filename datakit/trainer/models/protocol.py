@@ -1,4 +1,4 @@
-"""Defines the functions that a model file must have, their inputs and results, and checks on the sizes of a model.
+"""Defines the functions that a model file must have, with their inputs and results, and checks the sizes of a model.
 `docs/trainer.md` explains how to write a model file.
 """
 

@@ -2,8 +2,8 @@
 
 A row gives a weight's shape, sharding, initialization and optimizer group. A model file builds the table as nested
 dicts of `Weight`, from which arrays, shardings, optimizer groups and parameter counts follow. Each weight has its own
-random key, derived from its path. So adding a weight does not change the others, and values do not depend on the mesh.
-docs/trainer.md explains the axes of the mesh, "replica" (data parallelism) and "data" (FSDP).
+random key, derived from its path. So adding a weight does not change the other weights, and no initial value depends on
+the mesh. docs/trainer.md explains the axes of the mesh, "replica" (data parallelism) and "data" (FSDP).
 """
 
 from __future__ import annotations
