@@ -81,7 +81,7 @@ SAME: dict[str, dict[str, int]] = {
     },
     "tokens": {
         "tokenize.text_batches:BATCH_BYTES": 300,
-        "tokenize.encoders.base:REFERENCE_BYTES": 100,
+        "tokenize.encoders.base:REFERENCE_CHARACTERS": 100,
         "tokenize.reference_check:SMALLEST_WINDOW": 16,
         "cache.read_ahead:BLOCK_TOKENS": 50,
         "cache.reader:CACHE_BYTES": 100,

@@ -19,7 +19,7 @@ import tokenizers
 # The one character on which the libraries are known to disagree: in pre-tokenizers of several steps
 # (the DeepSeek kind), fastokens treats it as white space, as Unicode did until version 6.2.
 DISPUTED = "\N{MONGOLIAN VOWEL SEPARATOR}"
-REFERENCE_BYTES = 1 << 20  # characters per batch for the reference, whose Encodings take about 100 bytes per token
+REFERENCE_CHARACTERS = 1 << 20  # characters per batch for the reference, whose Encodings take about 100 bytes per token
 
 
 class Encoder(Protocol):
@@ -98,7 +98,7 @@ def _pieces(texts: Sequence[str]) -> Iterator[list[str]]:
     for text in texts:
         piece.append(text)
         size += len(text)
-        if size >= REFERENCE_BYTES:
+        if size >= REFERENCE_CHARACTERS:
             yield piece
             piece, size = [], 0
     if piece:
