@@ -19,7 +19,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,7 +150,7 @@ def sync_directories(urls_of_directories: Iterable[str]) -> None:
 
 def hash_file(path: Path) -> tuple[str, int]:
     """Return the xxh3-128 (32 hex digits) and the size in bytes of a local file, using constant memory."""
-    with open(path, "rb") as file:
+    with urls.open_regular(str(path)) as file:
         return hash_open(file)
 
 
@@ -160,10 +160,13 @@ def hash_url(url: str) -> tuple[str, int]:
         return hash_open(file)
 
 
-def hash_open(file: BinaryIO) -> tuple[str, int]:
-    """Return the xxh3-128 and the size in bytes of an open file, from the current position to its end."""
+def hash_open(file: BinaryIO, check: Callable[[], None] = lambda: None) -> tuple[str, int]:
+    """Return the xxh3-128 and the size in bytes of an open file, from the current position to its end. `check` is
+    called after each chunk, and may raise an exception to stop.
+    """
     digest, length = xxhash.xxh3_128(), 0
     while chunk := file.read(HASH_CHUNK):
+        check()
         digest.update(chunk)
         length += len(chunk)
     return digest.hexdigest(), length

@@ -10,6 +10,7 @@ shard or show a deleted one.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,13 +18,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, BinaryIO, TypeVar, cast
 
-from datakit.errors import RootError, StorageError
+from datakit.errors import RootError, StorageError, UnreadableError
 from datakit.storage.io_errors import read_errors
 
 SPLITTER = "://"
 PARALLEL_REQUESTS = 8
 TIME_KEYS = ("LastModified", "mtime", "last_modified", "created")  # of S3, GCS, Azure and fsspec's memory file system
 CHECKSUM_KEYS = ("ETag", "etag", "md5Hash", "sha256", "blob_id")
+SPECIAL = ((stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISREG, ""), (stat.S_ISDIR, ""))
 T = TypeVar("T")
 
 
@@ -125,11 +127,32 @@ def size(url: str) -> int:
         return int(file_system.info(path)["size"])
 
 
+def special_kind(mode: int) -> str:
+    """Return the kind of an entry with these mode bits, with its article, or "" for a regular file or a directory."""
+    return next((kind for is_kind, kind in SPECIAL if is_kind(mode)), "a device")
+
+
+def open_regular(path: str) -> BinaryIO:
+    """Open a local file. Raises OSError, and UnreadableError for a named pipe or a device, without waiting for a pipe's
+    writer.
+    """
+
+    def opener(name: str, flags: int) -> int:
+        descriptor = os.open(name, flags | os.O_NONBLOCK)
+        kind = special_kind(os.fstat(descriptor).st_mode)
+        if kind:
+            os.close(descriptor)
+            raise UnreadableError(f"{name} is {kind}, not a file; copy the data to a file, or exclude it")
+        return descriptor
+
+    return open(path, "rb", opener=opener)
+
+
 def open_read(url: str) -> BinaryIO:
-    """Open a binary, seekable reader. Raises NotFoundError, StorageError."""
+    """Open a binary, seekable reader. Raises NotFoundError, StorageError, UnreadableError."""
     with read_errors(url):
         if is_local(url):
-            return open(local_path(url), "rb")
+            return open_regular(local_path(url))
         file_system, path = filesystem(url)
         return cast(BinaryIO, file_system.open(path, "rb", cache_type="readahead", block_size=8 << 20))
 
@@ -147,7 +170,7 @@ def read_range(url: str, start: int, stop: int | None) -> bytes:
         return b""
     with read_errors(url):
         if is_local(url):
-            with open(local_path(url), "rb") as file:
+            with open_regular(local_path(url)) as file:
                 file.seek(start)
                 return file.read() if stop is None else file.read(stop - start)
         file_system, path = filesystem(url)
