@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import subprocess
 import sys
 from pathlib import Path
@@ -103,3 +104,15 @@ def test_raw_caches_can_be_read_after_a_fork(tmp_path: Path) -> None:
 
 def test_fork_before_the_first_read_is_harmless(random_caches: dict[str, tuple[Path, np.ndarray]]) -> None:
     assert forked(random_caches["compressed"][0], "parent", "read", "loader", "mask") == []
+
+
+def first_tokens(place: str) -> np.ndarray:
+    return open_cache(place).read(0, 99)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_advised_ways_to_start_a_process_work(random_caches: dict[str, tuple[Path, np.ndarray]], method: str) -> None:
+    directory, tokens = random_caches["compressed"]
+    assert np.array_equal(first_tokens(str(directory)), tokens[:99])
+    with multiprocessing.get_context(method).Pool(1) as workers:
+        assert np.array_equal(workers.apply(first_tokens, (str(directory),)), tokens[:99])
