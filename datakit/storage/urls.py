@@ -9,6 +9,7 @@ shard or show a deleted one.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -136,16 +137,17 @@ def open_regular(path: str) -> BinaryIO:
     """Open a local file. Raises OSError, and UnreadableError for a named pipe or a device, without waiting for a pipe's
     writer.
     """
-
-    def opener(name: str, flags: int) -> int:
-        descriptor = os.open(name, flags | os.O_NONBLOCK)
-        kind = special_kind(os.fstat(descriptor).st_mode)
-        if kind:
-            os.close(descriptor)
-            raise UnreadableError(f"{name} is {kind}, not a file; copy the data to a file, or exclude it")
-        return descriptor
-
-    return open(path, "rb", opener=opener)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if kind := special_kind(mode):
+            raise UnreadableError(f"{path} is {kind}, not a file; copy the data to a file, or exclude it")
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 def open_read(url: str) -> BinaryIO:

@@ -144,8 +144,9 @@ def test_file_changed_while_hashed_is_refused(tree: Path) -> None:
 
     def appended(file: BinaryIO, check: Callable[[], None]) -> tuple[str, int]:
         found = hash_open(file, check)
-        if file.name.endswith("/a.jsonl"):
-            Path(file.name).write_text("a.jsonl and more")
+        path = Path(os.readlink(f"/proc/self/fd/{file.fileno()}"))
+        if path.name == "a.jsonl":
+            path.write_text("a.jsonl and more")
         return found
 
     with patch.object(listing.atomic, "hash_open", appended):
