@@ -19,6 +19,7 @@ sequences one at a time costs ten times as much. Thread-safe.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -61,7 +62,8 @@ class Shard:
 
 class Cache(CacheDocuments):
     """An open token cache, as a sequence of documents: `len(cache)` is their number, and `cache[3]` is the fourth.
-    After the first read, do not share the cache with forked processes; open it in each process instead.
+    Use it only in the process that opened it. A forked process can open and read raw caches on a local disk. With any
+    other cache, it raises UsageError if its parent has read a compressed or remote cache before.
 
     contract: the meaning of the tokens. details: the cache's part of the manifest, including the totals of each source,
     the histogram of document lengths and the form of the arrays. has_loss_mask: True if any shard has a loss mask.
@@ -73,6 +75,7 @@ class Cache(CacheDocuments):
         self.tokenizer_url: str = urls.join(directory, TOKENIZER_FILE)
         self.tokens: int = self._offsets.tokens
         self._arrays = ShardArrays(directory, manifest, self.details, cache_bytes)
+        self._pools: dict[int, ThreadPoolExecutor] = {}
 
     def __repr__(self) -> str:
         names = [*list(self.sources)[:SHOWN], *["..."] * (len(self.sources) > SHOWN)]
@@ -158,9 +161,11 @@ class Cache(CacheDocuments):
                     f"cache again"
                 )
 
-    @cached_property
+    @property
     def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="datakit-read")
+        """This process's threads; those of a parent process do not exist here."""
+        new = ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="datakit-read")  # starts threads when they are needed
+        return self._pools.setdefault(os.getpid(), new)
 
     def _shard(self, index: int) -> Shard:
         partition = self.manifest.partitions[index]

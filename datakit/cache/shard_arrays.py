@@ -137,7 +137,9 @@ def _begin(array: Any, first: int, place: np.ndarray) -> list[tuple[np.ndarray, 
     """
     last, (chunk,) = first + len(place), array.chunk_layout.read_chunk.shape
     cuts = [first, *range((first // chunk + 1) * chunk, last, chunk), last]
-    return [(place[start - first : stop - first], array[start:stop].read()) for start, stop in pairwise(cuts)]
+    return [
+        (place[start - first : stop - first], zarr_arrays.begin(array, start, stop)) for start, stop in pairwise(cuts)
+    ]
 
 
 def _check_size(url: str, expected: int) -> None:

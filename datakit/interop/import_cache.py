@@ -103,6 +103,7 @@ def import_cache(
     if not imported:
         raise NoInputError(f"nothing to import: {source} has no documents")
     parameters = {"imported": layout, "copied": copy, "contract": msgspec.to_builtins(contract)}
+    atomic.sync_directories(sorted(atomic.folders_above(directory, (file.path for file in urls.listing(directory)))))
     return write_manifest(_manifest(source, layout, imported, contract, parameters), directory)
 
 

@@ -224,7 +224,8 @@ class Loader:
     def _assemble(self, step: int, rows: int, picks: Sequence[Pick]) -> Batch:
         if os.getpid() != self._process:
             raise LoaderError(
-                "this loader was made before a fork; make a loader in each process, or start workers by spawning them"
+                "this loader was made before a fork; start workers with the method 'spawn' or 'forkserver', which make "
+                "loaders of their own"
             )
         keys = [key for pick in picks for key in self._reader.keys(pick)]
         batch = empty_batch(rows, self.order.lengths.at(step), self.order.names, self._view)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import stat
 import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from datakit.storage.urls import FileInfo
 
 _MAGIC = re.compile(r"[*?\[]")
 _DANGLING = "a link to a file that does not exist"
-_SPECIAL = ((stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISREG, ""))
 SHOWN = 5  # number of files named in a message
 
 
@@ -101,11 +99,6 @@ def regular(files: Sequence[FileInfo]) -> tuple[list[FileInfo], str]:
     skipped = [f"{info.path} is {info.special}" for info in files if info.special]
     more = f" and {len(skipped) - SHOWN} more" if len(skipped) > SHOWN else ""
     return [info for info in files if not info.special], ", ".join(skipped[:SHOWN]) + more
-
-
-def special_kind(mode: int) -> str:
-    """Return the kind of an entry, given its mode bits, as a phrase ("a named pipe"), or "" for a regular file."""
-    return next((kind for is_kind, kind in _SPECIAL if is_kind(mode)), "a device")
 
 
 def matcher(patterns: Sequence[str]) -> re.Pattern[str]:
@@ -190,7 +183,7 @@ def _local_file(entry: os.DirEntry[str], path: str) -> FileInfo:
         if error.errno not in (errno.ENOENT, errno.ELOOP):
             raise
         return FileInfo(entry.path, path, 0, special=_DANGLING)
-    return FileInfo(entry.path, path, status.st_size, special=special_kind(status.st_mode))
+    return FileInfo(entry.path, path, status.st_size, special=urls.special_kind(status.st_mode))
 
 
 def subdirectories(directory: str) -> list[str]:

@@ -18,6 +18,7 @@ from datakit.loader.mixture.packing import Counters, Packing, count_blocks
 from datakit.loader.permutation import Order
 from datakit.loader.sources.token_source import BlockAxis, TokenSource
 
+BLOCKS_AT_ONCE = 1 << 18  # of which the counts are added up at a time, with about 100 bytes of memory each
 MAX_COUNTED_BLOCKS = 4096  # limit for counting at startup: 4 G tokens, about 3 s for documents of 1,000 tokens
 
 
@@ -55,8 +56,10 @@ class PackedCounts:
 
     def window_starts(self, order: Order, window_blocks: int) -> np.ndarray:
         count = len(self._counts)
-        shuffled = self._counts[order(np.arange(count))].astype(np.int64)
-        sums = np.add.reduceat(shuffled, np.arange(0, count, window_blocks))
+        sums = np.zeros(-(-count // window_blocks), np.int64)
+        for first in range(0, count, BLOCKS_AT_ONCE):
+            places = np.arange(first, min(first + BLOCKS_AT_ONCE, count))
+            np.add.at(sums, places // window_blocks, self._counts[order(places)])
         return np.concatenate([[0], np.cumsum(sums)])
 
 

@@ -17,6 +17,17 @@ from datakit.normalize.where.expression import column_paths
 from datakit.normalize.where.time_zones import naive
 
 ROW = "__row"
+SETTINGS = {
+    "threads": 1,
+    "enable_external_access": False,
+    "default_collation": "",
+    "default_order": "ASC",
+    "default_null_order": "NULLS_LAST",
+    "integer_division": False,
+    "ieee_floating_point_ops": True,
+    "old_implicit_casting": False,
+}  # with LOCAL, all that a result could depend on besides the record
+LOCAL = "SET TimeZone = 'UTC'; SET Calendar = 'gregorian'"  # DuckDB would take the machine's time zone and calendar
 
 
 class Predicate:
@@ -29,7 +40,8 @@ class Predicate:
         import duckdb  # imported only here, because the import is slow and few sources have a predicate
 
         self._sql, self._duckdb = sql, duckdb
-        self._database = duckdb.connect(config={"threads": 1, "enable_external_access": False})
+        self._database = duckdb.connect(config=SETTINGS)
+        self._database.execute(LOCAL)
         self._wanted = self._referenced()
         schema = pa.ipc.read_schema(pa.py_buffer(types)) if types else pa.schema([])
         for name, kind in self._wanted.items():

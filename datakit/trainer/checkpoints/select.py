@@ -11,7 +11,7 @@ import xxhash
 from etils import epath
 
 from datakit.errors import CheckpointError
-from datakit.storage import urls
+from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import SHOWN_DIGITS
 from datakit.trainer.checkpoints.candidates import MARKER, SET_ASIDE, Candidate, Say, step_folders
 from datakit.trainer.checkpoints.checkpoint import restore
@@ -84,6 +84,7 @@ def set_aside(folders: list[str], step: int, say: Say) -> None:
     for number, path in committed(folders) if is_first() else []:
         if number > step:
             (path / MARKER).rename(path / SET_ASIDE)
+            atomic.sync_directories([str(path)])
             say(f"warning: {path} is set aside: the run starts {start}")
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from datakit.errors import UsageError
+from datakit.storage import atomic
 from datakit.storage.io_errors import storage_errors
 
 FILE_NAME = "metrics.jsonl"
@@ -78,6 +79,8 @@ def _move_aside(path: Path, start: int, say: Callable[[str], None]) -> None:
                 damaged.append(number)
             later = later or (row is not None and row[STEP] > start)
             (dropped if later or row is None else kept).write(line)
+    atomic.sync_file(aside)
+    atomic.sync_file(fresh)
     fresh.replace(path)
     if not aside.stat().st_size:
         aside.unlink()
