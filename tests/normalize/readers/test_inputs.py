@@ -28,7 +28,7 @@ from datakit.storage.manifest import Manifest
 from tests.support.normalize.sources import normalize, normalize_step, run_plan_inline
 
 RECORDS = 100
-CHANGED = r"a\.\w+(\.gz)? (has changed since it was listed|was listed but (no longer exists|is no regular))"
+CHANGED = r"a\.\w+(\.gz)? (has changed since it was listed|was listed but (no longer exists|is no longer a regular))"
 
 
 def documents(count: int = RECORDS, word: str = "doc") -> bytes:
