@@ -1,4 +1,4 @@
-"""Detects when numba compiles kernels, which takes 10 to 60 seconds on a machine that has not run them yet."""
+"""Detects when numba is compiling kernels, which takes 10 to 60 seconds on a machine that has not run them yet."""
 
 from __future__ import annotations
 
