@@ -87,9 +87,9 @@ class FileCounts:
 
 
 class Origins(NamedTuple):
-    """The origins of records, sorted by id. high, low: uint64 [N], the ids. kept: bool [N], False for duplicates.
+    """The origins of N records, sorted by id. high, low: uint64 [N], the ids. kept: bool [N], False for duplicates.
 
-    file: int32 [N]. position: int64 [N].
+    file, position: int32 [N] and int64 [N], as returned by `FileCounts.origins`.
     """
 
     high: np.ndarray

@@ -5,8 +5,8 @@ A float64 represents every integer up to 2**53 exactly. If a column has floats a
 become strings, so that no digit is lost. Signed and unsigned integers in one column become int64 or, if one of them is
 too large for that, strings.
 
-A float with an integral value up to 2**53 becomes the same string as the integer. Therefore it does not matter whether
-other values in the same chunk had turned an integer into a float before the column became strings.
+A float with an integral value up to 2**53 becomes the same string as the equal integer. Therefore it does not matter
+whether other values in the same chunk had turned an integer into a float before the column became strings.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Dialect(NamedTuple):
 class RecordCutter:
     """Cuts a stream of bytes into chunks of whole records. `position` is the offset of the next byte to yield.
 
-    too_long: called for each record that is longer than the limit, with its offset.
+    too_long: called with the offset of each record that is longer than the limit.
     """
 
     def __init__(self, dialect: Dialect, config: Config, too_long: Callable[[int], None] = lambda offset: None) -> None:
@@ -74,8 +74,8 @@ class RecordCutter:
 
         If the record's last field is open, or may be open because its last byte is a quote, this field is kept.
         Otherwise, only the last byte is kept, and a few bytes written before it put `find_records` into the same state:
-        within a field, where a quote opens nothing, or after text that follows a closing quote. `_cut` drops the
-        resulting record.
+        within a field, where a quote does not begin a quoted field, or after text that follows a closing quote. `_cut`
+        drops the resulting record.
         """
         if not self._skipping:
             self._too_long(self.position)

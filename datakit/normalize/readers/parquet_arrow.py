@@ -91,7 +91,7 @@ def _row_group(context: ReadContext, path: str, file: pq.ParquetFile, group: int
     except _ImpassableError as error:
         context.counts.unreadable(path, error.row, task.skip[path, error.row])
         if error.row + 1 < end:
-            reason = f"behind row {error.row}, past which the row group cannot be decoded; drop can omit a large column"
+            reason = f"after row {error.row}, past which the row group cannot be decoded; `drop` can omit large columns"
             context.counts.unreadable(path, error.row + 1, reason, end - error.row - 1)
     except _DAMAGE as error:
         _raise_unless_damage(error, path)

@@ -70,7 +70,7 @@ class Streams:
     _checked: str | None = field(default=None, init=False)
 
     def begin(self, path: str) -> None:
-        """Count a stream of this file. The stream is known to be sound if the file was checked."""
+        """Record that a stream of the file `path` begins. If the file was checked, the stream is known to be sound."""
         self.begun, self._path = self.begun + 1, path
         if path == self._checked:
             self.sound = self.begun

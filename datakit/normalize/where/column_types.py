@@ -29,8 +29,8 @@ UNLIMITED = 1 << 62  # unusable records are counted, and their number is checked
 
 
 def find_types(arguments: dict[str, Any], shared: dict[str, Any], task: TaskContext) -> TaskResult:
-    """Find the types of the columns of one slice, without its damaged streams. Raises an InputError that names
-    all of the slice's refused files.
+    """Find the column types of one slice, without its damaged streams. Raises an InputError that names all of the
+    slice's refused files.
     """
     own, common = msgspec.convert(arguments, RouteArguments), msgspec.convert(shared, RouteShared)
     config = config_of(common.config, Config)

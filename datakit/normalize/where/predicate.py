@@ -22,7 +22,7 @@ ROW = "__row"
 class Predicate:
     """A parsed `where`. Raises RecipeError if the SQL is not a valid expression.
 
-    types: the types of its columns, an Arrow schema as IPC; columns that are not in the schema are null everywhere.
+    types: the types of the columns it reads, an Arrow schema as IPC; a column that the schema lacks is null everywhere.
     """
 
     def __init__(self, sql: str, types: bytes = b"") -> None:
@@ -67,7 +67,7 @@ class Predicate:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise RecipeError(
                 f"where: column {shown(name)} of {file} has a value that is not {kind}; declare another type, such "
-                "as string, under the source's types"
+                "as string, under the source's `types`"
             ) from error
         return fitted.cast(naive(kind)) if naive(kind) != kind else fitted
 
