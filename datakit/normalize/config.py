@@ -84,12 +84,12 @@ class Config:
             if kind not in TYPES:
                 raise RecipeError(f"types: {column} = {kind!r} is unknown; {suggestion(kind, TYPES)}")
         if not self.text:
-            raise RecipeError("text is empty; it must name the column that holds the text")
+            raise RecipeError("`text` is empty; it must name the column that holds the text")
         if self.transform is not None and not re.fullmatch(r"[\w.]+:\w+", self.transform):
             raise RecipeError(f"transform {self.transform!r} must have the form package.module:function")
         if (self.transform is None) != (self.transform_version is None):
             raise RecipeError(
-                "transform and transform_version must be set together; the version tells whether the code has changed"
+                "`transform` and `transform_version` must be set together; the version shows whether the code changed"
             )
         for name in ("max_document_bytes", "max_field_bytes", "max_field_lines", "whitespace_run", "partition_bytes"):
             if getattr(self, name) is not None and getattr(self, name) < 1:

@@ -49,7 +49,7 @@ class RouteDetails(msgspec.Struct, frozen=True):
     """The result of routing one slice.
 
     schemas: (file, schema as Arrow IPC in hex) pairs; in hex because the ledger is JSON.
-    large: (path, value) pairs: the largest absolute value of the integers at each path where it is above 2**53.
+    large: (path, value) pairs: for each path, the largest absolute value of the integers there, if above 2**53.
     documents: True if all records of the slice are documents that datakit wrote.
     value_bytes: the size of all documents with their upstream columns, in bytes.
     heavy: (bucket, bytes) pairs, for the buckets with a large share of the slice.

@@ -28,7 +28,7 @@ REMOVED = (
 )
 REPAIRED = ("normalize/invalid_utf8", "normalize/nul", "normalize/whitespace_runs")
 ENOUGH = 1000  # minimum number of quarantined entries before a task gives up, since one bad file may come first
-NEARLY_ALL = 0.9  # share of unusable records above which a task gives up; below 1, as a few lines of a wrong file may parse
+NEARLY_ALL = 0.9  # a task gives up above this share of unusable records; below 1, as a wrong file may have good lines
 
 
 @dataclass

@@ -114,8 +114,7 @@ class Router:
         return replace(chunk, table=table, positions=positions, files=files, traced=False)
 
     def _texts(self, rows: Chunk) -> tuple[Chunk, Texts]:
-        """Return the rows with usable or missing texts, and the texts. A null is a missing text, and is removed later.
-        """
+        """Return the rows with usable or missing texts, and the texts. A null is a missing text, removed later."""
         if self._config.text not in rows.table.column_names:
             return rows, pa.nulls(rows.table.num_rows, pa.large_string())
         kind = rows.table.column(self._config.text).type

@@ -127,7 +127,8 @@ def _route_phase(
 
 
 def route_memory(config: Config) -> int:
-    """Return the bytes of memory for a routing task, which must hold several copies of the longest permitted record.
+    """Return the number of bytes of memory for a routing task, which must hold several copies of the longest permitted
+    record.
 
     With the default limit, the exchange writer's budget and the copies of an ordinary chunk dominate.
     """
@@ -154,7 +155,8 @@ def _sort_phase(shared: SortShared, exchange_bytes: int, heavy: Mapping[int, int
 
 
 def heavy_partitions(heavy: Sequence[tuple[int, int]], bits: int, bucket_bits: int) -> Counter[int]:
-    """Return how many bytes each partition may get from heavy buckets. Such a partition may far exceed the mean size.
+    """Return how many bytes each of 2**bits partitions may get from the heavy buckets, given as (bucket, bytes) pairs.
+    Their partitions may far exceed the mean size.
 
     >>> heavy_partitions([(5, 100), (4, 10)], 2, 3), heavy_partitions([(1, 7)], 2, 1)
     (Counter({2: 110}), Counter({2: 7, 3: 7}))

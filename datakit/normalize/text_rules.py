@@ -104,8 +104,7 @@ def _as_strings(texts: pa.Array) -> pa.LargeStringArray:
 
 
 def _repair(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, longest: int) -> tuple[list[str], int]:
-    """Return the repaired texts of `rows` and the number with a cut run. NUL is removed first, as this can join runs.
-    """
+    """Return the repaired texts of `rows` and the number with cut runs. NUL is removed first, as this can join runs."""
     long_run = re.compile(f"([{WHITE_SPACE}]{{{longest}}})[{WHITE_SPACE}]+")
     view, repaired, runs = data.data, [], 0
     for index in rows.tolist():

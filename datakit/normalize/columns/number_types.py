@@ -45,7 +45,7 @@ def unify_numbers(one: pa.DataType, other: pa.DataType, largest: int) -> pa.Data
 
 
 def largest_integers(table: pa.Table) -> dict[Path, int]:
-    """Return the largest absolute value of the integers at each path where it is above 2**53."""
+    """Return, for each path, the largest absolute value of the integers there, if above 2**53."""
     found: dict[Path, int] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         for chunk in column.chunks:

@@ -30,8 +30,8 @@ SHOWN_NAMES, SHOWN_NAME = 20, 60  # limits for a message: columns named, and cha
 class UpstreamColumns:
     """The upstream columns of one slice, except the text column.
 
-    union: the columns of all files so far. Rows are converted to its types, because each new schema starts a new
-    run of the exchange.
+    union: the columns of all files so far. Rows are converted to the union's types, because each new schema starts a
+    new run of the exchange.
     documents: True if all chunks so far hold documents that datakit wrote.
     largest: for each path, the largest absolute value of the integers so far, if above 2**53.
     """

@@ -1,6 +1,6 @@
 """Inspects a raw source before a run: groups its files, finds their columns and sizes, and guesses the text and id
-columns. Reads the first chunk of at most three files per group. Apart from the listing, inspecting a source of any
-size therefore takes only a moment. Reports ids, names, types and lengths, but never any text.
+columns. Reads only the first chunk of each of at most three files per group. Apart from the listing, inspecting a
+source of any size therefore takes only a moment. Reports ids, names, types and lengths, but never any text.
 """
 
 from __future__ import annotations

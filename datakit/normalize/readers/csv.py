@@ -109,7 +109,7 @@ class _ChunkParser:
         """Quarantine the record at this offset. Raises UnreadableError if it is the header."""
         limit = longest_record(self._context.config)
         if not self._names:
-            raise UnreadableError(f"{self._path} has a header of more than max_document_bytes ({limit}); exclude it")
+            raise UnreadableError(f"{self._path} has a header longer than max_document_bytes ({limit}); exclude it")
         self._context.counts.unreadable(self._path, position, f"longer than max_document_bytes ({limit})")
 
     def _parse(self, size: int, data: bytes, starts: np.ndarray, positions: np.ndarray) -> Chunk:

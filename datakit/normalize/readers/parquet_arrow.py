@@ -217,7 +217,7 @@ def _raise_unless_damage(error: BaseException, path: str) -> None:
 
 
 def _chunk(context: ReadContext, path: str, table: pa.Table, row: int) -> Chunks:
-    """Yield the rows as one chunk; the first has index `row` in the file. Quarantine rows that are too long."""
+    """Yield the rows as one chunk; the first row has index `row` in the file. Quarantine rows that are too long."""
     size = table.nbytes
     check_arrays(table)
     require_unique_columns(path, table.column_names)

@@ -1,7 +1,7 @@
 """Decides the type in which `where` sees each column: the type that the recipe declares or, by default, the column's
 type for the whole source.
 
-If the recipe declares the types of all columns that `where` reads, nothing has to be read first. Otherwise a phase
+If the recipe declares the types of all columns that `where` reads, nothing has to be read in advance. Otherwise a phase
 reads the whole source once and unites the types of its columns, before any record is selected.
 """
 

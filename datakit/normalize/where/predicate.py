@@ -1,8 +1,8 @@
-"""Evaluates a source's `where` with DuckDB: selects the records of a chunk for which the predicate is true, and
-reports errors without quoting values. DuckDB evaluates the predicate on one chunk at a time, and the records that match
-stay in order. The predicate is an expression over the record alone (where/expression.py), and its columns have the same
-types in every chunk (where/column_types.py). A record for which the predicate is null does not match. If a chunk lacks
-a column that the predicate reads, that column is null there. If no record has the column, the step fails, since a
+"""Evaluates a source's `where` with DuckDB: selects the records of a chunk for which the predicate is true, and reports
+errors without quoting values. DuckDB evaluates the predicate on one chunk at a time, and the records that match stay in
+order. The predicate is an expression over the record alone (where/expression.py), and its columns have the same types
+in every chunk (where/column_types.py). A record for which the predicate is null does not match. If a chunk lacks a
+column that the predicate reads, the column is null in that chunk. If no record has the column, the step fails, since a
 misspelled name would otherwise drop every record.
 """
 
