@@ -104,8 +104,8 @@ class _Attributes:
         self._reason = pa.array([], pa.string())
 
     def up_to(self, high: np.ndarray, low: np.ndarray, dataset: str) -> tuple[np.ndarray, pa.Array]:
-        """Return the attributes of the documents in a row group: for each attribute, its document's row in the group
-        (int64) and its reason. high, low: the ids of the documents. dataset: the URL of the partition, for error
+        """Return the attributes of the documents in a row group: for each attribute, the row of its document in the
+        group (int64) and the reason. high, low: the ids of the documents. dataset: the URL of the partition, for error
         messages.
         """
         positions, reasons = [], []

@@ -169,7 +169,7 @@ def _no_files(url: str, place: Place, every: Sequence[FileInfo], include: Sequen
 
 
 def _nearest(missing: str) -> str:
-    """Return a clause that names the deepest existing directory above `missing` and, if there is one, an entry in it
+    """Return a clause that names the deepest existing directory above `missing` and, if any, an entry of that directory
     with a similar name.
     """
     above, name = os.path.split(missing)

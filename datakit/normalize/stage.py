@@ -155,8 +155,8 @@ def _sort_phase(shared: SortShared, exchange_bytes: int, heavy: Mapping[int, int
 
 
 def heavy_partitions(heavy: Sequence[tuple[int, int]], bits: int, bucket_bits: int) -> Counter[int]:
-    """Return how many bytes each of 2**bits partitions may get from the heavy buckets, given as (bucket, bytes) pairs.
-    Their partitions may far exceed the mean size.
+    """Return how many bytes each of 2**bits partitions may get from heavy buckets, given as (bucket, bytes) pairs. A
+    partition with rows from such a bucket may far exceed the mean size.
 
     >>> heavy_partitions([(5, 100), (4, 10)], 2, 3), heavy_partitions([(1, 7)], 2, 1)
     (Counter({2: 110}), Counter({2: 7, 3: 7}))
