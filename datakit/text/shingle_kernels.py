@@ -58,7 +58,7 @@ def _decode(data: np.ndarray, position: int, stop: int) -> tuple[np.int64, int]:
 def hash_words(
     data: np.ndarray, position: int, stop: int, table: np.ndarray, hashes: np.ndarray, count: int, open_word: np.uint64
 ) -> tuple[int, int, np.uint64]:
-    """Hash words of `data[position:stop]` into `hashes[count:]` until the data ends or `hashes` holds BLOCK or more.
+    """Hash words of `data[position:stop]` into `hashes[count:]` until the data ends or the count reaches BLOCK.
 
     open_word: the partial hash of a word that began earlier, or 0. Returns the new position, count and open word. The
     unmixed hash h of a word starts at 0 and becomes (h ^ entry) * GOLDEN with each character, where `entry` is the
