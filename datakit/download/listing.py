@@ -26,7 +26,7 @@ from datakit.storage.fingerprint import canonical_json
 from datakit.storage.globs import Place
 from datakit.storage.urls import FileInfo
 
-LONGEST_NAME = 255  # maximum number of bytes in a component of a local path; object stores allow longer ones
+LONGEST_NAME = 255  # maximum number of bytes in a component of a local path; object stores allow longer components
 HASHING_THREADS = 4  # xxh3 is faster than most disks, and a few concurrent reads suffice to keep a disk busy
 
 
@@ -185,7 +185,9 @@ def _no_files(url: str, place: Place, every: Sequence[FileInfo], include: Sequen
 
 
 def _nearest(missing: str) -> str:
-    """Return a clause naming the deepest existing directory above `missing`, and a name there like the missing one."""
+    """Return a clause that names the deepest existing directory above `missing` and, if any, an entry of that directory
+    with a similar name.
+    """
     above, name = os.path.split(missing)
     while not os.path.isdir(above):
         above, name = os.path.split(above)

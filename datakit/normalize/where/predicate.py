@@ -1,8 +1,8 @@
-"""Evaluates a source's `where` with DuckDB: selects the records of a chunk for which the predicate is true, and
-reports errors without quoting values. DuckDB evaluates the predicate on one chunk at a time, and the records that match
-stay in order. The predicate is an expression over the record alone (where/expression.py), and its columns have the same
-types in every chunk (where/column_types.py). A record for which the predicate is null does not match. If a chunk lacks
-a column that the predicate reads, that column is null there. If no record has the column, the step fails, since a
+"""Evaluates a source's `where` with DuckDB: selects the records of a chunk for which the predicate is true, and reports
+errors without quoting values. DuckDB evaluates the predicate on one chunk at a time, and the records that match stay in
+order. The predicate is an expression over the record alone (where/expression.py), and its columns have the same types
+in every chunk (where/column_types.py). A record for which the predicate is null does not match. If a chunk lacks a
+column that the predicate reads, the column is null in that chunk. If no record has the column, the step fails, since a
 misspelled name would otherwise drop every record.
 """
 
@@ -33,7 +33,7 @@ LOCAL = "SET TimeZone = 'UTC'; SET Calendar = 'gregorian'"  # DuckDB would take 
 class Predicate:
     """A parsed `where`. Raises RecipeError if the SQL is not a valid expression.
 
-    types: the types of its columns, an Arrow schema as IPC; columns that are not in the schema are null everywhere.
+    types: the types of the columns it reads, an Arrow schema as IPC; a column that the schema lacks is null everywhere.
     """
 
     def __init__(self, sql: str, types: bytes = b"") -> None:
@@ -79,7 +79,7 @@ class Predicate:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise RecipeError(
                 f"where: column {shown(name)} of {file} has a value that is not {kind}; declare another type, such "
-                "as string, under the source's types"
+                "as string, under the source's `types`"
             ) from error
         return fitted.cast(naive(kind)) if naive(kind) != kind else fitted
 

@@ -203,7 +203,7 @@ def test_row_that_kills_the_reader_costs_as_few_rows_as_can_be_decoded(tmp_path:
     assert found == RECORDS[:120] + RECORDS[150:]
     (one, rest) = counts.quarantined
     assert (one.position, one.records, one.reason) == (120, 1, "memory")
-    assert (rest.position, rest.records) == (121, 29) and "behind row 120" in rest.reason
+    assert (rest.position, rest.records) == (121, 29) and "after row 120" in rest.reason
     last = ("in.parquet", 149)
     found, counts, _ = read_group(tmp_path, set(), {last: "memory"})
     assert found == RECORDS[:149] + RECORDS[150:] and [entry.records for entry in counts.quarantined] == [1]
