@@ -3,7 +3,7 @@
 No Python object is created per document. A document's signature consists of the smallest value of its shingles under
 each of `bands x rows` permutations. A permutation maps `value`, the upper 32 bits of a shingle, to
 `value * multiplier + addend` modulo 2**32, with an odd multiplier. On hashed values, these permutations are as good as
-ideal ones: over 1,500 seeds and sets of 20 to 20,000 shingles, the measured bias and variance of the Jaccard estimate
+ideal ones: with 1,500 seeds and sets of 20 to 20,000 shingles, the measured bias and variance of the Jaccard estimate
 agree with those of the binomial distribution. Two documents are candidates if all `rows` minima of at least one band
 agree; at Jaccard similarity J, the probability of this is 1 - (1 - J**rows)**bands.
 

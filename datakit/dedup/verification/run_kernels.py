@@ -33,7 +33,8 @@ def verify(documents: Documents, rules: Rules, scratch: Path) -> tuple[np.ndarra
     """Return the representatives, int64 [N], the Jaccard similarities, float64 [N], and the counters named in COUNTED.
 
     The representative of a removed document is the position of the retained document that it duplicates; the
-    representative of a retained document is NONE. The similarity is that of a document and its representative, or 0.
+    representative of a retained document is NONE. The similarity is that of a document and its representative, or 0 if
+    the document is retained.
     """
     total, bands = documents.keys.shape
     largest = int(np.diff(documents.starts).max(initial=0))
