@@ -1,7 +1,7 @@
 """Reads and writes Megatron's indexed datasets: tokens in `<prefix>.bin`, everything else in `<prefix>.idx`.
 `docs/cache.md` describes the files that are written. Files from other programs may have several sequences per document,
-other integer types for tokens (see TYPES) and, in multimodal datasets, an int8 mode for each sequence at the end. The
-format has no loss masks, so documents with masks are refused. Memory: 40 to 50 bytes per document.
+other integer types for tokens (see TYPES) and, in multimodal datasets, an int8 mode for each sequence at the end of the
+`.idx` file. The format has no loss masks, so documents with masks are refused. Memory: 40 to 50 bytes per document.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def read_index(url: str) -> Index:
     size = HEADER.size + 12 * sequences + 8 * borders
     if len(data) not in (size, size + sequences):
         raise CorruptError(
-            f"{url} has {len(data)} bytes, but {sequences} sequences and {borders - 1} documents need {size}"
+            f"{url} has {len(data)} bytes, but an index of {sequences} sequences and {borders - 1} documents has {size}"
         )
     lengths = np.frombuffer(data, "<i4", sequences, HEADER.size).astype(np.int64)
     pointers = np.frombuffer(data, "<i8", sequences, HEADER.size + 4 * sequences)
