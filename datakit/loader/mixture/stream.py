@@ -200,7 +200,7 @@ class Stream:
         return Window(stretch.first, stretch.epoch, units, stretch.joined.counts, order)
 
     def _join(self, window: Window, place: int, length: int) -> Joined:
-        """Join the window's sequences from `place` to its end into sequences of a new length."""
+        """Join the window's sequences from `place` to the window's end into sequences of a new length."""
         units, rows = window.at(np.arange(place, window.count))
         parts = [self.reader.pieces_of(window.units[i]).take(rows[units == i]) for i in np.unique(units).tolist()]
         unread, packing = Pieces.concatenate(parts), self.settings.packing
