@@ -113,7 +113,7 @@ class ShardFiles(msgspec.Struct, frozen=True):
 
 
 class SourceSums(msgspec.Struct, frozen=True):
-    """Totals of a source. targets: how many tokens count toward the loss; None: all. frequent: as in CacheDetails."""
+    """Totals of a source. targets: how many tokens are targets; None if all are. frequent: as in CacheDetails."""
 
     shards: int
     documents: int

@@ -61,8 +61,7 @@ def starts_of(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
 
 
 def stretches(starts: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges [first, last) of documents: at most `limit` tokens per range, except that of a single longer
-    document.
+    """Yield ranges [first, last) of documents. No range has more than `limit` tokens unless it is a single document.
 
     starts: the starts of the N documents, followed by the end of the last one: [N + 1].
     """

@@ -117,7 +117,7 @@ class ShardArrays:
         return zarr_arrays.open_array(place, metadata, self._context)
 
     def _checked(self, found: np.ndarray, index: int) -> np.ndarray:
-        """Return `found`; raise TokenizerError if the shard is imported and an id in `found` exceeds the vocabulary."""
+        """Return `found`; raise TokenizerError if the shard is imported and holds an id outside the vocabulary."""
         if self._external is None:
             return found
         size = self._details.contract.vocabulary_size
