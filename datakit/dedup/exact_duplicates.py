@@ -1,8 +1,8 @@
 """Phase `exact`: finds documents with equal ids (equal texts) in several sources; the first of these sources in the
 recipe keeps the document. An id is a hash of the text. Each partition holds a range of ids, in sorted order. A task
-merges the ids of one range from all sources. If a file spans several ranges, the task reads only the row groups whose
-statistics overlap its range. It reads the ids from the signature files, not from the documents. Each removed row is
-routed to the part that holds it.
+merges the ids of one range from all sources. If a file spans several ranges, the task reads only the row groups that,
+according to their statistics, may hold ids in the task's range. It reads the ids from the signature files, not from the
+documents. Each removed row is routed to the part that holds it.
 
 Cost: a stable sort of sorted sequences, which amounts to a merge. Memory: about 40 bytes per id in the range.
 """

@@ -26,7 +26,7 @@ REASONS = (None, "too_short", "saturated", "quarantined")  # why a document is s
 
 
 def permutations(seed: int, count: int) -> Permutations:
-    """Return permutations with odd multipliers, made from the upper halves of the outputs of splitmix64 for `seed`.
+    """Return permutations with odd multipliers, made from the upper halves of splitmix64's outputs for `seed`.
 
     >>> [int(part[0]) for part in permutations(42, 1)]
     [3184996903, 686809907]
@@ -49,6 +49,6 @@ def sign(
 
 
 def warm() -> None:
-    """Load the kernels from numba's cache, or compile them, so that no task has to."""
+    """Load the kernels from numba's cache, or compile them, so that no task has to do so."""
     texts = pa.array(["eins zwei drei vier fünf sechs 七 八"], pa.large_string())
     sign(texts, bands=2, rows=2, ngram=5, seed=42, min_shingles=5)
