@@ -1,9 +1,9 @@
 """Decides how many sequences each component gets in each mixture block, with totals within 1 of the exact shares.
 
-In a mixture block of B sequences, a component with weight w is owed exactly w * B sequences, rarely a whole number. Two
-simple rules fail. If each block is rounded independently, a component with a tiny weight is never served. The running
-totals w * B * b after b blocks, rounded by largest remainders, are not monotone: with many components, one of them may
-be allotted fewer sequences in total after more blocks, so that some block would need a negative count.
+In a mixture block of B sequences, a component with weight w is owed exactly w * B sequences, which is rarely a whole
+number. Two simple rules fail. If each block is rounded independently, a component with a tiny weight is never served.
+The running totals w * B * b after b blocks, rounded by largest remainders, are not monotone: with many components, one
+of them may be allotted fewer sequences in total after more blocks, so that some block would need a negative count.
 
 Therefore, each component's debt is carried from block to block in fixed point (int64, in units of 2^-40 of a sequence),
 with weights that sum to exactly 2^40. The debts are paid as in fair scheduling: sequence j of a component (counted from

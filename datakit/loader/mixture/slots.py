@@ -27,7 +27,7 @@ ANNOUNCED_BLOCKS, SECONDS_PER_BLOCK = 200_000, 20e-6  # a search over more block
 
 @dataclass(frozen=True)
 class StageSlots:
-    """A stage that starts at slot `first`: its components' numbers (ascending) and sequence counts in each block."""
+    """A stage that starts at slot `first`: numbers (ascending) and sequence counts per block of its components."""
 
     first: int
     members: np.ndarray

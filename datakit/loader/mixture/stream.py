@@ -174,8 +174,8 @@ class Stream:
         return stretch.joined_count + self.counts.of(stretch.length).total - self._begin_of(stretch)
 
     def _in_epoch(self, stretch: Stretch, offset: int) -> tuple[int, int, int]:
-        """Return (epoch, sequence within the epoch, offset of the epoch's sequence 0). All offsets are counted in
-        sequences from the end of the stretch's joined sequences.
+        """Return (epoch, sequence within the epoch, offset of the epoch's sequence 0) for the sequence at `offset`. All
+        offsets are counted in sequences from the end of the stretch's joined sequences.
         """
         begin, total = self._begin_of(stretch), self.counts.of(stretch.length).total
         if offset < total - begin:

@@ -82,7 +82,7 @@ def join(starts: np.ndarray, lengths: np.ndarray, length: int) -> Pieces:
 
 
 def groups_of(lengths: np.ndarray, size: int) -> list[slice]:
-    """Lay items end to end, and return a slice of the items that start in each span of `size` tokens, if any do."""
+    """Lay items end to end, and return the slices of items that start in the same span of `size` tokens."""
     group = (np.cumsum(lengths) - lengths) // size
     edges = np.flatnonzero(np.diff(group, prepend=-1, append=-1))
     return [slice(a, b) for a, b in pairwise(edges.tolist())]
