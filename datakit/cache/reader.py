@@ -11,10 +11,10 @@ Opening a cache reads only its manifest, which holds the order and sizes of the 
 Even a cache of 10,000 shards opens in a fraction of a second, without listing a directory. A binary search maps a
 position to its shard, and the shard's array is opened when it is first read. Reading tokens and document boundaries
 requires numpy, TensorStore and msgspec; document ids also require pyarrow. A cache is refused if it is unfinished or if
-the sums in its manifest disagree; the output of any other stage is refused, too. A local shard is refused on first use
-if its file is missing or has the wrong size. Reading a block of 1 Mi tokens takes one system call if the tokens are
-stored raw on a local disk, and about five requests otherwise. To get many sequences, cut them out of blocks: reading
-sequences one at a time costs ten times as much. Thread-safe.
+the totals in its manifest contradict each other; the output of any other stage is refused, too. A local shard is
+refused on first use if its file is missing or has the wrong size. Reading a block of 1 Mi tokens takes one system call
+if the tokens are stored raw on a local disk, and about five requests otherwise. To get many sequences, cut them out of
+blocks: reading sequences one at a time costs ten times as much. Thread-safe.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ SHOWN = 5  # number of sources that `repr` names
 
 @dataclass(frozen=True)
 class Shard:
-    """Shard `index` of a cache, in which its tokens start at `token_start` and its documents at row `row_start`."""
+    """Shard `index` of a cache. In the cache, the shard's tokens start at `token_start`, and its documents at row
+    `row_start`.
+    """
 
     index: int
     path: str
@@ -89,8 +91,8 @@ class Cache(CacheDocuments):
 
     @cached_property
     def tokenizer(self) -> tokenizers.Tokenizer:
-        """The tokenizer with which the cache was made, for decoding its tokens; needs the library tokenizers. Raises
-        TokenizerError if that library cannot load the tokenizer, which is the case for a custom tokenizer.
+        """The tokenizer with which the cache was made, for decoding the cache's tokens; needs the library `tokenizers`.
+        Raises TokenizerError if that library cannot load the tokenizer, which is the case for a custom tokenizer.
         """
         import tokenizers
 
@@ -99,7 +101,7 @@ class Cache(CacheDocuments):
             return tokenizers.Tokenizer.from_str(data)
         except Exception as error:  # the library raises no narrower class
             raise TokenizerError(
-                f"{self.tokenizer_url} cannot be loaded by the library tokenizers ({str(error)[:200]}); a custom "
+                f"{self.tokenizer_url} cannot be loaded by the library `tokenizers` ({str(error)[:200]}); a custom "
                 f"tokenizer can only be used through its own package"
             ) from error
 
@@ -122,7 +124,7 @@ class Cache(CacheDocuments):
         return self._arrays.read_loss_mask(self._offsets.locate(start, stop))
 
     def read_async(self, start: int, stop: int) -> Future[np.ndarray]:
-        """Start `read(start, stop)` in the background. At most 4 reads run at a time; further ones wait in a queue."""
+        """Start `read(start, stop)` in the background; return a future. At most 4 reads run at once; others wait."""
         return self._pool.submit(self.read, start, stop)
 
     def blocks(self, ranges: Iterable[Range] | None = None, in_flight: int = IN_FLIGHT) -> Iterator[np.ndarray]:
@@ -186,8 +188,9 @@ class Cache(CacheDocuments):
 def open_cache(url: str, cache_bytes: int = CACHE_BYTES) -> Cache:
     """Open the token cache in directory `url` or, if `url` is the directory of a dataset, the dataset's current cache,
     by reading its manifest. In both cases, `directory` in the result is the directory of the cache itself.
-    `cache_bytes` limits the pool of decoded chunks. Raises NotFoundError (missing or unfinished cache), UsageError
-    (output of another stage), CorruptError, RootError.
+    `cache_bytes` limits the memory for decoded chunks. Raises NotFoundError for a missing or unfinished cache,
+    UsageError for the output of another stage, CorruptError for an invalid manifest, and RootError for an unsupported
+    protocol.
     """
     directory = urls.absolute(url)
     zarr_arrays.key_value_store(directory)  # raises RootError for an unsupported protocol

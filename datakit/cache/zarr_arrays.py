@@ -4,8 +4,9 @@ the cache's manifest. A missing or damaged shard is an error, although TensorSto
 zeros. Memory for reading: a bounded pool of decoded chunks and indices, plus about twice the size of each block while
 it is read and decoded. To write a shard, datakit encodes all of it in memory and writes each file once. If TensorStore
 were given a shard in pieces, it would rewrite the file for each piece (in a measurement, it wrote 8.5 times as many
-bytes). With a scratch directory, every token would be written twice. Memory for writing, in addition to the tokens:
-twice their size if they are stored raw, and one and a half times their size if they are compressed.
+bytes). If the pieces were first collected in a scratch directory, every token would be written twice. Memory for
+writing, in addition to the tokens: twice their size if they are stored raw, and one and a half times their size if they
+are compressed.
 """
 
 from __future__ import annotations

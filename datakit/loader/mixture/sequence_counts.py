@@ -1,9 +1,9 @@
 """Computes how many sequences of one length each block holds; refuses lengths that do not fit in a block, and stored
 counts for a different number of blocks.
 
-A plain component needs no table: every block but the last holds the same number of sequences. A packed component needs
-one count per block (4 bytes per million tokens). For both, only the index of each window's first sequence is needed to
-order an epoch.
+A plain component needs no table: every block except the last holds the same number of sequences. A packed component
+needs one count per block (4 bytes per million tokens). For both kinds, only the index of each window's first sequence
+is needed to order an epoch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PlainCounts:
         return np.where(blocks == self.axis.count - 1, self._last, self._usual)
 
     def window_starts(self, order: Order, window_blocks: int) -> np.ndarray:
-        """Return each window's first sequence for this order of the blocks, then the total: int64 [windows + 1]."""
+        """Return each window's first sequence index for this block order, then the total: int64 [windows + 1]."""
         count = self.axis.count
         place = int(order.inverse(np.array([count - 1]))[0])
         blocks = np.minimum(np.arange(-(-count // window_blocks) + 1) * window_blocks, count)

@@ -1,8 +1,8 @@
 """Computes which sequences of which components are in batch n, for any n, and decides when and why the run ends.
 
 The constructor of SequenceOrder excludes held-out documents, assigns window sizes, and converts the starts of stages to
-slots. For each change of the sequence length, it determines how much of each component has been served by then.
-Finally, it finds the end of the run, if there is one. It reads no tokens.
+slots. For each change of the sequence length, it determines how much of each component has been served before the
+change. Finally, it finds the end of the run, if there is one. It reads no tokens.
 """
 
 from __future__ import annotations
@@ -157,12 +157,12 @@ class SequenceOrder:
         return end
 
     def _bound(self, possible: _End) -> float:
-        """Return a lower bound for the slot of an end, computing no blocks; infinity if the end is never reached."""
+        """Return a lower bound for the slot of an end, without computing blocks; infinity if it is never reached."""
         return max(self.slot_order.earliest(i, sequence) for i, sequence in possible.sequences)
 
     def _ends(self) -> list[_End]:
-        """Return the possible ends: the first slot at which a component would exceed a limit, for each limit, and the
-        slot after which every component has completed an epoch.
+        """Return the possible ends: for each limit on a component's epochs, the first slot that would exceed the limit;
+        if `stop` is "all_exhausted", the slot by which every component has completed an epoch.
         """
         names, stop = self.names, self.mixture.stop
         limits = [(i, self.mixture.components[name].max_epochs) for i, name in enumerate(names)]

@@ -183,8 +183,8 @@ class Stream:
         return stretch.joined_count + self.counts.of(stretch.length).total - self._begin_of(stretch)
 
     def _in_epoch(self, stretch: Stretch, offset: int) -> tuple[int, int, int]:
-        """Return (epoch, sequence within the epoch, offset of the epoch's sequence 0). All offsets are counted in
-        sequences from the end of the stretch's joined sequences.
+        """Return (epoch, sequence within the epoch, offset of the epoch's sequence 0) for the sequence at `offset`. All
+        offsets are counted in sequences from the end of the stretch's joined sequences.
         """
         begin, total = self._begin_of(stretch), self.counts.of(stretch.length).total
         if offset < total - begin:
@@ -209,7 +209,7 @@ class Stream:
         return Window(stretch.first, stretch.epoch, ListedUnits(joined, stretch.joined.counts), order)
 
     def _join(self, window: Window, place: int, length: int) -> Joined:
-        """Join the window's sequences from `place` to its end into sequences of a new length."""
+        """Join the window's sequences from `place` to the window's end into sequences of a new length."""
         units, rows = window.at(np.arange(place, window.count))
         by_unit = np.argsort(units, kind="stable")
         numbers, first = np.unique(units[by_unit], return_index=True)
