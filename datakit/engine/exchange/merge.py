@@ -71,7 +71,7 @@ def merge_runs(arguments: dict[str, Any], shared: dict[str, Any], context: TaskC
 
 
 class _Total:
-    """The sum of the indexes of the first runs in a list: of as many runs as one merged run may combine.
+    """The sum of the indexes of the runs at the start of a list, as many as one merged run may combine.
 
     schemas: the schemas of the merged run's segments; each change of schema starts a segment. sizes: for each schema,
     the number of bytes in each bucket, int64 [buckets]. indexes: the indexes of these runs, or None if they take more

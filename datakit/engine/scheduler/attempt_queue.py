@@ -1,4 +1,4 @@
-"""Orders a phase's attempts: immediate retries, new tasks (largest first), delayed retries, exclusive ones.
+"""Orders a phase's attempts: immediate retries, new tasks (largest first), delayed retries, then exclusive ones.
 
 Retries that need no wait go first, so that a mistake that affects every task shows up early. Then come new tasks,
 largest input first, and then the retries that had to wait. Exclusive attempts come last, so that no other attempt has

@@ -119,7 +119,7 @@ class MemoryWatcher:
         os.close(read)
 
     def add(self, pid: int, budget: int) -> int:
-        """Start watching a child that has no work yet, and return the number of its entry."""
+        """Start watching a child that has no work yet, and return the index of its entry."""
         candidates = ((self._next + step) % ENTRIES for step in range(ENTRIES))
         entry = next((number for number in candidates if not self._table.child(number).pid), None)
         if entry is None:
@@ -155,7 +155,7 @@ class _Measurement:
 
 
 class _WatcherProcess:
-    """The loop of the watcher process. `announcements`: the pipe on which the fork server sends new entries."""
+    """The loop of the watcher process. `announcements`: the pipe through which it gets the indices of new entries."""
 
     def __init__(self, table: _Table, announcements: int) -> None:
         self._table, self._announcements = table, announcements

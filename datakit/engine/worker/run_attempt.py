@@ -137,7 +137,7 @@ def _forked(server: ForkServer, budget: int) -> Iterator[_Child]:
 
 
 def _await_reply(running: _Child, request: _Request, cancelled: threading.Event | None) -> bytes | None:
-    """Wait for the child's reply or its exit. Return None if the child exited without a complete reply."""
+    """Wait for the child's reply or its exit; return the reply, or None if the child exited without a complete one."""
     poll = select.poll()
     poll.register(running.channel, select.POLLIN)
     poll.register(running.status, select.POLLIN)
@@ -153,7 +153,7 @@ def _await_reply(running: _Child, request: _Request, cancelled: threading.Event 
 
 
 def _kill_if_hung(running: _Child, request: _Request) -> None:
-    """Ask a silent child for its stack, and kill the child once the stack is written or 2 seconds have passed."""
+    """If the child has been silent for too long, make it dump its stack; kill it then, or after 2 seconds."""
     now, seconds = time.monotonic(), request.attempt.hang_seconds
     if seconds is None:
         return
