@@ -104,8 +104,8 @@ def find_damage(
 
 
 def require_intact(cache: Cache) -> int:
-    """Compare all files of an open cache with its manifest, and return their total size. Raises CorruptError,
-    which names the first damaged file.
+    """Compare all files of an open cache with its manifest, and return their total size in bytes. Raises
+    CorruptError, which names the first damaged file, if there is one.
     """
     total, damaged = find_damage(cache.directory, cache.manifest, cache.details)
     if damaged:
@@ -147,9 +147,9 @@ def _compare_lists(cache: Cache, shard: Shard, read_list: ReadList | None) -> Da
 
 
 def _reader_of_lists() -> ReadList | None:
-    """Return a function that reads a list of documents, or None if pyarrow is missing. This function is called once
-    rather than in each thread: if several threads import a module and the import fails, some of them may see a
-    half-initialized module instead of the error.
+    """Return a function that reads a list of documents, or None if pyarrow is missing. Call this once rather than in
+    each thread: if several threads import a module and the import fails, some of them may see a half-initialized module
+    instead of the error.
     """
     try:
         from datakit.storage.parquet import read_shard
