@@ -209,7 +209,7 @@ class TaskContext:
     """The resources of a task function: the step's directory, a private scratch directory, CPUs and the heartbeat.
 
     try_singly: the (file, position) of each batch in which an earlier attempt died; the records of these batches are
-    tried one by one. If it contains that of ALL_RECORDS, all records of the task are tried one by one.
+    tried one by one. If it contains the entry for ALL_RECORDS, all records of the task are.
     skip: the (file, position) of each record to skip, with the reason.
     Calls to report, hold and release take less than a microsecond each; make them for every batch.
     """

@@ -46,7 +46,7 @@ STAGED_BYTES = 1 << 30  # limit on a writer's uncommitted runs in the temporary 
 HEAVY_SHARE = 1 / 8  # a bucket with a larger share of a run has far more rows than the other buckets
 WINDOW_BYTES = 4 << 20  # bytes of rows gathered at a time; a larger bucket is written as several record batches
 
-Fetched = tuple[RunIndex, pa.Buffer | None, str]  # index, the buckets' bytes (None if there are none), URL of the run
+Fetched = tuple[RunIndex, pa.Buffer | None, str]  # index, bytes of the buckets (None if they are empty), URL of the run
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from datakit.storage import atomic, urls
 
 MOST_READS = 10**6  # chosen because an object store serves this many reads within minutes
 WINDOW_BYTES = 64 << 20
-INDEX_BYTES = 64 << 20  # limit for the offsets of the runs to merge, and again for those of the merged run
+INDEX_BYTES = 64 << 20  # limit on the offsets of the runs to merge, and likewise on those of the merged run
 MEMORY_BYTES = 512 << 20  # two copies of the window, the offsets with copies for writing, and a margin
 
 

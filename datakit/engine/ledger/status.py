@@ -142,7 +142,7 @@ def _state(directory: str) -> str:
 
 
 def _failure(directory: str) -> str:
-    """Return the reason why the step is partial although no task failed, such as too many skipped records."""
+    """Return the reason why the step is partial (such as too many skipped records); "" if tasks failed."""
     try:
         partial = msgspec.json.decode(urls.read_bytes(urls.join(directory, PARTIAL_NAME)))
     except NotFoundError:  # another driver has just continued the step

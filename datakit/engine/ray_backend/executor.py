@@ -7,8 +7,8 @@ and the driver imports this package only if the run uses a cluster.
 
 Submitted attempts go to Ray immediately or, if the number of CPUs is capped, as soon as the cap permits. The driver
 submits at most three attempts per slot at a time, so its memory does not grow with the number of tasks. Up to two
-thirds of these attempts wait in Ray, where an autoscaler sees them as demand. This demand is enough to triple the
-cluster in each round; by default, an autoscaler at most doubles it.
+thirds of these attempts wait in Ray, where an autoscaler sees them as demand. This demand would let the autoscaler
+triple the cluster at each step; by default, it at most doubles the cluster.
 Cost: 2 s to start a private cluster, 0.5 ms per task, and 1.1 GB of memory for Ray's processes.
 """
 

@@ -1,8 +1,8 @@
 """Runs one attempt in one child: requests the child, kills it on a hang or a cancellation, and collects its result.
 
 A child whose heartbeat has not changed for the phase's `hang_seconds` is made to dump its stack and is then killed. A
-process next to the fork server watches the child's memory (`memory_watcher.py`), and `exit_causes.py` determines how
-the child ended. An attempt costs 3-12 ms in addition to its work.
+process beside the fork server watches the child's memory (`memory_watcher.py`), and `exit_causes.py` determines how the
+child ended. An attempt costs 3-12 ms in addition to its work.
 """
 
 from __future__ import annotations
