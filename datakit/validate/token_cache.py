@@ -115,7 +115,7 @@ def require_intact(cache: Cache) -> int:
 
 
 def _undescribed(directory: str, manifest: Manifest, details: CacheDetails, described: set[str]) -> Iterator[Damage]:
-    """Yield a Damage for each file that no entry of the manifest describes, such as a loss mask whose entry is gone.
+    """Yield a Damage for each file that no entry of the manifest describes, such as a loss mask without an entry.
 
     Under a manifest of format 1, outputs have no folder of their own, so only loss masks are looked for.
     """
