@@ -208,8 +208,8 @@ ALL_RECORDS = RecordRange("", 0, 0)  # stands for all batches of a task
 class TaskContext:
     """The resources of a task function: the step's directory, a private scratch directory, CPUs and the heartbeat.
 
-    try_singly: the (file, position) of each batch in which an earlier attempt died; the records of these batches are
-    tried one by one. If it contains the entry for ALL_RECORDS, all records of the task are.
+    try_singly: the (file, position) of each batch in which an earlier attempt died. The records of these batches, or
+    all records of the task if ALL_RECORDS is among the batches, are tried one by one.
     skip: the (file, position) of each record to skip, with the reason.
     Calls to report, hold and release take less than a microsecond each; make them for every batch.
     """
