@@ -1,8 +1,8 @@
 """Rebuilds a token cache's contract from the cache's tokenizer.json and parameters, and compares the two contracts.
 
 The encoder's name, version and handling of long texts depend on the installed libraries, so they are not compared. The
-contract is compared only where its tokenizer can be loaded: a custom tokenizer must be installed in the same version,
-and a training machine may not have the library `tokenizers`.
+contract is compared only on machines where its tokenizer can be loaded: a custom tokenizer must be installed in the
+same version, and a training machine may not have the library `tokenizers`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COMPARED = ("vocabulary_size", "bos", "eos", "golden", "special_strings")
 
 
 def contract_damage(directory: str, manifest: Manifest, details: CacheDetails) -> Iterator[Damage]:
-    """Yield a Damage for each part of the contract that does not follow from tokenizer.json (which is undamaged)."""
+    """Yield a Damage for each part of the contract that does not follow from tokenizer.json (assumed undamaged)."""
     url, contract, parameters = manifest_url(directory), details.contract, manifest.parameters
     if "imported" in parameters:
         if msgspec.convert(parameters["contract"], Contract) != contract:

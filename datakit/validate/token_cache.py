@@ -2,7 +2,7 @@
 damage.
 
 Every byte is read once for its checksum, and the tokens are then read again and decoded, to check that all ids are in
-the vocabulary, that each document has the contract's tokens around it, and that loss masks have the recorded sums.
+the vocabulary, that documents begin and end as the contract requires, and that loss masks have the recorded sums.
 Without pyarrow, the lists of documents are checked only by their checksums, not by their content.
 """
 
