@@ -63,7 +63,7 @@ def temporary_disk() -> Finding:
 
 
 def memory() -> Finding:
-    """Check that the memory (of the machine or cgroup) suffices to run one task with the default budget per CPU."""
+    """Check that the memory (of the machine or cgroup) suffices for one task per CPU, each with the default budget."""
     budget = next(field.default for field in fields(Phase) if field.name == "memory_bytes")
     assert isinstance(budget, int)
     slots, usable = len(os.sched_getaffinity(0)), usable_memory()
