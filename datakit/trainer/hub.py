@@ -70,9 +70,9 @@ IGNORABLE = {  # key -> the reason why it does not change what a model computes 
 
 
 def config_from_hub(description: dict[str, Any], **changes: Any) -> olmoe.Config:
-    """Convert a parsed `config.json`; `changes` override fields. Every key is used, known to be without effect on
-    training, or refused by name. Raises UsageError for unsupported models and variants, and for keys that are unknown
-    or missing.
+    """Convert a parsed `config.json` to a Config; `changes` override fields of the Config. Every key is used, known to
+    be without effect on training, or refused by name. Raises UsageError for unsupported models and variants, and for
+    keys that are unknown or missing.
     """
     family = description.get("model_type")
     if family not in FAMILIES:
@@ -117,11 +117,13 @@ def _needed(description: dict[str, Any], key: str, family: str) -> Any:
 
 
 def _window(description: dict[str, Any], family: str) -> int | None:
-    """Return the window of all layers. Raises UsageError for Qwen3 with windows, which only some layers would have."""
+    """Return the window of all layers. Raises UsageError for Qwen3 with windows, which only some of its layers have."""
     if family != "qwen3_moe":
         return description.get("sliding_window")
     if description.get("use_sliding_window"):
-        raise UsageError(f"config.json ({family}): use_sliding_window is set; windows in some layers are not supported")
+        raise UsageError(
+            f"config.json ({family}): use_sliding_window is set; a window in only some of the layers is not supported"
+        )
     return None
 
 

@@ -63,7 +63,8 @@ def predict(run: Run, outline: Outline) -> dict[str, Any]:
 
 
 def prediction_of(directory: str, run: Run, outline: Outline, say: Say, write: bool) -> dict[str, Any]:
-    """Return the prediction that an earlier start of the run wrote. If there is none, make one; if `write`, save it.
+    """Return the prediction that an earlier start of the run wrote. If there is none, make one; save it if `write` is
+    true.
 
     A damaged file is moved aside, with a warning.
     """

@@ -23,7 +23,7 @@ def check_fit(saved: Any, wanted: Tree, whole: bool, place: str) -> None:
         raise CheckpointError(
             f"{place} does not fit this run: {name} is {_shown(found.get(name))} in the checkpoint and "
             f"{_shown(expected.get(name))} in this run ({len(wrong)} of {len(names)} arrays differ); "
-            f"use the {table} of the run that wrote the checkpoint"
+            f"use the table {table} of the run that wrote the checkpoint"
         )
 
 

@@ -54,7 +54,7 @@ class JsonLines:
                     file.flush()
 
     def close(self) -> None:
-        with storage_errors(self._folder), ExitStack() as files:  # all are closed, even if one close fails
+        with storage_errors(self._folder), ExitStack() as files:  # every file is closed, even if one close fails
             for file in self._files.values():
                 files.callback(file.close)
 

@@ -54,7 +54,7 @@ def tile_rows(assignments: int, experts: int) -> int:
 
 
 def at_once(tile: int, width_bytes: int) -> int:
-    """Return the number of tiles per turn if a row between the two products takes `width_bytes`."""
+    """Return the number of tiles per turn if a row between the two products takes `width_bytes` bytes."""
     return min(TILES_AT_ONCE, max(1, MIDDLE_BYTES // (tile * width_bytes)))
 
 

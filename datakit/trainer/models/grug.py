@@ -238,7 +238,7 @@ def attend(
     y_BSNH = attention(query_BSNH, key_BSMH, value_BSMH, segments, window, c.window)
     y_BSNH = exclude_self(y_BSNH, value_BSMH)
     gate_BSN = 2 * jax.nn.sigmoid(x_BSD @ gathered(block["head_gate"], dtype))
-    # In fp32, so that the gate's gradient, a sum over the head's width, is too.
+    # In fp32, so that the gate's gradient, which is a sum over the head's width, is in fp32 too.
     y_BSNH = (y_BSNH.astype(jnp.float32) * gate_BSN.astype(jnp.float32)[..., None]).astype(dtype)
     return y_BSNH.reshape(*rows, -1) @ gathered(block["attention_out"], dtype)
 

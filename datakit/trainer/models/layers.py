@@ -6,8 +6,8 @@ terms is fp32, in the backward pass too: bf16 has 8 significant bits, so a bf16 
 Attention and the loss save memory. Attention processes the queries in up to eight groups, one after the other: it keeps
 no [S, S] scores, and it never reads keys after the group or before the widest window. The loss processes the sequence
 in pieces and keeps no [B, S, V] logits. Attention and the loss recompute their intermediate values in the backward
-pass. On a CPU, working in parts also makes attention 3 times and the loss twice as fast (at 256 positions): small
-arrays fit in the cache.
+pass. On a CPU, working in parts also makes attention three times as fast and the loss twice as fast (at 256 positions),
+because small arrays fit in the cache.
 
 No array with an entry per position is a constant of the compiled program: masks and rotary positions are computed at
 run time.
@@ -130,7 +130,7 @@ def _attend(
 def _visible(
     segments: Int[Array, "B S"], window: Int[Array, ""] | int, start: int, first: int, stop: int
 ) -> Bool[Array, "B s t"]:
-    """Return True where a query in [start, stop) sees a key in [first, stop): same segment, in window, not later."""
+    """Mark the keys in [first, stop) that each query in [start, stop) sees: same segment, in window, not later."""
     distance = (start + jnp.arange(stop - start))[:, None] - (first + jnp.arange(stop - first))
     same_segment = segments[:, start:stop, None] == segments[:, None, first:stop]
     return (distance >= 0) & (distance < window) & same_segment
