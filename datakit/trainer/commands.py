@@ -33,7 +33,7 @@ def load_run(
 ) -> tuple[Run, Data]:
     """Return the run that a run file defines, and its opened data. Overrides such as `steps=20` or `model.hidden=64`
     replace values in the file. Without `model.vocabulary`, the model gets the tokenizer's vocabulary size, rounded up.
-    For each dataset in `pinned`, the cache given there is used. Raises RecipeError, UsageError, TokenizerError,
+    `pinned` maps a dataset to the cache that is used for it. Raises RecipeError, UsageError, TokenizerError,
     LoaderError, and the errors of `open_cache`.
     """
     file = read_run_file(name_or_path, overrides)

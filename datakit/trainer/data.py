@@ -62,7 +62,7 @@ class Resolved(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Opener:
-    """Opens each cache once. For a dataset in `pinned`, opens the cache given there, even if a newer one is current."""
+    """Opens each cache once. `pinned` maps a dataset to the cache to open for it, even if a newer one is current."""
 
     pinned: Mapping[str, Resolved]
     resolved: dict[str, Resolved] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Data:
 def open_data(
     table: Mapping[str, Any], file: Path, root: str = "./data", pinned: Mapping[str, Resolved] | None = None
 ) -> Data:
-    """Open the data that a `[data]` table defines. For each dataset in `pinned`, the cache given there is used.
+    """Open the data that a `[data]` table defines. `pinned` maps a dataset to the cache that is used for it.
 
     Raises NotFoundError, RecipeError, UsageError, TokenizerError and LoaderError.
     """

@@ -130,7 +130,9 @@ def size(
     beta2_base: float | None = None,
     heuristic: Heuristic = APRIL,
 ) -> Plan:
-    """Plan a Grug run of width `hidden`. Raises UsageError unless `flops` > 0 and `hidden` is a multiple of 128."""
+    """Plan a Grug run of width `hidden` with a budget of `flops` FLOPs. Raises UsageError unless `flops` > 0 and
+    `hidden` is a multiple of 128.
+    """
     if not flops > 0:
         raise UsageError(f"a budget of {flops} FLOPs is too small; it must be positive, e.g. 1e19")
     model = model_of_width(hidden, vocabulary, sequence)
@@ -169,7 +171,9 @@ def model_of_width(hidden: int, vocabulary: int = 128_256, sequence: int = 4096)
 
 
 def batch_size(tokens: float, heuristic: Heuristic = APRIL) -> int:
-    """Return the batch size in sequences of the heuristic's length: a power of two, at least `smallest_batch`."""
+    """Return the batch size for training on `tokens` tokens, in sequences of the heuristic's length: a power of two, at
+    least `smallest_batch`.
+    """
     ideal = tokens / (2**heuristic.steps_exponent * heuristic.sequence)
     return max(heuristic.smallest_batch, 2 ** math.ceil(math.log2(ideal)))
 

@@ -55,7 +55,7 @@ class Checkpoints:
     keep_temporary: int = 2
     keep_every: int | None = None  # training steps between permanent checkpoints
     temporary_root: str | None = None
-    # True: resume, and fail if there is no checkpoint; False: start afresh; None: resume if there is one, else afresh
+    # True: resume, or fail if there is no checkpoint; False: start afresh; None: resume if there is one, else afresh
     load: bool | None = None
 
     def __post_init__(self) -> None:
