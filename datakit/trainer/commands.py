@@ -70,9 +70,9 @@ def train_file(
 
 
 def load_begun(path: str | Path, root: str, overrides: list[str], say: Say, *, finished: bool) -> tuple[Run, Data]:
-    """Return a run and its data, as `load_run` does. If the run began with earlier caches of its datasets than the
-    current ones, the earlier caches are used and a message is passed to `say`. finished: also look for a finished run
-    that began with earlier caches.
+    """Return a run and its data, as `load_run` does. If the run began before its datasets got their current caches, the
+    earlier caches are used and a message is passed to `say`. finished: also look for a finished run that began with
+    earlier caches.
     """
     run, data = load_run(path, root, overrides)
     if not data.resolved or _begun(run, directory := _directory(run, data, root)):

@@ -38,7 +38,7 @@ class Evaluation:
     """Settings of the evaluations, which run every `every` training steps and at the end of the run."""
 
     every: int | None = None  # training steps between evaluations; None: evaluate only at the end
-    batches: int | None = None  # evaluate at most this many batches of each tag
+    batches: int | None = None  # maximum number of batches to evaluate per tag; None: all
 
     def __post_init__(self) -> None:
         for name in ("every", "batches"):
@@ -51,7 +51,7 @@ class Evaluation:
 class Log:
     """Settings for the metrics and traces that a run logs."""
 
-    every: int = 1  # number of steps from one row to the next
+    every: int = 1  # number of steps from one row of metrics to the next
     histograms_every: int = 100  # number of steps from one row of histograms to the next; the last step has a row too
     trackers: tuple[str, ...] = ()  # trackers to use in addition to the JSON lines
     project: str = "datakit"

@@ -44,7 +44,7 @@ class BatchSource(Protocol):
         ...
 
     def outline(self, steps: int) -> list[tuple[int, int, int]]:
-        """Count the first `steps` batches by shape: (batches, rows, length). Raises an error if there are fewer."""
+        """Count the first `steps` batches by shape: (batches, rows, length). Raises an error if too few exist."""
         ...
 
     def record(self) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class Heuristic:
     loss: tuple[float, float, float] = (1.6, 95.18, -0.0941)  # macro loss in nats: floor + scale * C**exponent
     bits_per_byte: tuple[float, float, float] = (0.4814, 25.97, -0.0915)  # the same formula, on English web text
     critical_batch: tuple[float, float] = (1.87e-5, 0.388)  # scale * C**exponent, in sequences
-    fitted: tuple[float, float] = (1e18, 1e23)  # range of budgets, in FLOPs
+    fitted: tuple[float, float] = (1e18, 1e23)  # range of budgets to which the laws were fitted, in FLOPs
     vocabulary: int = 128_256  # a loss per token is comparable only with the same tokenizer
 
 

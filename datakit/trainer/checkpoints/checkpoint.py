@@ -76,8 +76,8 @@ class Checkpoints:
 def restore(candidate: Candidate, like: Tree, whole: bool = True) -> Tree:
     """Restore the state in a checkpoint. If `whole` is false, restore only the parts in `like` (e.g. "params" and
     "model"), whichever optimizer the checkpoint was written with. Each leaf of `like` is an array or a
-    ShapeDtypeStruct, and gives the sharding of the restored array. Raises CheckpointError if the arrays of the model
-    (or, if `whole` is true, of the optimizer) have other names or shapes in the checkpoint than in `like`.
+    ShapeDtypeStruct, and gives the sharding of the restored array. Raises CheckpointError if the names or shapes of the
+    model's arrays (or, if `whole` is true, of the optimizer's) differ between the checkpoint and `like`.
     """
     prepare_orbax()
     place = candidate.path / STATE

@@ -94,7 +94,7 @@ def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """Return the row, or None if the line is damaged."""
+    """Return the row that a line holds, or None if the line is damaged."""
     try:
         row = json.loads(line)
     except ValueError:

@@ -45,7 +45,7 @@ class Weight:
 
 
 def make_mesh(replicas: int = 1, devices: Sequence[Any] | None = None) -> Mesh:
-    """Return a mesh for `replicas` copies of the weights. Raises UsageError if the devices cannot be split evenly."""
+    """Return a mesh with `replicas` equal groups of devices. Raises UsageError if the devices cannot be so divided."""
     devices = jax.devices() if devices is None else devices
     if len(devices) % replicas:
         raise UsageError(f"{len(devices)} devices cannot hold {replicas} replicas; choose a divisor of {len(devices)}")
