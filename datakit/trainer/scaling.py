@@ -28,7 +28,7 @@ from datakit.trainer.optimizer import Optimizer
 
 @dataclass(frozen=True)
 class Heuristic:
-    """The constants of a fit. The defaults were published with the Grug recipe in April 2026."""
+    """A set of fitted constants. The defaults were published with the Grug recipe in April 2026."""
 
     name: str = "april-2026"
     sequence: int = 4096  # length of the sequences in which batch sizes are counted

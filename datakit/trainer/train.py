@@ -1,5 +1,5 @@
 """Runs the training loop: decides when and in which order to log, save, evaluate, profile and stop, and what happens on
-a signal, on divergence or if the data ends early.
+a signal, on divergence, and when the data ends early.
 
     outcome = train(run, loader, "data", evaluations={"web": batches}, token_bytes=lengths)
 
