@@ -1,5 +1,5 @@
-"""Chooses the checkpoint to resume from: the newest whose checksums match; sets later ones aside by renaming their
-markers. It also restores the checkpoint from which a run resumes or starts, or which `datakit eval` evaluates.
+"""Chooses the checkpoint to resume from (the newest whose checksums match), and sets later ones aside by renaming their
+markers. Also restores the checkpoint from which a run resumes or starts, or which `datakit eval` evaluates.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def restore_newest(
     whole: bool = True,
     advice: str = "the warnings above say why",
 ) -> tuple[Tree, Candidate]:
-    """Restore the newest readable state, or the parts of it that `like` names; return it with its checkpoint. Raises
-    CheckpointError, with a message that ends with `advice`, if no checkpoint can be read.
+    """Restore the newest readable state, or only the parts of it that `like` names; return the state and the checkpoint
+    that holds it. Raises CheckpointError, with a message that ends with `advice`, if no checkpoint can be read.
     """
     cause: Exception | None = None
     for candidate in found:

@@ -55,7 +55,7 @@ class JsonLines:
                     file.flush()
 
     def close(self) -> None:
-        with storage_errors(self._folder), ExitStack() as files:  # all are closed, even if one close fails
+        with storage_errors(self._folder), ExitStack() as files:  # every file is closed, even if one close fails
             for file in self._files.values():
                 files.callback(file.close)
 
@@ -97,7 +97,7 @@ def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """Return the row, or None if the line is damaged."""
+    """Return the row that a line holds, or None if the line is damaged."""
     try:
         row = json.loads(line)
     except ValueError:
