@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from datakit.errors import LoaderError
 from datakit.loader.mixture import apportion
+from datakit.loader.mixture import slots as slots_module
 from datakit.loader.mixture.slots import SlotOrder
 from tests.support.loader.mixture_files import MIXTURE, cache, mixture
 
@@ -86,10 +87,15 @@ def test_blocks_have_different_orders() -> None:
     assert blocks[0] != tuple(other.rows(0, 64)[0].tolist())
 
 
-def test_end_too_far_ahead_is_refused() -> None:
+def test_end_too_far_ahead_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     order = SlotOrder(["a", "b"], [(0, {"a": 1.0, "b": 1e-12})], 2048, 0)
     with pytest.raises(LoaderError, match="too far ahead"):
         order.slot_of(1, 10**6)
+    near = SlotOrder(["a", "b"], [(0, {"a": 1.0, "b": 1.0})], 8, 0)
+    monkeypatch.setattr(slots_module, "MAX_BLOCKS", 10)
+    assert near.slot_of(1, 39) is not None
+    with pytest.raises(LoaderError, match=r"component 'b': .* sequence 40 comes after slot 80, too far ahead"):
+        near.slot_of(1, 40)
 
 
 PREVIEW = """
