@@ -2,8 +2,9 @@
 
 `SAME` holds the constants that decide how the work is done, with the values to which they are lowered: the run must
 write the same bytes. `CUTS` holds those that decide where files are cut or what a manifest counts: the documents and
-their tokens must be the same. `ELSEWHERE` names the tests of constants that such a run cannot cross, `BUDGETS` lists
-memory, and `NOT_SIZES` the numbers that are not limits. A constant that is in none of the tables fails the last test.
+their tokens must be the same. `LOADER` holds those that must not change a batch. `ELSEWHERE` names the tests, which
+must mention the constant, of what such a run cannot cross. `BUDGETS` lists memory, and `NOT_SIZES` the numbers that are
+not limits. A constant that is in none of the tables fails the last test.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import importlib
 import inspect
 import json
 import random
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -23,6 +25,7 @@ from typing import Any
 from unittest.mock import patch
 
 import fsspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -34,6 +37,7 @@ from datakit.cache.reader import open_cache
 from datakit.download import transfer
 from datakit.download.listing import list_source
 from datakit.errors import RefusedInputsError
+from datakit.loader import Loader, load_mixture
 from datakit.normalize.columns import schema_union
 from datakit.normalize.readers import streams
 from datakit.pipeline import lazy_executor
@@ -41,11 +45,16 @@ from datakit.recipe import parse_recipe
 from datakit.tokenize.encoders import long_words
 from tests.support.caches import load_tokenizer, trained
 from tests.support.engine.inline_executor import InlineExecutor
+from tests.support.loader.mixture_files import cache, mixture
 from tests.support.normalize.readers import read, reasons
 from tests.support.paths import REPOSITORY
 from tests.support.small_shelf import prose
 
-ROOMS = ("storage", "engine", "download", "normalize", "dedup", "consolidate", "tokenize", "cache", "text")
+__all__ = ["cache", "mixture"]  # fixtures
+ROOMS = (
+    *("storage", "engine", "download", "normalize", "dedup", "consolidate", "tokenize", "cache", "text"),
+    *("loader", "interop", "pipeline", "validate", "trainer"),
+)
 SMALLEST = 256  # smaller numbers are counts of things to show, of tries or of threads
 SAME: dict[str, dict[str, int]] = {
     "storage": {"storage.atomic:HASH_CHUNK": 7, "storage.manifest:PIECE": 1, "engine.ledger.ledger:OBJECT_LINES": 1},
@@ -67,6 +76,8 @@ SAME: dict[str, dict[str, int]] = {
         "normalize.readers.slices:TEXT_SLICE_BYTES": 600,
         "normalize.readers.slices:FILE_OVERHEAD": 1,
         "normalize.readers.streams:OUTPUT_BYTES": 70,
+        "normalize.readers.streams:INPUT_BYTES": 11,
+        "normalize.readers.streams:ZSTD_INPUT_BYTES": 13,
         "normalize.record_counts:ENOUGH": 1,
     },
     "sort and dedup": {
@@ -106,8 +117,6 @@ ELSEWHERE = {
     "normalize.readers.line_numbers:BLOCK_BYTES": "normalize/readers/test_line_numbers.py",
     "normalize.readers.line_numbers:MOST_BYTES": "normalize/readers/test_line_numbers.py",
     "normalize.readers.parquet_arrow:SINGLY_BYTES": "normalize/readers/test_parquet_arrow.py",
-    "normalize.readers.streams:INPUT_BYTES": "normalize/test_route.py",
-    "normalize.readers.streams:ZSTD_INPUT_BYTES": "normalize/test_route.py",
     "normalize.readers.streams:LARGEST_WINDOW": "test_limits.py",
     "normalize.route:WHOLE_SLICE_BYTES": "normalize/test_record_counts.py",
     "normalize.columns.schema_union:MOST_FIELDS": "test_limits.py",
@@ -120,6 +129,26 @@ ELSEWHERE = {
     "tokenize.encoders.normalizing:PIECE_CHARACTERS": "tokenize/encoders/test_normalizing.py",
     "tokenize.split_check:WHOLE_BYTES": "tokenize/test_split_check.py",
     "tokenize.split_check:WINDOW_BYTES": "tokenize/test_split_check.py",
+    "loader.permutation:TABLE_SIZE": "loader/test_permutation.py",
+    "loader.mixture.apportion:ANNOUNCED_BLOCKS": "loader/mixture/test_slots.py",
+    "loader.mixture.apportion:MAX_BLOCK": "loader/mixture/test_config.py",
+    "loader.mixture.sequence_counts:MAX_COUNTED_BLOCKS": "loader/mixture/test_sequence_counts.py",
+    "loader.mixture.slots:MAX_BLOCKS": "loader/mixture/test_slots.py",
+    "interop.import_cache:BATCH_TOKENS": "interop/test_import_cache.py",
+    "interop.import_cache:SHARD_TOKENS": "interop/test_import_cache.py",
+    "interop.levanter:CACHE_BYTES": "interop/test_levanter.py",
+    "interop.megatron:MOST": "interop/test_megatron.py",
+    "pipeline.packing_stage:BLOCKS_A_TASK": "pipeline/test_packing_stage.py",
+    "trainer.models.expert_tiles:LARGEST_TILE": "trainer/models/test_experts.py",
+    "trainer.models.expert_tiles:MIDDLE_BYTES": "trainer/models/test_experts.py",
+    "trainer.models.layers:ROTARY_STRIDE": "trainer/models/test_program_size.py",
+}
+LOADER = {
+    "loader.sources.cache_source:CACHED_BYTES": 100,
+    "loader.sources.rows:AT_ONCE": 20,
+    "loader.sources.rows:GAP": 3,
+    "loader.mixture.apportion:STRIDE": 2,
+    "loader.mixture.window:MAX_TABLE": 5,
 }
 BUDGETS = {  # crossing one is a memory failure, which tests/engine/worker/test_memory_watcher.py provokes, or a retry
     "engine.exchange.merge:MEMORY_BYTES",
@@ -154,6 +183,9 @@ NOT_SIZES = {
     "cache.contract:SMALL_VOCABULARY": "a property of uint16",
     "text.shingle_kernels:BLOCK": "a constant of compiled code",
     "text.unicode_words:CODE_POINTS": "a property of Unicode",
+    "loader.mixture.apportion:SCALE": "a unit",
+    "loader.permutation:MASK64": "the width of a key",
+    "loader.sources.token_source:BLOCK_TOKENS": "the default of a setting",
 }
 
 
@@ -292,6 +324,25 @@ def test_downloads_in_small_reads_are_the_same(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == data
 
 
+def batches_of(mixture: Path) -> list[dict[str, Any]]:
+    with Loader(load_mixture(mixture)) as loader:
+        return [loader[step].arrays() for step in range(80)]
+
+
+@pytest.mark.parametrize("constant", LOADER)
+def test_limits_of_the_loader_do_not_change_a_batch(constant: str, mixture: Path) -> None:
+    text = mixture.read_text().replace("seed = 5", "seed = 5\nblock = 16\nmemory_bytes = 20_000")
+    mixture.write_text(
+        text.replace('source = "web"', 'source = "web"\nshuffle = { kind = "full", block_tokens = 512 }')
+    )
+    usual = batches_of(mixture)
+    with ExitStack() as stack:
+        lowered(stack, constant, LOADER[constant])
+        found = batches_of(mixture)
+    for ours, theirs in zip(found, usual, strict=True):
+        assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+
+
 def size_constants() -> set[str]:
     found = set()
     for room in ROOMS:
@@ -308,9 +359,10 @@ def size_constants() -> set[str]:
 
 
 def test_table_of_limits_is_complete() -> None:
-    tables = [*SAME.values(), CUTS, ELSEWHERE, BUDGETS, NOT_SIZES]
+    tables = [*SAME.values(), CUTS, ELSEWHERE, LOADER, BUDGETS, NOT_SIZES]
     listed = [constant for table in tables for constant in table]
     assert len(listed) == len(set(listed))
     assert set(listed) == size_constants()
     for constant, test in ELSEWHERE.items():
-        assert (REPOSITORY / "tests" / test).exists(), constant
+        text = (REPOSITORY / "tests" / test).read_text().replace(f'"{constant}"', "")
+        assert re.search(rf"\b{constant.partition(':')[2]}\b", text), f"{test} does not mention {constant}"

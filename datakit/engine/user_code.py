@@ -1,5 +1,6 @@
-"""Runs a user's own code (a transform, a tokenizer) and reports its exceptions, with their traceback and a description
-of what the code received, but without document text.
+"""Runs a user's own code (a transform, a tokenizer), reports its exceptions, with their traceback and a description of
+what the code received, but without document text, and lets a transform declare the text that it requires of JSON
+records.
 
 The messages of other libraries are hidden, because they may quote documents (`worker/child.py`). The exceptions of a
 user's own code are different: its author needs to see the lines that failed and the message. In the message, a quoted
@@ -13,16 +14,47 @@ import builtins
 import os
 import re
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+from datakit.engine.task import resolve
 from datakit.errors import DatakitError, UserCodeError
 
 SHOWN_FRAMES = 10
 _OURS = str(Path(__file__).parents[1])
 _QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
 _LIBRARY_TYPES = ("pyarrow.", "numpy.", "pandas.", "datetime.")
+_DECLARED = "required_text"
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+
+@dataclass(frozen=True)
+class RequiredText:
+    """A column that must hold lists of objects, and those of the objects' fields that must hold strings or null."""
+
+    column: str
+    fields: tuple[str, ...]
+
+
+def requires_text(column: str, *fields: str) -> Callable[[_Function], _Function]:
+    """Decorate a transform that requires text in `fields` of the objects in `column`. JSON records with other values
+    there are quarantined before the transform is called. The transform itself could not recognize them: in a batch that
+    also holds strings, numbers have become strings.
+    """
+
+    def declare(transform: _Function) -> _Function:
+        setattr(transform, _DECLARED, RequiredText(column, fields))
+        return transform
+
+    return declare
+
+
+def required_text(transform: str | None) -> RequiredText | None:
+    """Return what the transform named `package.module:function` requires, if it has declared it."""
+    return None if transform is None else getattr(resolve(transform), _DECLARED, None)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datakit.cache.lengths import starts_of
+from datakit.engine.user_code import requires_text
 from datakit.errors import ColumnError, InputError, TokenizerError
 from datakit.tokenize.chat_format import ChatFrames
 
@@ -139,10 +140,12 @@ def _is_string(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
+@requires_text("messages", "role", "content")
 def with_text(records: pa.RecordBatch) -> pa.RecordBatch:
     """Add the column `text`, with one JSON line per message, for dedup to compare. For use as a `transform`.
 
-    Raises ColumnError if the roles or contents are not strings.
+    A JSON record with a role or a content that is not a string has been quarantined before. Raises ColumnError if the
+    roles or contents of another kind of file are not strings.
     """
     messages = records.column("messages")
     if not pa.types.is_null(messages.type):

@@ -142,6 +142,8 @@ def _with_places(table: Mapping[str, Any], file: Path, root: str) -> tuple[dict[
     }
     if not settings:
         raise RecipeError(f"{file}: no data; add a [data] table with components and stages, or with `mixture`")
+    if "steps" in settings:
+        raise RecipeError(f"{file}, [data]: steps has no effect here; the run's steps are set at the top of the file")
     if "mixture" not in settings:
         tables = settings.get("components", {}).items()
         found = {name: {**entry, "cache": _place(entry.get("cache", ""), file, root)} for name, entry in tables}

@@ -11,8 +11,9 @@ or Ctrl-C, the loop finishes the step, saves, and raises SystemExit (exit code 1
 
 For each step, the loop takes the batch (which a thread has already placed on the devices), runs the step, and logs the
 row of metrics. If a checkpoint or an evaluation is due, the loop then saves, evaluates, and logs the row again with the
-additional metrics. Nothing is lost if the run ends in between, because a run that resumes at a step whose evaluation is
-missing starts with that evaluation, even at the last step.
+additional metrics. Each evaluation is preceded by a save, unless the previous save is still being written. Nothing is
+lost if the run ends in between, because a run that resumes at a step whose evaluation is missing starts with that
+evaluation, even at the last step.
 """
 
 from __future__ import annotations
@@ -195,21 +196,24 @@ class _Loop:
             if not results["finite"]:
                 self.trackers.log(step, row)
                 raise self._diverged(step, float(results["loss"]))
-            due, terminated, interrupted = any_says(self.writer.due(step), *stop.values())
+            evaluates = self._evaluates_at(step)
+            due, terminated, interrupted = any_says(self.writer.due(step, evaluates), *stop.values())
             stopping = terminated or interrupted
-            row |= self._hooks(step, state, row, due, stopping)
+            row |= self._hooks(step, state, row, due, evaluates, stopping)
             progress.step(step, placed.tokens, time.perf_counter() - turn, row)
             if stopping:
                 raise _ending(terminated)
         return row
 
-    def _hooks(self, step: int, state: Tree, row: dict[str, Any], due: bool, stopping: bool) -> dict[str, Any]:
+    def _hooks(
+        self, step: int, state: Tree, row: dict[str, Any], due: bool, evaluates: bool, stopping: bool
+    ) -> dict[str, Any]:
         """Log the row; save and evaluate, if due; log the row again with the metrics of the evaluation and the time
         taken since the first log; return these additional metrics.
 
         The row is logged first, so that it is not lost if the run ends while saving or evaluating.
         """
-        started, last, evaluates = time.perf_counter(), step == self.run.steps, self._evaluates_at(step)
+        started, last = time.perf_counter(), step == self.run.steps
         saves, more = due or stopping or last, {}
         logs = step % self.run.log.every == 0 or last or evaluates or _must_log(row)
         if logs:
@@ -240,7 +244,8 @@ class _Loop:
 
     def _evaluates_at(self, step: int) -> bool:
         every = self.run.evaluation.every
-        return bool(self.evaluations(step)) and (step == self.run.steps or (every is not None and step % every == 0))
+        due = step == self.run.steps or (every is not None and step % every == 0)
+        return due and bool(self.evaluations(step))
 
     def _compiled(self, state: Tree, batch: Tokens, watch: bool) -> tuple[Callable[..., Any], bool]:
         """Return the compiled step, and True if it had to be compiled, which may take minutes."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from datakit.errors import CorruptError, NotFoundError, UsageError
+from datakit.interop import levanter
 from datakit.interop.levanter import is_levanter, read_levanter
 from tests.support.partitions import contents
 from tests.support.tokens.external_caches import (
@@ -33,7 +34,10 @@ def test_consolidated_cache_is_imported(tmp_path: Path, tokenizer: str, copy: bo
 
 @pytest.mark.parametrize("copy", [False, True])
 @pytest.mark.parametrize("layout", ["sharded", None])
-def test_sharded_cache_is_imported(tmp_path: Path, tokenizer: str, copy: bool, layout: str | None) -> None:
+def test_sharded_cache_is_imported(
+    tmp_path: Path, tokenizer: str, copy: bool, layout: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(levanter, "CACHE_BYTES", 1)
     groups = [documents(1, 40), [], documents(2, 60)]
     original = sharded(tmp_path / "old", groups, **({"layout": layout} if layout else {}))
     assert_documents(imported(original, tmp_path / "new", tokenizer, copy), [*groups[0], *groups[2]])

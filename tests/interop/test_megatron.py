@@ -11,6 +11,7 @@ import pytest
 from datakit.cache.reader import Cache, open_cache
 from datakit.errors import CorruptError, NotFoundError, UsageError
 from datakit.interop import import_cache as import_cache_module
+from datakit.interop import megatron
 from datakit.interop.import_cache import import_cache
 from datakit.interop.megatron import export_megatron, read_megatron
 from datakit.validate.token_cache import require_intact
@@ -36,6 +37,17 @@ def test_export_matches_the_format(tmp_path: Path, dtype: type, code: int) -> No
     assert header == {"version": 1, "code": code}
     assert (done.sequences, done.tokens, done.empty) == (len(filled), 8000, len(expected) - len(filled))
     assert done.empty > 0
+
+
+def test_what_the_format_cannot_count_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = open_cache(str(make_cache(tmp_path / "made", {"web": [words(1, 1, 900)[0]]})))
+    vocabulary = cache.contract.vocabulary_size
+    monkeypatch.setattr(megatron, "MOST", vocabulary)
+    with pytest.raises(UsageError, match=r"a document of \d+ tokens is too long for the Megatron format"):
+        export_megatron(cache, str(tmp_path / "out"))
+    monkeypatch.setattr(megatron, "MOST", vocabulary - 1)
+    with pytest.raises(UsageError, match=f"cannot store ids above {vocabulary - 1}"):
+        export_megatron(cache, str(tmp_path / "out"))
 
 
 def test_loss_masks_are_not_dropped_unless_asked_for(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import json
 import lzma
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -85,7 +86,7 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "bz2": bz2.compress,
     "xz": lzma.compress,
 }
-SMALL_READS = {name: (opener, 1 << 10) for name, (opener, _) in streams._OPENERS.items()}
+SMALL_READS: dict[str, Any] = {"INPUT_BYTES": 1 << 10, "ZSTD_INPUT_BYTES": 1 << 10, "OUTPUT_BYTES": 4096}
 
 
 def json_lines(first: int, count: int) -> bytes:
@@ -103,8 +104,8 @@ def test_nothing_of_a_damaged_stream_is_published(tmp_path: Path, suffix: str, s
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / f"a.jsonl.{suffix}").write_bytes(pack(good) + bytes(packed) + pack(json_lines(4000, 10)))
     (tmp_path / "in" / "b.jsonl").write_bytes(json_lines(5000, 20))
-    small = (patch.object(streams, "_OPENERS", SMALL_READS), patch.object(streams, "OUTPUT_BYTES", 4096))
-    with small[0], small[1], patch.object(line_chunks, "CHUNK_BYTES", 4096), patch.object(route, "BUDGET_BYTES", 9_000):
+    small = patch.multiple(streams, **SMALL_READS)
+    with small, patch.object(line_chunks, "CHUNK_BYTES", 4096), patch.object(route, "BUDGET_BYTES", 9_000):
         result = normalize(tmp_path, tmp_path / "in", max_quarantined=1)
     kept = sorted(int(row["text"].partition(":")[0]) for row in result.rows())
     assert kept == [*range(500), *range(5000, 5020)]
@@ -149,13 +150,13 @@ def test_runs_of_a_stream_do_not_fill_the_temporary_directory(tmp_path: Path, su
         staged.append(measure(writer))
         return staged[-1]
 
-    small = (patch.object(streams, "_OPENERS", SMALL_READS), patch.object(streams, "OUTPUT_BYTES", 4096))
+    small = patch.multiple(streams, **SMALL_READS)
     limits = (patch.object(exchange, "STAGED_BYTES", 40_000), patch.object(route, "BUDGET_BYTES", 9_000))
     chunks = patch.object(line_chunks, "CHUNK_BYTES", 4096)
     watch = patch.object(exchange.ExchangeWriter, "_staged_bytes", measured)
     root = f"memory://staged-{suffix}-{damaged}"
     try:
-        with small[0], small[1], limits[0], limits[1], chunks, watch:
+        with small, limits[0], limits[1], chunks, watch:
             result = normalize(root, tmp_path / f"in.jsonl.{suffix}", max_quarantined=1)
         assert result.manifest.totals.rows == (500 if damaged else 3500)
         assert 40_000 < max(staged) < 60_000

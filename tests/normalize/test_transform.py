@@ -29,6 +29,32 @@ def test_transform_changes_records(tmp_path: Path) -> None:
     check_contract(result)
 
 
+def unchanged(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+@pytest.mark.parametrize("lines", [1, 5])
+def test_ids_keep_their_digits_through_a_transform(tmp_path: Path, lines: int) -> None:
+    ids = ["1.50", "7", "0.1234567890123456789012", "18446744073709551616", "true"]
+    for number in range(0, 5, lines):
+        records = (f'{{"text": "t{value}", "id": {value}}}\n' for value in ids[number : number + lines])
+        (tmp_path / f"in/{number}.jsonl").parent.mkdir(exist_ok=True)
+        (tmp_path / f"in/{number}.jsonl").write_text("".join(records))
+    result = normalize(tmp_path, tmp_path / "in", transform=f"{__name__}:unchanged", transform_version=1)
+    assert {row["text"]: row["source_id"] for row in result.rows()} == {f"t{value}": value for value in ids}
+
+
+def test_fate_of_a_chat_does_not_depend_on_its_neighbors(tmp_path: Path) -> None:
+    chats = [[{"role": "user", "content": content}] for content in ("a", 5, None, "b", 1.5, ["part"])]
+    settings = {"transform": "datakit.tokenize.chat:with_text", "transform_version": 1, "max_quarantined": 9}
+    for name, files in (("together", [chats]), ("alone", [[chat] for chat in chats])):
+        for number, records in enumerate(files):
+            write_lines(tmp_path / name / f"{number}.jsonl", *({"messages": chat} for chat in records))
+        result = normalize(tmp_path / f"{name}-out", tmp_path / name, **settings)
+        assert sorted(row["text"] for row in result.rows()) == ['["user", "a"]', '["user", "b"]', '["user", null]']
+        assert result["quarantined"] == 3
+
+
 def misspelled(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.select(["bdy"])
 

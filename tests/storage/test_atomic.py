@@ -48,6 +48,9 @@ def test_multipart_upload_is_conditional(store: str, tmp_path: Path, monkeypatch
     assert atomic.commit_file(first, url).created
     file_system, path = urls.filesystem(url)
     assert file_system.info(path)["ETag"].strip('"').endswith("-3"), "three parts"
+    monkeypatch.setattr(atomic, "S3_MOST_PARTS", 2)
+    assert atomic.commit_file(first, f"{url}-again").created
+    assert file_system.info(f"{path}-again")["ETag"].strip('"').endswith("-2"), "larger parts"
     assert not atomic.commit_file(first, url).created
     with pytest.raises(DivergentOutputError):
         atomic.commit_file(second, url)

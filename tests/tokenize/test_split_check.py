@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from datakit.errors import TokenizerError
+from datakit.tokenize import split_check
 from datakit.tokenize.encoders.tokenizer import Tokenizer
 from datakit.tokenize.split_check import WHOLE_BYTES, SplitVerification
 from datakit.tokenize.text_batches import text_batches
@@ -39,6 +40,16 @@ def test_document_in_parts_is_compared_with_the_reference(tmp_path: Path, size: 
     with pytest.raises(TokenizerError, match=f"part-0, document {identity(text)}: when encoded in parts") as caught:
         checked(tmp_path / "wrong", text, made, by_merges=True)
     assert "xyzzy" not in str(caught.value)
+
+
+def test_windows_of_a_long_document_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(split_check, "WHOLE_BYTES", 1000)
+    monkeypatch.setattr(split_check, "WINDOW_BYTES", 300)
+    text = "、".join(["xyzzy", "字字", "漢字"] * 15_000)
+    made = small_tokenizer("ignore_merges")
+    assert checked(tmp_path / "right", text, made).documents == 1
+    with pytest.raises(TokenizerError, match="encoded in parts"):
+        checked(tmp_path / "wrong", text, made, by_merges=True)
 
 
 def test_short_documents_are_not_checked_again(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -90,7 +92,9 @@ def test_operation_does_not_change_the_fingerprint() -> None:
 
 
 def test_every_option_is_tested() -> None:
-    names = {table: {field.name for field in dataclasses.fields(table)} for table in (Log, Evaluation, Checkpoints)}
+    tables = (Run, Log, Evaluation, Checkpoints)
+    names = {table: {field.name for field in dataclasses.fields(table)} for table in tables}
+    assert names[Run] == {name for name, _ in RUN} | {*RUN_ELSEWHERE}
     assert names[Log] == {name for name, *_ in LOG} | {"project"}
     assert names[Evaluation] == {name for name, *_ in EVALUATION}
     assert names[Checkpoints] == {name for name, *_ in CHECKPOINT} | {"load"}
@@ -106,6 +110,9 @@ def outcome(run: Run, folder: Path, evaluates: bool = False) -> dict[str, Any]:
     return {
         "rows": rows,
         "losses": losses,
+        "trained": [row["train/loss"] for row in read_metrics(directory)],
+        "expected": json.loads(Path(directory, "prediction.json").read_text())["expected"],
+        "shardings": {(Path(one.path) / "state/_sharding").read_text() for one in checkpoints_of(directory)},
         "histograms": [row["global_step"] for row in read_metrics(directory, HISTOGRAMS)],
         "checkpoints": [one.marker.step for one in checkpoints_of(directory)],
         "elsewhere": sorted(path.name for path in folder.iterdir()),
@@ -129,6 +136,26 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, An
 
 
 QUIET = Log(progress_seconds=1e9)
+RUN = [
+    ("steps", 10),
+    ("seed", 1),
+    ("expect", {"train/loss": 3.0}),
+    ("replicas", 2),
+    ("norm_band", (0.99999, 1.00001)),
+    ("peak_flops", 1e12),
+]
+RUN_ELSEWHERE = {
+    "name": "the folder's name",
+    "model": "models/test_options.py",
+    "kind": "models/test_models.py",
+    "optimizer": "test_optimizer.py",
+    "initialize_from": "test_resume.py",
+    "resume_from": "test_resume.py",
+    "compilation_cache": "test_train.py",
+    "checkpoint": "CHECKPOINT",
+    "evaluation": "EVALUATION",
+    "log": "LOG",
+}
 SAVING = Checkpoints(interval_minutes=0.0)
 LOG = [
     ("every", 5, {}),
@@ -146,6 +173,44 @@ CHECKPOINT = [
     ("keep_every", 5),
     ("temporary_root", "scratch"),
 ]
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The outcome of a run without options."""
+    return outcome(small_run(log=QUIET), tmp_path_factory.mktemp("usual"))
+
+
+def test_equal_runs_have_equal_outcomes(usual: dict[str, Any], tmp_path: Path) -> None:
+    assert outcome(small_run(log=QUIET), tmp_path) == usual
+
+
+@pytest.mark.parametrize(("name", "value"), RUN)
+def test_each_option_of_a_run_shows(name: str, value: Any, usual: dict[str, Any], tmp_path: Path) -> None:
+    assert outcome(small_run(log=QUIET, **{name: value}), tmp_path) != usual
+
+
+TRACKER = """
+from pathlib import Path
+rows = []
+def init(**settings):
+    rows.append(settings["project"])
+def log(row, step):
+    rows.append(step)
+def finish():
+    Path({out!r}).write_text(repr(rows))
+"""
+
+
+def test_project_is_that_of_the_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package with Trackio's interface, which needs no server."""
+    (tmp_path / "trackio.py").write_text(TRACKER.format(out=str(tmp_path / "sent")))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for project in ("datakit", "other"):
+        monkeypatch.delitem(sys.modules, "trackio", raising=False)
+        log = dataclasses.replace(QUIET, trackers=("trackio",), project=project)
+        train(small_run(log=log), TextBytes(), str(tmp_path / project))
+        assert (tmp_path / "sent").read_text() == repr([project, *range(1, 12), 12, 12])
 
 
 @pytest.mark.parametrize(("name", "value", "beside"), LOG)

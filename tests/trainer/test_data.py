@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import tomllib
+from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from datakit.errors import LoaderError, RecipeError, TokenizerError, UsageError
+from datakit.loader import load_mixture
+from datakit.loader.mixture.toml_file import ComponentTable, MixtureTable
+from datakit.toml_config import names_of
 from datakit.trainer.commands import load_run
+from datakit.trainer.data import EvaluationTable, open_data
 
 pytest.importorskip("pyarrow")
+from datakit.pipeline.run_packing import pack_mixture
 from tests.support.caches import make_cache, trained
 from tests.support.partitions import words
 from tests.support.run_files import write_run_file
@@ -32,6 +40,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["data.evaluation.x.cash=1"], LoaderError, "did you mean 'cache'"),
         (["data.mixture=mix.toml"], RecipeError, "batch_size, components, .*cannot be combined with `mixture`"),
         (["data={}"], RecipeError, "no data"),
+        (["data.steps=5"], RecipeError, "steps has no effect here; the run's steps are set at the top"),
         (["data.components.code.source=web"], LoaderError, r"'code' and 'web' read the same tokens.* 0 and 400"),
         (['data.components.code={cache="cache"}'], LoaderError, r"'code' would train on documents that 'web' holds"),
         (['data.evaluation={"web/x"={cache="cache"}}'], UsageError, "'web' is the parent of 'web/x'"),
@@ -57,6 +66,97 @@ def test_evaluations_grow_with_the_sequences(root: Path) -> None:
     for step, shape in ((0, (8, 32)), (3, (8, 32)), (4, (8, 64)), (5, (16, 64)), (6, (16, 64))):
         shapes = {next(iter(batches())).tokens.shape for batches in data.evaluations(step).values()}
         assert shapes == {shape}
+
+
+DATA = """
+[data]
+sequence_length = 32
+batch_size = 8
+stop = "first_exhausted"
+[data.components.web]
+cache = "cache"
+source = "web"
+shuffle = { block_tokens = 256 }
+[data.components.code]
+cache = "cache"
+source = "code"
+[data.evaluation.exams]
+cache = "cache"
+source = "code"
+[[data.stages]]
+weights = { web = 0.75, code = 0.25 }
+"""
+EXAMS = '[evaluation.exams]\ncache = "cache"\nsource = "code"\n'
+KEYS = [
+    ("sequence_length", 16),
+    ("batch_size", 4),
+    ("seed", 1),
+    ("block", 64),
+    ("stop", "all_exhausted"),
+    ("memory_bytes", 40_000),
+    ("simulate", {"run_tokens": 1, "target_tokens": 2}),
+    ("final_batch", "pad"),
+    ("pad_id", 7),
+    ("stages", [{"weights": {"web": 0.5, "code": 0.5}}]),
+    ("stages", [{"weights": {"web": 0.75, "code": 0.25}}, {"start_slot": 8, "weights": {"code": 1.0}}]),
+    ("components.code.packing", "split"),
+    ("components.code.source", "web"),
+    ("components.code.cache", "other"),
+    ("components.web.shuffle", "none"),
+    ("components.web.validation_tokens", 400),
+    ("components.web.max_epochs", 1),
+    ("evaluation.exams.cache", "other"),
+    ("evaluation.exams.source", "web"),
+    ("mixture", "mix.toml"),
+]
+
+
+@pytest.fixture(scope="module")
+def keys_root(root: Path) -> Path:
+    """The folder with a second cache, a mixture file, and the packing counts of one mixture."""
+    make_cache(root / "more", {"code": [words(start, 1, 60)[0] for start in range(2000, 2120)]})
+    (root / "more/cache").rename(root / "other")
+    (root / "mix.toml").write_text(DATA.replace("[data]", "").replace("data.", "").replace(EXAMS, ""))
+    packed = (root / "mix.toml").read_text().replace('"code"', '"code"\npacking = "split"')
+    (root / "packed.toml").write_text(packed)
+    pack_mixture(load_mixture(root / "packed.toml"), str(root), workers=1)
+    (root / "mix.toml").write_text((root / "mix.toml").read_text().replace("0.75", "0.6"))
+    return root
+
+
+def served(root: Path, changes: dict[str, Any]) -> list[Any]:
+    """All that a run reads: the arrays of the batches, and of the evaluations."""
+    table = tomllib.loads(DATA)["data"]
+    for key, value in changes.items():
+        *path, last = key.split(".")
+        place = reduce(lambda inner, name: inner[name], path, table)
+        place[last] = value
+    if "mixture" in changes:
+        table = {name: table[name] for name in ("mixture", "evaluation")}
+    data = open_data(table, root / "run.toml", str(root))
+    with data.loader() as loader:
+        batches = [loader[step] for step in range(min(200, loader.steps or 200))]
+    sets = [(tag, batch) for tag, of in sorted(data.evaluations(0).items()) for batch in of()]
+    return [[array.tolist() for array in batch.arrays().values()] for batch in batches] + [
+        (tag, batch.tokens.tolist()) for tag, batch in sets
+    ]
+
+
+@pytest.mark.parametrize(("key", "value"), KEYS)
+def test_each_key_of_the_data_changes_what_a_run_reads(keys_root: Path, key: str, value: Any) -> None:
+    beside = {"components.web.max_epochs": {"stop": "restart"}}.get(key, {})
+    usual = served(keys_root, beside)
+    assert served(keys_root, beside) == usual
+    assert served(keys_root, {**beside, key: value}) != usual
+
+
+def test_every_key_of_the_data_is_tested() -> None:
+    tested = {key for key, _ in KEYS}
+    top = {name for name in names_of(MixtureTable) if name != "steps"}
+    assert {key for key in tested if "." not in key} | {"components"} == top | {"mixture"}
+    names = {key.split(".")[2] for key in tested if key.startswith("components.") and key.count(".") == 2}
+    assert names == {*names_of(ComponentTable)}
+    assert {key.split(".")[2] for key in tested if key.startswith("evaluation.")} == {*names_of(EvaluationTable)}
 
 
 def test_the_vocabulary_defaults_to_the_tokenizer_s(root: Path) -> None:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -96,10 +97,12 @@ def test_the_compilation_cache_of_a_run_is_used(tmp_path: Path) -> None:
 
 
 KILLED = """
-import os, signal
+import os, signal, time
+from pathlib import Path
 from datakit.trainer.checkpoints import checkpoint
+from datakit.trainer.config import Evaluation
 from datakit.trainer.train import train
-from tests.support.trainer_runs import TextBytes, saving_run
+from tests.support.trainer_runs import TextBytes, saving_run, small_run
 
 when, kill = {when!r}, lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 if when == "while it is written":
@@ -112,18 +115,31 @@ if when == "while it is written":
 if when == "before it is committed":
     commit = checkpoint.commit
     checkpoint.commit = lambda path, marker: kill() if marker.step == 6 else commit(path, marker)
+if when == "after an evaluation":
+    def say(line):
+        if line.startswith("step 8"):
+            until = time.monotonic() + 60
+            while not list(Path({out!r}).rglob("step-000000006/commit.json")) and time.monotonic() < until:
+                time.sleep(0.01)
+            kill()
+    tags = {{"t": lambda: TextBytes(seed=5).iterate(0, 1)}}
+    train(small_run(evaluation=Evaluation(every=6)), TextBytes(), {out!r}, evaluations=tags, say=say)
 train(saving_run(), TextBytes(), {out!r})
 """
 
 
-@pytest.mark.parametrize("when", ["while it is written", "before it is committed"])
-def test_a_kill_during_a_checkpoint_loses_nothing(when: str, tmp_path: Path, finished: str, lines: list[str]) -> None:
+def killed(when: str, root: Path) -> None:
     code, environment = (
-        KILLED.format(when=when, out=str(tmp_path)),
+        KILLED.format(when=when, out=str(root)),
         {**os.environ, **fake_devices(2), "PYTHONPATH": str(REPOSITORY)},
     )
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+@pytest.mark.parametrize("when", ["while it is written", "before it is committed"])
+def test_a_kill_during_a_checkpoint_loses_nothing(when: str, tmp_path: Path, finished: str, lines: list[str]) -> None:
+    killed(when, tmp_path)
     run = saving_run()
     outcome = train(run, TextBytes(), str(tmp_path), say=lines.append)
     assert outcome.resumed_from in ((3,) if when == "before it is committed" else (3, 6))
@@ -240,7 +256,8 @@ def test_unknown_token_ids_end_the_run(tmp_path: Path) -> None:
         train(small_run(), loader, str(tmp_path))
 
 
-EVALUATED = saving_run(evaluation=Evaluation(every=6), log=Log(progress_seconds=1e9))
+EVALUATED = small_run(evaluation=Evaluation(every=6), log=Log(progress_seconds=1e9))
+SAVED = dataclasses.replace(EVALUATED, checkpoint=saving_run().checkpoint)
 
 
 def tag() -> Iterator[Rows]:
@@ -305,6 +322,32 @@ def test_dying_in_an_evaluation_loses_nothing(number: int, step: int, undisturbe
     assert outcome.figures["train/loss"] == undisturbed[-1]["train/loss"]
 
 
+def test_a_killed_run_goes_on_at_its_last_evaluation(undisturbed: list[Any], tmp_path: Path, finished: str) -> None:
+    killed("after an evaluation", tmp_path)
+    assert saved(tmp_path) == [6]
+    assert start(EVALUATED, tmp_path).resumed_from == 6
+    assert untimed_rows(tmp_path) == undisturbed
+    assert_same_state(final_state(directory_in(tmp_path), EVALUATED), final_state(finished, EVALUATED))
+
+
+def test_an_evaluation_does_not_wait_for_an_earlier_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit, evaluated = checkpoint.commit, threading.Event()
+
+    def slow(path: Any, marker: Any) -> None:
+        assert marker.step == STEPS or evaluated.wait(60)
+        commit(path, marker)
+
+    def say(line: str) -> None:
+        said.append(line)
+        if sum(line.startswith("evaluation") for line in said) == 2:
+            evaluated.set()
+
+    said: list[str] = []
+    monkeypatch.setattr(checkpoint, "commit", slow)
+    start(dataclasses.replace(EVALUATED, evaluation=Evaluation(every=4)), tmp_path, say=say)
+    assert saved(tmp_path) == [12, 4]
+
+
 @pytest.mark.parametrize("step", [2, 6, 12])
 def test_sigterm_saves_and_postpones_the_evaluation(
     step: int,
@@ -325,7 +368,7 @@ def test_sigterm_saves_and_postpones_the_evaluation(
         patch.setattr(StepMetrics, "row", signalled)
         with pytest.raises(SystemExit, match="143"):
             start(rolling, tmp_path, evaluate=dying_at(4 if step == STEPS else 2, cut))
-    assert saved(tmp_path) == [step]
+    assert saved(tmp_path) == ([12, 6] if step == 12 else [step])
     assert start(rolling, tmp_path).resumed_from == step
     assert untimed_rows(tmp_path) == undisturbed
     assert_same_state(final_state(directory_in(tmp_path), rolling), final_state(finished, rolling))
@@ -377,22 +420,22 @@ def test_too_little_data_is_found_first(tmp_path: Path) -> None:
 
 def test_data_that_end_early_leave_a_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the data ends before step 6 of 12"):
-        start(EVALUATED, tmp_path, Ending(5, quiet=True))
+        start(SAVED, tmp_path, Ending(5, quiet=True))
     assert saved(tmp_path)[0] == 5
 
 
 def test_later_rows_are_set_aside_on_resume(tmp_path: Path) -> None:
     for end in (5, 3):
         with pytest.raises(PowerCut):
-            start(EVALUATED, tmp_path, Ending(end))
+            start(SAVED, tmp_path, Ending(end))
     assert [row["global_step"] for row in untimed_rows(tmp_path)] == [1, 2, 3]
     aside = Path(directory_in(tmp_path), "metrics.set-aside.jsonl").read_text().splitlines()
     assert [json.loads(line)["global_step"] for line in aside] == [4, 5]
-    afresh = dataclasses.replace(EVALUATED, checkpoint=dataclasses.replace(EVALUATED.checkpoint, load=False))
+    afresh = dataclasses.replace(SAVED, checkpoint=dataclasses.replace(SAVED.checkpoint, load=False))
     with pytest.raises(PowerCut):
         start(afresh, tmp_path, Ending(2))
     assert [row["global_step"] for row in untimed_rows(tmp_path)] == [1, 2]
-    start(EVALUATED, tmp_path)
+    start(SAVED, tmp_path)
     assert [row["global_step"] for row in untimed_rows(tmp_path) if "mixture/stage" in row] == [1]
 
 

@@ -144,9 +144,12 @@ def _records_in_progress(ended: ChildExit) -> str:
 
 
 def _innermost_frames(scratch: Path) -> str:
-    """Return the child's two innermost frames, read from the file that faulthandler wrote."""
+    """Return the child's two innermost frames, read from the file that faulthandler wrote, or "" if its tail lacks
+    them.
+    """
     written = _tail(scratch / child.FAULT_FILE).decode(errors="replace")
-    frames = [line.strip() for line in written[max(0, written.rfind("Current thread")) :].splitlines()]
+    starts = [start for title in ("Current thread", "Stack (") if (start := written.rfind(title)) >= 0]
+    frames = [line.strip() for line in written[max(starts, default=len(written)) :].splitlines()]
     frames = [line for line in frames if line.startswith("File ")]
     return f", in {'; '.join(frames[:2])}" if frames else ""
 

@@ -16,11 +16,13 @@ fractional shares meets them. So, after every block,
 
 and no count is negative. Computing a block takes 20 us. For random access, a checkpoint is kept every 256 blocks, and
 the blocks in between are recomputed. The first visit to a block computes all blocks before it, which takes 2 s for a
-trillion tokens in sequences of 4,096.
+trillion tokens in sequences of 4,096. If it will take much longer, a warning with an estimate is logged first; Python
+prints it on standard error.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -32,6 +34,7 @@ SCALE = 1 << SCALE_BITS
 MAX_BLOCK = 1 << 16  # debts are at most MAX_BLOCK * 2^40, well within the range of int64
 STRIDE = 256  # blocks between two checkpoints
 CACHED_RUNS = 8  # runs of STRIDE blocks kept in memory; each takes 2 KiB per component
+ANNOUNCED_BLOCKS, SECONDS_PER_BLOCK = 200_000, 20e-6  # computing more blocks (4 s or more) is announced
 
 
 def fixed_point(weights: Sequence[float]) -> np.ndarray:
@@ -76,6 +79,7 @@ class BlockCounts:
         self._owed = self.parts * block
         nothing = np.zeros(len(weights), np.int64)
         self._checkpoints = [(nothing, nothing)]  # entry k is (served, debt) before block k * STRIDE
+        self._announced = 0
         self._served = lru_cache(CACHED_RUNS)(self._make_served)
 
     def before(self, number: int) -> np.ndarray:
@@ -89,8 +93,19 @@ class BlockCounts:
         served = self._served(run)
         return served[place + 1] - served[place]
 
+    def announce(self, number: int, what: str) -> None:
+        """Log a warning if the blocks up to `number` take seconds to compute. `what` says what they are needed for."""
+        ahead = number - max(self._announced, STRIDE * (len(self._checkpoints) - 1))
+        if ahead > ANNOUNCED_BLOCKS:
+            self._announced = number
+            logging.getLogger(__name__).warning(
+                f"{what} takes about {ahead * SECONDS_PER_BLOCK:.0f} s: it needs the shares of {ahead:,} mixture "
+                f"blocks of {self.block:,} sequences; a larger `block` makes it faster"
+            )
+
     def _make_served(self, run: int) -> np.ndarray:
         """Return the totals before each of the run's STRIDE blocks and after the last: [STRIDE + 1, components]."""
+        self.announce(run * STRIDE, "finding sequences far ahead in the mixture")
         while len(self._checkpoints) <= run:
             self._expand(len(self._checkpoints) - 1)
         return self._expand(run)

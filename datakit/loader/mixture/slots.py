@@ -8,7 +8,6 @@ numbering continues after the last sequence served. Computing 2,048 slots takes 
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ from datakit.loader.permutation import Permutation, derive_key
 
 CACHED_BLOCKS = 64  # 2 MB at 2,048 slots
 MAX_BLOCKS = 4_000_000  # how many blocks ahead to search for the end of a component: 8 G slots, about a minute
-ANNOUNCED_BLOCKS, SECONDS_PER_BLOCK = 200_000, 20e-6  # a search over more blocks than this (4 s) is announced
 
 
 @dataclass(frozen=True)
@@ -157,11 +155,7 @@ class SlotOrder:
                 f"component {self._names[component]!r}: at its weight, sequence {sequence:,} comes after slot "
                 f"{low * self.block:,}, too far ahead to compute the end of the run; raise its weight, or change `stop`"
             )
-        if high > ANNOUNCED_BLOCKS:
-            logging.getLogger(__name__).warning(
-                f"component {self._names[component]!r} has a tiny weight: computing where its sequence {sequence:,} is "
-                f"served takes about {high * SECONDS_PER_BLOCK:.0f} s (needed to find the end of the run)"
-            )
+        counts.announce(high, f"component {self._names[component]!r} has a tiny weight: finding the end of the run")
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if counts.before(middle)[member] <= sequence else (low, middle)

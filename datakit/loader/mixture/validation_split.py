@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from datakit.errors import LoaderError
 from datakit.loader.mixture.config import Component, Mixture, Shuffle, SimulatedEpochs
-from datakit.loader.sources.held_out import held_out, remaining
+from datakit.loader.sources.held_out import held_out, kept, remaining
 from datakit.loader.sources.token_source import RangeSource, TokenSource
 
 
@@ -24,21 +24,9 @@ def training_source(component: Component, name: str, simulate: SimulatedEpochs |
     source = component.source
     if component.validation_tokens:
         source = remaining(source, held_out(source, component.validation_tokens, "validation", name))
-    if simulate is not None:
-        source = _reduced(source, simulate.kept(source.tokens), name)
+    if simulate is not None and (tokens := simulate.kept(source.tokens)) < source.tokens:
+        source = RangeSource(source, kept(source, tokens, "simulated epochs", name))
     return source
-
-
-def _reduced(source: TokenSource, tokens: int, name: str) -> TokenSource:
-    """Return a source of whole documents with about `tokens` tokens. The documents chosen are those to keep or those to
-    leave out, whichever have fewer tokens, because the error is proportional to the number of tokens chosen.
-    """
-    away, purpose = source.tokens - tokens, "simulated epochs"
-    if not away:
-        return source
-    if tokens <= away:
-        return RangeSource(source, held_out(source, tokens, purpose, name))
-    return remaining(source, held_out(source, away, purpose, name))
 
 
 def validation_source(component: Component, name: str) -> TokenSource:

@@ -1,5 +1,4 @@
-"""Chooses documents to hold out for validation, or to keep or omit for simulated epochs, independently of seed and
-mixture.
+"""Chooses documents to hold out for validation, or to keep for simulated epochs, independently of seed and mixture.
 
 If a single document near the end of the source has about the wanted size, it is chosen. Otherwise, the source's tokens
 are divided into up to 64 strata of equal length, and each stratum contributes one range of consecutive documents, whose
@@ -7,11 +6,15 @@ position is derived from a key. Only whole documents are held out, so no documen
 The documents of a range are consecutive, so a block of the remaining tokens still takes only one or two reads. The
 ranges are spread over the source, so the choice is representative even if the source is not sorted by id.
 
-For simulated epochs, documents are chosen in the same way. A run of R tokens that simulates a run of T tokens keeps the
-share R / T of each component, and therefore repeats its data as often as the longer run would.
+For simulated epochs, the strata are the same. A run of R tokens that simulates a run of T tokens keeps the share R / T
+of each component, and therefore repeats its data as often as the longer run would. Each range makes up for the error of
+those before it, so the total is right to within about half a document.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
 
 from datakit.errors import LoaderError
 from datakit.loader.permutation import derive_key
@@ -19,6 +22,8 @@ from datakit.loader.sources.token_source import RangeSource, TokenSource
 
 MAX_STRATA = 64
 TOLERANCE = 0.1  # acceptable error, as a share of the wanted tokens, because whole documents rarely fit exactly
+KEPT_TOLERANCE = 0.01  # the same for simulated epochs
+STRATA = tuple(MAX_STRATA >> halvings for halvings in range(MAX_STRATA.bit_length()))
 Ranges = list[tuple[int, int]]
 
 
@@ -26,18 +31,38 @@ def held_out(source: TokenSource, tokens: int, purpose: str, name: str) -> Range
     """Choose ranges of whole documents with about `tokens` tokens in total. The ranges' positions depend on `purpose`.
     If no choice leaves tokens both inside and outside the ranges, raises a LoaderError that mentions component `name`.
     """
+    _check_amount(source, tokens, purpose, name)
+    spread = (_one_per_stratum(source, tokens, strata, purpose) for strata in STRATA)
+    return _closest(source, tokens, purpose, name, TOLERANCE, [[_one_document(source, tokens)]], spread)
+
+
+def kept(source: TokenSource, tokens: int, purpose: str, name: str) -> Ranges:
+    """Choose ranges of whole documents like `held_out`, but with `tokens` tokens to within about half a document."""
+    _check_amount(source, tokens, purpose, name)
+    spread = (_evened_out(source, tokens, strata, purpose) for strata in STRATA)
+    return _closest(source, tokens, purpose, name, KEPT_TOLERANCE, spread, [[_one_document(source, tokens)]])
+
+
+def _check_amount(source: TokenSource, tokens: int, purpose: str, name: str) -> None:
     if not 0 < tokens < source.tokens:
         raise LoaderError(
             f"component {name!r}: {purpose} would take {tokens:,} of its {source.tokens:,} tokens; some must remain"
         )
 
+
+def _closest(
+    source: TokenSource, tokens: int, purpose: str, name: str, tolerance: float, *choices: Iterable[Ranges]
+) -> Ranges:
+    """Return the first choice within the tolerance or, if there is none, the best one."""
+
     def error(found: Ranges) -> float:
         return abs(total(found) - tokens) if 0 < total(found) < source.tokens else float("inf")
 
-    strata, best = MAX_STRATA, [_one_document(source, tokens)]
-    while strata >= 1 and error(best) > TOLERANCE * tokens:
-        best = min(best, _one_per_stratum(source, tokens, strata, purpose), key=error)
-        strata //= 2
+    best: Ranges = []
+    for found in chain(*choices):
+        best = min(best, found, key=error)
+        if error(best) <= tolerance * tokens:
+            break
     if error(best) == float("inf"):
         raise LoaderError(f"component {name!r}: {purpose} would take all of its tokens; it is a single document")
     return best
@@ -68,6 +93,24 @@ def _one_per_stratum(source: TokenSource, tokens: int, strata: int, purpose: str
     return found
 
 
+def _evened_out(source: TokenSource, tokens: int, strata: int, purpose: str) -> Ranges:
+    """Choose at most one range per stratum. Each range ends where the total is closest to the share of its stratum and
+    of those before it.
+    """
+    found: Ranges = []
+    chosen = 0
+    for stratum in range(strata):
+        begin, end = (source.tokens * i // strata for i in (stratum, stratum + 1))
+        wanted = tokens * (stratum + 1) // strata - chosen
+        start = begin + derive_key(purpose, strata, stratum) % (max(0, end - begin - max(0, wanted)) + 1)
+        first = max(found[-1][1] if found else 0, _nearest_border(source, start))
+        last = _nearest_border(source, min(source.tokens, first + wanted))
+        if first < last:
+            found.append((first, last))
+            chosen += last - first
+    return found
+
+
 def _one_document(source: TokenSource, tokens: int) -> tuple[int, int]:
     """Return the range of the first document that starts in the last `tokens` tokens; if none does, of the last."""
     start = _next_border(source, source.tokens - tokens)
@@ -82,3 +125,11 @@ def _next_border(source: TokenSource, position: int) -> int:
         return source.tokens
     borders = source.document_borders(position, position + 1)
     return position if borders[0] == position else int(borders[-1])
+
+
+def _nearest_border(source: TokenSource, position: int) -> int:
+    """Return the document boundary that is closest to `position`."""
+    if position >= source.tokens:
+        return source.tokens
+    first, last = source.document_borders(position, position + 1)[[0, -1]].tolist()
+    return first if position - first <= last - position else last

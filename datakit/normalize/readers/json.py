@@ -1,15 +1,20 @@
 """Reads JSON Lines: skips a byte order mark, replaces invalid UTF-8, refuses a JSON array, chooses the columnar or the
 line parser for each chunk, and quarantines bad lines. Before parsing, invalid UTF-8 in any field is replaced by U+FFFD,
 as by Python's `errors="replace"`. A file whose first line is `[` or `[{` is refused as a single JSON array; the error
-message explains how to convert it. A line is bad if it is not a record (see json_rows.py) or is too long.
+message explains how to convert it. A line is bad if it is not a record (see json_rows.py) or is too long. A transform
+gets the column named by the source's `id` as strings, with numbers as written.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import types
 
+from datakit.engine.user_code import required_text
 from datakit.errors import UnreadableError
+from datakit.normalize.columns.schema_union import fit_column
+from datakit.normalize.config import Config
 from datakit.normalize.readers.base import Chunk, Chunks, ReadContext, without_columns
 from datakit.normalize.readers.json_columns import ColumnParser
 from datakit.normalize.readers.json_lines import Lines, find_lines
@@ -49,9 +54,10 @@ class _ChunkParser:
 
     def __init__(self, path: str, context: ReadContext, numbers: LineNumbers) -> None:
         self._path, self._context, self._numbers = path, context, numbers
-        config = context.config
-        self._columns = ColumnParser(config.id if config.transform is None else None)
-        self._expected = Expected(config.text, config.id) if config.transform is None else Expected(None, None)
+        config, texts = context.config, required_text(context.config.transform)
+        self._columns = ColumnParser(config.id, texts)
+        raw = config.transform is not None  # then the text column and the id column are made by the transform
+        self._expected = Expected(None if raw else config.text, None if raw else config.id, config.id, texts)
 
     def parse(self, offset: int, data: bytes) -> Chunks:
         """Yield the records of the chunk at `offset`, if it has any."""
@@ -75,7 +81,8 @@ class _ChunkParser:
             positions = positions[numbers]
         if table.num_rows:
             self._context.counts.add_read(table.num_rows)
-            yield Chunk(self._path, without_columns(table, self._context.config.drop), positions, size)
+            table = without_columns(table, self._context.config.drop)
+            yield Chunk(self._path, _with_id_as_string(table, self._context.config), positions, size)
 
     def _without_skipped(self, data: bytes, lines: Lines, positions: np.ndarray) -> tuple[bytes, Lines, np.ndarray]:
         kept = self._context.start_batch(
@@ -107,6 +114,14 @@ class _ChunkParser:
             raise UnreadableError(
                 f"{self._path} is one JSON array, not one object per line; convert it (jq -c '.[]' FILE > FILE.jsonl)"
             )
+
+
+def _with_id_as_string(table: pa.Table, config: Config) -> pa.Table:
+    """Return the table with its id column as strings, so that a transform gets the same type in every batch."""
+    place = table.column_names.index(config.id) if config.id in table.column_names else -1
+    if config.transform is None or place < 0 or types.is_nested(table.column(place).type):
+        return table
+    return table.set_column(place, config.id, fit_column(table.column(place), pa.string()))
 
 
 def valid_utf8(data: bytes) -> tuple[bytes, int]:

@@ -5,9 +5,9 @@ the declaration is kept for the following chunks.
 
 The line parser (json_rows.py) gets all other chunks that pyarrow would misread or reject: those in which the number of
 objects differs from the number of lines, and those with NaN, infinities, mixed types, lists that start with null,
-syntax errors, or floats whose digits matter. pyarrow makes all numbers of a column floats if one is a float or does not
-fit into 64 bits. This loses nothing if all of them are below 2**53. Ids that are floats must keep their digits as
-written. Speed: 700 to 1,000 MB/s per core on real text.
+syntax errors, values that the source's transform cannot take, or floats whose digits matter. pyarrow makes all numbers
+of a column floats if one is a float or does not fit into 64 bits. This loses nothing if all of them are below 2**53.
+Ids that are floats must keep their digits as written. Speed: 700 to 1,000 MB/s per core on real text.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.json as pj
 from pyarrow import types
 
+from datakit.engine.user_code import RequiredText
 from datakit.normalize.columns.number_types import LARGEST_EXACT
 from datakit.normalize.readers.sound_arrays import check_arrays
 
@@ -24,11 +25,11 @@ from datakit.normalize.readers.sound_arrays import check_arrays
 class ColumnParser:
     """Parses the chunks of one file, in order, and remembers which columns hold strings that look like dates.
 
-    id: the column whose numbers must keep their digits as written.
+    digits: the column whose numbers must keep their digits as written. texts: what the source's transform requires.
     """
 
-    def __init__(self, id: str | None) -> None:
-        self._id = id
+    def __init__(self, digits: str, texts: RequiredText | None = None) -> None:
+        self._digits, self._texts = digits, texts
         self._dates: dict[str, pa.DataType] = {}
 
     def parse(self, chunk: bytes, lines: int) -> pa.Table | None:
@@ -43,7 +44,9 @@ class ColumnParser:
             table = _read(chunk, [(field.name, _dates_as_strings(field.type)) for field in table.schema])
         if table is None or table.num_rows != lines or not _sound(table):
             return None
-        if self._id in table.column_names and types.is_floating(table.column(self._id).type):
+        if self._digits in table.column_names and types.is_floating(table.column(self._digits).type):
+            return None
+        if self._texts is not None and not _has_texts(table.schema, self._texts):
             return None
         return table if all(_exact(chunk) for column in table.columns for chunk in column.chunks) else None
 
@@ -65,6 +68,16 @@ def _sound(table: pa.Table) -> bool:
     except pa.ArrowInvalid:
         return False  # for example a list that starts with null, which the line parser reads correctly
     return True
+
+
+def _has_texts(schema: pa.Schema, expected: RequiredText) -> bool:
+    kind = schema.field(expected.column).type if expected.column in schema.names else pa.null()
+    if not types.is_list(kind):
+        return types.is_null(kind)
+    if not types.is_struct(kind.value_type):
+        return types.is_null(kind.value_type)
+    required = (field.type for field in kind.value_type if field.name in expected.fields)
+    return all(types.is_string(one) or types.is_null(one) for one in required)
 
 
 def _dates_as_strings(kind: pa.DataType) -> pa.DataType:

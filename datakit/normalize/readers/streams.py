@@ -106,11 +106,11 @@ class _ZstdStream:
         return self._stream.unused_data
 
 
-_OPENERS: dict[str, tuple[Callable[[], Any], int]] = {
-    "gzip": (lambda: igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP), INPUT_BYTES),
-    "zstd": (_ZstdStream, ZSTD_INPUT_BYTES),
-    "bzip2": (bz2.BZ2Decompressor, INPUT_BYTES),
-    "xz": (lzma.LZMADecompressor, INPUT_BYTES),
+_OPENERS: dict[str, Callable[[], Any]] = {
+    "gzip": lambda: igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP),
+    "zstd": _ZstdStream,
+    "bzip2": bz2.BZ2Decompressor,
+    "xz": lzma.LZMADecompressor,
 }
 _ISAL_ERROR = cast(type[Exception], igzip_lib.IsalError)
 _ERRORS = (_ISAL_ERROR, zstandard.ZstdError, lzma.LZMAError, OSError, EOFError, ValueError)
@@ -133,7 +133,8 @@ def decompressed(file: BinaryIO, path: str, start: int = 0, streams: Streams | N
 
 
 def _decompress(file: BinaryIO, path: str, compression: str, streams: Streams) -> Iterator[bytes]:
-    (opener, input_bytes), magic = _OPENERS[compression], MAGIC[compression]
+    opener, magic = _OPENERS[compression], MAGIC[compression]
+    input_bytes = ZSTD_INPUT_BYTES if compression == "zstd" else INPUT_BYTES
     stop, reason = streams.damaged.get(path, (None, ""))
     data, position = file.read(input_bytes), 0
     while data:

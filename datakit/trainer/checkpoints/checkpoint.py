@@ -4,10 +4,10 @@
                                      commit.json     the marker, written last: step, run, mixture, files and checksums
     <temporary>/<same names>                         rolling checkpoints, e.g. in storage that deletes old files
 
-A rolling checkpoint is written every `interval_minutes` minutes, and only the newest `keep_temporary` are kept. The
-final checkpoint is permanent, and if `keep_every` is set, so is one checkpoint every `keep_every` steps. A new
-checkpoint is committed before an older one is removed, and a checkpoint's marker is removed before its files. So the
-last good checkpoint survives, no matter when the process is killed.
+A rolling checkpoint is written every `interval_minutes` minutes and before each evaluation, and only the newest
+`keep_temporary` are kept. The final checkpoint is permanent, and if `keep_every` is set, so is one checkpoint every
+`keep_every` steps. A new checkpoint is committed before an older one is removed, and a checkpoint's marker is removed
+before its files. So the last good checkpoint survives, no matter when the process is killed.
 
 During a save, the training loop waits only while the state is copied to host memory; the rest of the save runs in the
 background. A checkpoint can be restored on any number of devices, because orbax reads each array into the requested
@@ -107,9 +107,13 @@ class Writer:
         prepare_orbax()
         self._saver = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
 
-    def due(self, step: int) -> bool:
-        """Return True if the state after `step` steps should be saved now."""
-        return self._kept(step) or time.monotonic() - self._saved_at >= 60 * self.settings.interval_minutes
+    def due(self, step: int, evaluates: bool) -> bool:
+        """Return True if the state after `step` steps should be saved now. An evaluation does not wait for an earlier
+        save: if one is still being written, the state is not saved for the evaluation's sake.
+        """
+        waited = time.monotonic() - self._saved_at >= 60 * self.settings.interval_minutes
+        writing = self._thread is not None and self._thread.is_alive()
+        return self._kept(step) or waited or (evaluates and not writing)
 
     def _kept(self, step: int) -> bool:
         return self.settings.keep_every is not None and step % self.settings.keep_every == 0

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from datakit.engine.executor import Attempt, Cause
 from datakit.engine.task import Task, encode
+from datakit.engine.worker import child, exit_causes
 from tests.support.engine.runs import (
     run_task,
     shared_executor,
@@ -22,6 +25,15 @@ def test_causes_are_distinguished() -> None:
     memory = run_task("write_number", number=1, fault="memory", memory_bytes=200 << 20)
     assert (memory.cause, memory.error_type) == (Cause.MEMORY, "OverBudget")
     assert memory.peak_memory < 700 << 20
+
+
+def test_frames_beyond_the_tail_are_not_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = "".join(f'  File "other.py", line {number} in wait\n' for number in range(40))
+    crashed = 'Current thread 0x1 (most recent call first):\n  File "task.py", line 7 in work\n'
+    (tmp_path / child.FAULT_FILE).write_text(f"{crashed}\nThread 0x2 (most recent call first):\n{frames}")
+    assert "task.py" in exit_causes._innermost_frames(tmp_path)
+    monkeypatch.setattr(exit_causes, "TAIL_BYTES", 300)
+    assert exit_causes._innermost_frames(tmp_path) == ""
 
 
 def test_hang_message_says_where(tmp_path: Path) -> None:

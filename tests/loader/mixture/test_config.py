@@ -20,6 +20,7 @@ from datakit.loader import (
     SimulatedEpochs,
     Stage,
 )
+from datakit.loader.mixture.apportion import MAX_BLOCK
 from tests.support.loader.sources import counting, random_lengths
 
 COMPONENTS = {"web": Component(counting([10] * 100)), "code": Component(counting([10] * 50))}
@@ -41,7 +42,7 @@ EVEN = {"web": 1.0, "code": 1.0}
         ({"sequence_length": Schedule(((1, 5),))}, "sequence_length: a schedule must start at step 0"),
         ({"batch_size": Schedule(((0, 5), (3, 2), (3, 1)))}, "batch_size: step 3 follows step 3"),
         ({"block": 0}, "block is 0"),
-        ({"block": 1 << 16}, "block is 65536"),
+        ({"block": MAX_BLOCK}, "block is 65536"),
         ({"stop": "never"}, "stop is 'never'"),
         ({"final_batch": "keep"}, "final_batch is 'keep'"),
         ({"simulate": SimulatedEpochs(10, 5)}, r"run_tokens is 10; it must be from 1 to target_tokens \(5\)"),

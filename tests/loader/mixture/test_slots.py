@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datakit.errors import LoaderError
+from datakit.loader.mixture import apportion
+from datakit.loader.mixture import slots as slots_module
 from datakit.loader.mixture.slots import SlotOrder
+from tests.support.loader.mixture_files import MIXTURE, cache, mixture
 
+__all__ = ["cache", "mixture"]  # fixtures
 NAMES = [f"c{i:02d}" for i in range(12)]
 
 
@@ -79,7 +87,46 @@ def test_blocks_have_different_orders() -> None:
     assert blocks[0] != tuple(other.rows(0, 64)[0].tolist())
 
 
-def test_end_too_far_ahead_is_refused() -> None:
+def test_end_too_far_ahead_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     order = SlotOrder(["a", "b"], [(0, {"a": 1.0, "b": 1e-12})], 2048, 0)
     with pytest.raises(LoaderError, match="too far ahead"):
         order.slot_of(1, 10**6)
+    near = SlotOrder(["a", "b"], [(0, {"a": 1.0, "b": 1.0})], 8, 0)
+    monkeypatch.setattr(slots_module, "MAX_BLOCKS", 10)
+    assert near.slot_of(1, 39) is not None
+    with pytest.raises(LoaderError, match=r"component 'b': .* sequence 40 comes after slot 80, too far ahead"):
+        near.slot_of(1, 40)
+
+
+PREVIEW = """
+import sys
+from datakit.cli.app import main
+from datakit.loader.mixture import apportion
+apportion.ANNOUNCED_BLOCKS = 500
+sys.exit(main(["mixture", "preview", sys.argv[1]]))
+"""
+
+
+def test_user_is_told_what_planning_costs(mixture: Path) -> None:
+    """In a process of its own, with the logging of a prompt."""
+    text = MIXTURE.replace("seed = 5", "seed = 5\nblock = 16").replace("code = 0.1", "code = 0.01")
+    mixture.write_text(text.replace("code = 1 }", "code = 0.01 }"))
+    words = [sys.executable, "-c", PREVIEW, str(mixture)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"component 'code' has a tiny weight: finding the end of the run takes about \d+ s", done.stderr)
+    assert done.stderr.count("takes about") == 1
+
+
+def test_cost_of_far_slots_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(apportion, "ANNOUNCED_BLOCKS", 1000)
+    order = SlotOrder(["a", "b"], [(0, {"a": 1.0, "b": 1e-3})], 8, 0)
+    order.rows(900 * 8, 900 * 8 + 1)
+    assert not caplog.messages
+    for _ in range(2):
+        order.rows(5000 * 8, 5000 * 8 + 1)
+        assert order.slot_of(1, 20) is not None
+    (said,) = caplog.messages
+    assert re.fullmatch(
+        r"finding sequences far ahead .* takes about 0 s: it needs the shares of 3,840 mixture .*", said
+    )

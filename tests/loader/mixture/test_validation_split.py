@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from datakit.errors import LoaderError
 from datakit.loader import (
     Component,
     Loader,
@@ -77,9 +79,53 @@ def test_simulated_run_repeats_its_data_as_often() -> None:
     )
     with Loader(mixture) as real, Loader(short) as simulated:
         for name in "ab":
-            assert simulated.epochs(100)[name] == pytest.approx(real.epochs(1000)[name], rel=0.15)
+            assert simulated.epochs(100)[name] == pytest.approx(real.epochs(1000)[name], rel=0.03)
         train = real.order.streams[0].source.tokens
         kept = simulated.order.streams[0].source
-        assert kept.tokens == pytest.approx(train / 10, rel=0.15)
+        assert kept.tokens == pytest.approx(train / 10, rel=0.03)
         held = validation_source(components["a"], "a")
         assert not set(kept.read(0, kept.tokens).tolist()) & set(held.read(0, held.tokens).tolist())
+
+
+def similar_lengths(count: int) -> list[int]:
+    return random_lengths(count, count, 500)
+
+
+def few_long_documents(count: int) -> list[int]:
+    return np.maximum(1, np.random.default_rng(count).lognormal(5, 1.2, count)).astype(int).tolist()
+
+
+@pytest.mark.parametrize("lengths", [similar_lengths, few_long_documents])
+@pytest.mark.parametrize("count", [100, 1000, 10_000])
+@pytest.mark.parametrize("share", [(1, 100), (1, 20), (1, 10), (3, 10), (1, 2), (9, 10), (99, 100)], ids=str)
+def test_simulated_epochs_keep_the_share_asked_for(
+    lengths: Callable[[int], list[int]], count: int, share: tuple[int, int]
+) -> None:
+    source, simulate = counting(lengths(count)), SimulatedEpochs(*share)
+    kept = training_source(Component(source), "x", simulate)
+    asked, documents = simulate.kept(source.tokens), count * share[0] / share[1]
+    assert abs(kept.tokens - asked) <= (0.02 * asked if documents >= 10 else max(lengths(count)) / 4)
+    if documents >= 300:
+        borders = kept.document_borders(0, kept.tokens)
+        assert len(borders) - 1 == pytest.approx(documents, rel=0.35), "neither the long nor the short ones"
+        places = kept.read(0, kept.tokens)[borders[:-1]] * 16 // source.tokens
+        assert set(places.tolist()) == set(range(16)), "from all over the source"
+
+
+@given(LENGTHS, st.integers(1, 99), st.integers(0, 500))
+@settings(max_examples=60)
+def test_simulated_epochs_keep_whole_documents(lengths: list[int], percent: int, held: int) -> None:
+    assume(sum(length > 0 for length in lengths) > 2)
+    source = counting(lengths)
+    component = Component(source, validation_tokens=min(held, source.tokens - 1))
+    try:
+        whole = training_source(component, "x")
+        kept = training_source(component, "x", SimulatedEpochs(percent, 100))
+    except LoaderError as error:
+        assert "single document" in str(error)
+        return
+    asked = max(1, whole.tokens * percent // 100)
+    assert abs(kept.tokens - asked) <= max(lengths)
+    documents = [whole.read(a, b).tolist() for a, b in pairwise(whole.document_borders(0, whole.tokens).tolist())]
+    found = [kept.read(a, b).tolist() for a, b in pairwise(kept.document_borders(0, kept.tokens).tolist())]
+    assert found == [document for document in documents if document in found]

@@ -6,10 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from datakit.errors import ColumnError
-from tests.support.normalize.readers import positions, read_json, rows
+from tests.support.normalize.readers import positions, read_json, reasons, rows
+
+TRANSFORM: dict[str, Any] = {"transform": "datakit.tokenize.prebuilt:with_text", "transform_version": 1}
+CHAT: dict[str, Any] = {"transform": "datakit.tokenize.chat:with_text", "transform_version": 1}
 
 
 def test_line_parser_gives_the_same_columns(tmp_path: Path) -> None:
@@ -54,6 +58,36 @@ def test_ids_keep_their_digits_beside_any_neighbor(tmp_path: Path, digits: str, 
     lines = b"".join(b'{"text": "t", "id": %s}\n' % value.encode() for value in (digits, neighbor) if value)
     found, _ = read_json(tmp_path, lines)
     assert str(rows(found)[0]["id"]) == digits
+    found, _ = read_json(tmp_path, lines, **TRANSFORM)
+    assert rows(found)[0]["id"] == digits
+    assert found[0].table.schema.field("id").type == pa.string()
+
+
+def test_transform_may_receive_ids_that_are_objects(tmp_path: Path) -> None:
+    found, _ = read_json(tmp_path, b'{"id": {"$oid": "5f"}}\n{"id": null}\n', **TRANSFORM)
+    assert [row["id"] for row in rows(found)] == [{"$oid": "5f"}, None]
+
+
+CONTENTS = ['"a"', "5", "null", "1.5", "true", '"2020-01-01"', '["x"]', '{"k": 1}', "18446744073709551616", '""']
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 150, 1 << 20])
+def test_content_that_is_no_string_is_quarantined_beside_any_neighbor(tmp_path: Path, chunk_bytes: int) -> None:
+    for order in (CONTENTS, CONTENTS[::-1], CONTENTS[1::2] + CONTENTS[::2]):
+        data = [b'{"messages": [{"role": "user", "content": %s}]}\n' % content.encode() for content in order]
+        found, counts = read_json(tmp_path, b"".join(data), chunk_bytes, **CHAT)
+        kept = [row["messages"][0]["content"] for row in rows(found)]
+        assert sorted(kept, key=str) == ["", "2020-01-01", None, "a"]
+        assert len(counts.quarantined) == 6
+        assert all("'content' in 'messages' holds a JSON" in reason for _, reason in reasons(counts))
+
+
+@pytest.mark.parametrize("value", ["5", '"a"', "[5]", '[["a"]]', "{}", '[{"role": 1}]', '[null, {"role": ["a"]}]'])
+@pytest.mark.parametrize("neighbor", ["", '{"messages": null}\n', '{"messages": [{"role": "user"}, null]}\n', "{}\n"])
+def test_messages_of_another_shape_are_quarantined(tmp_path: Path, value: str, neighbor: str) -> None:
+    found, counts = read_json(tmp_path, neighbor.encode() + b'{"messages": %s}\n' % value.encode(), **CHAT)
+    assert len(rows(found)) == bool(neighbor)
+    assert [place for place, _ in reasons(counts)] == [len(neighbor)]
 
 
 def test_large_integers_are_exact_next_to_infinity(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from datakit.loader import (
     Packing,
     Schedule,
     Shuffle,
+    SimulatedEpochs,
     Stage,
     training_source,
 )
@@ -54,6 +55,7 @@ class Case:
     pad: int = 0
     seed: int = 0
     hosts: int = 1
+    simulate: SimulatedEpochs | None = None
 
     def mixture(self) -> Mixture:
         names = [f"c{i}" for i in range(len(self.parts))]
@@ -61,7 +63,7 @@ class Case:
         components = {name: part.component() for name, part in zip(names, self.parts, strict=True)}
         return Mixture(
             components, stages, self.seed, Schedule(self.sizes), Schedule(self.batches), self.block, self.stop,
-            final_batch=self.final, pad_id=self.pad,
+            simulate=self.simulate, final_batch=self.final, pad_id=self.pad,
         )  # fmt: skip
 
 
@@ -75,8 +77,8 @@ class Axis:
     borders: tuple[int, ...]
 
     @classmethod
-    def of(cls, part: Part, name: str) -> Axis:
-        source = training_source(part.component(), name)
+    def of(cls, part: Part, name: str, simulate: SimulatedEpochs | None) -> Axis:
+        source = training_source(part.component(), name, simulate)
         borders = source.document_borders(0, source.tokens).tolist()
         return cls(part, source.read(0, source.tokens), frozenset(borders[:-1]), tuple(borders))
 

@@ -23,6 +23,7 @@ from datakit.loader import (
     Mixture,
     Packing,
     Shuffle,
+    SimulatedEpochs,
 )
 from tests.support.fuzz.mixture_model import Axis, Case, Part, Row, block_rows
 
@@ -43,7 +44,7 @@ def check(case: Case) -> None:
     parts = tuple(replace(part, max_epochs=None) for part in case.parts)
     try:
         mixture, endless = case.mixture(), replace(case, stop="restart", parts=parts).mixture()
-        axes = [Axis.of(part, f"c{i}") for i, part in enumerate(case.parts)]
+        axes = [Axis.of(part, f"c{i}", case.simulate) for i, part in enumerate(case.parts)]
         whole = Loader(endless)
     except LoaderError:
         return
@@ -55,12 +56,29 @@ def check(case: Case) -> None:
             batches.append(whole[len(batches)])
         served = [row for batch in batches for row in _rows(case, batch, axes)]
         _check_slices(case, whole, batches)
+    _check_kept(case)
     assert [len(batch.tokens) for batch in batches] == [_at(case.batches, step) for step in range(len(batches))]
     _check_shares(case, [int(name[1:]) for name in used], served)
     for number, axis in enumerate(axes):
         _check_sequences(axis, [row for row in served if row.component == number])
     if len(case.sizes) == 1:
         _check_end(case, mixture, axes, batches, served)
+
+
+def _check_kept(case: Case) -> None:
+    """Simulated epochs keep whole documents of those that are not held out, with about the share of their tokens."""
+    if case.simulate is None:
+        return
+    for i, part in enumerate(case.parts):
+        whole, kept = (Axis.of(part, f"c{i}", simulate) for simulate in (None, case.simulate))
+        asked = max(1, len(whole.values) * case.simulate.run_tokens // case.simulate.target_tokens)
+        assert abs(len(kept.values) - asked) <= max(part.lengths)
+        ends = {int(whole.values[end - 1]) for end in whole.borders[1:]}
+        starts = {int(whole.values[start]) for start in whole.starts}
+        for start, stop in pairwise(kept.borders):
+            document = kept.values[start:stop]
+            assert int(document[0]) in starts and int(document[-1]) in ends
+            assert np.array_equal(document, np.arange(document[0], document[-1] + 1))
 
 
 def _at(schedule: Sequence[tuple[int, int]], step: int) -> int:
@@ -220,6 +238,8 @@ PARTS = st.builds(
     validation=st.sampled_from([0, 0, 0, 5, 40]),
     max_epochs=st.sampled_from([None, None, 1, 2, 3]),
 )
+SHARES = ((1, 2), (1, 10), (9, 10), (5, 5), (1, 1000))
+SIMULATED = st.sampled_from([None] * len(SHARES) + [SimulatedEpochs(*share) for share in SHARES])
 WEIGHTS = st.sampled_from([0.0, 1.0, 1.0, 2.0, 0.1, 1 / 3, 7.5, 1e-3])
 
 
@@ -246,6 +266,7 @@ def _cases(draw: st.DrawFn) -> Case:
         draw(st.sampled_from([0, 999_999])),
         draw(st.integers(0, 2**40)),
         hosts,
+        draw(SIMULATED),
     )
 
 

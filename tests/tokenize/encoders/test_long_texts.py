@@ -19,7 +19,9 @@ from tests.support.tokens.tokenizer_kinds import small_tokenizer
 
 
 def check_parts(kind: str, special_strings: str, text: str, normalizer: str | None, sizes: tuple[int, int]) -> None:
-    """Encode in tiny parts, words in tiny windows, views of a few characters."""
+    """Encode in tiny parts, words in tiny windows, views of a few characters: in place of PART_BYTES, WINDOW_BYTES,
+    LOOK_CHARACTERS and PIECE_CHARACTERS.
+    """
     part, window = sizes
     made = tokenizer_of(kind, normalizer)
     expected, _ = made.reference_encoder(special_strings).encode_batch([text])

@@ -13,8 +13,8 @@ import pytest
 from benchmarks.trainer import gpu_check
 from benchmarks.trainer.gpu_check import compiled_text, dense_buffers
 from benchmarks.trainer.moe_layer import Shape, moe_step
+from datakit.trainer.models import expert_tiles, router
 from datakit.trainer.models import experts as expert_layer
-from datakit.trainer.models import router
 
 HIDDEN, WIDTH, EXPERTS, CHOICES = 24, 16, 6, 3
 
@@ -61,6 +61,24 @@ def test_backends_equal_the_oracle(backend: Any, case: tuple[int, int, int, floa
     arguments, gate = inputs(*case), "swiglu" if case[3] else "bilinear"
     for ours, theirs in zip(value_and_gradients(backend, arguments, gate), oracle(case), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("constant", "value"), [("LARGEST_TILE", 16), ("MIDDLE_BYTES", 1)])
+def test_other_tiles_and_turns_have_the_same_results(
+    constant: str, value: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = (500, 2, 1, 0.0)
+    usual = tile_plan(*case[:3])
+    monkeypatch.setattr(expert_tiles, constant, value)
+    assert tile_plan(*case[:3]) != usual
+    for ours, theirs in zip(value_and_gradients("tiles", inputs(*case), "bilinear"), oracle(case), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-5, rtol=1e-4)
+
+
+def tile_plan(tokens: int, experts: int, choices: int) -> tuple[int, int]:
+    """Rows per tile, and tiles per turn."""
+    tile = expert_tiles.tile_rows(tokens * choices, experts)
+    return tile, expert_tiles.at_once(tile, 4 * 2 * WIDTH)
 
 
 def test_bfloat16_stays_near_fp32() -> None:
