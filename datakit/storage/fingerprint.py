@@ -44,12 +44,14 @@ def fingerprint(stage: str, version: int, parameters: dict[str, Any], inputs: Se
 
 
 def identity(step_fingerprint: str, quarantined: Sequence[str]) -> str:
-    """Return the value that downstream steps depend on: the fingerprint or, if records were skipped, a hash of both."""
+    """Return a step's identity, on which downstream steps depend: its fingerprint or, if it skipped records, a hash of
+    the fingerprint and of these records.
+    """
     if not quarantined:
         return step_fingerprint
     return xxhash.xxh3_128_hexdigest(canonical_json([step_fingerprint, sorted(quarantined)]))
 
 
 def short(value: str) -> str:
-    """Return the leading digits of a hash, as used in paths and messages."""
+    """Return the leading digits of a hash, which stand for it in paths and messages."""
     return value[:SHOWN_DIGITS]

@@ -4,9 +4,9 @@ Skips named pipes, sockets and devices, and refuses links to missing files.
 A URL names a file, a directory or a glob. A pattern is matched against the path relative to the directory. `*` and `?`
 match within one path component, `[...]` matches one of the characters listed, and `**` matches any number of
 components. A pattern without `/` matches file names at any depth. `{stdlib}` at the start of a URL stands for the
-directory of the running Python's standard library, whose text files exist on every machine.
-Names that start with a dot are never listed. Links to directories are followed, except links to enclosing directories.
-Cost: one listing (a directory walk on a disk, or as few requests as the store needs to list the directory).
+directory of the running Python's standard library, whose text files exist on every machine. Names that start with a dot
+are never listed. Links to directories are followed, except links to enclosing directories. Cost: one listing, which is
+a directory walk on a disk, and as few requests as the store allows in an object store.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ from datakit.storage.urls import FileInfo
 _MAGIC = re.compile(r"[*?\[]")
 _DANGLING = "a link to a file that does not exist"
 _SPECIAL = ((stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISREG, ""))
-SHOWN = 5  # number of files named in a message
+SHOWN = 5  # maximum number of files that a message names
 
 
 @dataclass(frozen=True)
 class Place:
-    """A set of files: those below `base` that match `pattern` (None: all), or the single file `file` in `base`."""
+    """A set of files: those below `base` that match `pattern` (None: all of them), or the single file `file` in
+    `base`.
+    """
 
     base: str
     pattern: str | None = None
@@ -65,7 +67,7 @@ def _is_file(url: str) -> bool:
 
 
 def files_at(place: Place, exclude: Sequence[str] = ()) -> list[FileInfo]:
-    """List every file of a place, sorted by path, whether or not it matches the place's pattern. The list is empty if
+    """Return every file of a place, sorted by path, whether or not it matches the place's pattern. The list is empty if
     the directory does not exist. On a disk, directories that `exclude` covers entirely (`**/tests/**`) are not entered,
     because a Python installation may have a hundred thousand files in site-packages.
     """
@@ -77,7 +79,9 @@ def files_at(place: Place, exclude: Sequence[str] = ()) -> list[FileInfo]:
 
 
 def select(files: Sequence[FileInfo], place: Place, include: Sequence[str], exclude: Sequence[str]) -> list[FileInfo]:
-    """Return the files that match the URL's glob, any pattern of `include` (if it has any), and none of `exclude`."""
+    """Return the files that match the place's glob (if it has one), at least one pattern in `include` (if it is not
+    empty), and no pattern in `exclude`.
+    """
     wanted, unwanted = matcher(include), matcher(exclude)
     glob = matcher([place.pattern]) if place.pattern else None
     return [
@@ -90,7 +94,8 @@ def select(files: Sequence[FileInfo], place: Place, include: Sequence[str], excl
 
 
 def regular(files: Sequence[FileInfo]) -> tuple[list[FileInfo], str]:
-    """Return the regular files, and a clause that names the other entries: opening a named pipe could block forever.
+    """Return the regular files, and a clause that names the other entries. Those must not be read: opening a named pipe
+    could block forever.
 
     Raises UnreadableError if a file is a link to a file that does not exist.
     """
@@ -104,7 +109,9 @@ def regular(files: Sequence[FileInfo]) -> tuple[list[FileInfo], str]:
 
 
 def special_kind(mode: int) -> str:
-    """Return the kind of an entry, given its mode bits, as a phrase ("a named pipe"), or "" for a regular file."""
+    """Return a phrase for the kind of an entry with these mode bits (such as "a named pipe"), or "" for a
+    regular file.
+    """
     return next((kind for is_kind, kind in _SPECIAL if is_kind(mode)), "a device")
 
 

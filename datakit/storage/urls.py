@@ -1,5 +1,5 @@
-"""Resolves URLs, builds the client of every store, and reads and lists files on a disk or in an object store,
-with a limit on parallel requests.
+"""Resolves URLs, creates the clients of all stores, and reads and lists files on a disk or in an object store, with a
+limit on parallel requests.
 
 Every function takes a URL string: a plain path, `file://`, or any protocol that fsspec supports (`s3://`, `gs://`,
 ...). Local files are accessed directly because, for small files, a call to fsspec's local layer costs more than the
@@ -31,7 +31,7 @@ T = TypeVar("T")
 class FileInfo:
     """A file in a listing. `url` is absolute, `path` is relative to the listed directory, and `size` is in bytes.
 
-    special: the kind of a local entry that is not a regular file ("a named pipe"), else empty.
+    special: the kind of a local entry that is not a regular file (such as "a named pipe"); empty for any other entry.
     """
 
     url: str
@@ -90,8 +90,8 @@ def relative(url: str, base: str) -> str:
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """Return the fsspec file system of a remote `url`, and the path in it. Credentials and endpoints come from the
-    environment (`AWS_ENDPOINT_URL`, ...), never from the URL, so that no manifest contains them.
+    """Return the fsspec file system of a remote `url`, and the path of `url` in it. Credentials and endpoints come from
+    the environment (`AWS_ENDPOINT_URL`, ...), never from the URL, so that no manifest contains them.
     """
     import fsspec  # importing it takes 60 ms, and no local run needs it
 
@@ -108,7 +108,9 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 
 def exists(url: str) -> bool:
-    """Return True if a file exists (one request). Raises StorageError if that cannot be determined."""
+    """Return True if a file exists. Makes one request to an object store. Raises StorageError if that cannot be
+    determined.
+    """
     if is_local(url):
         return os.path.exists(local_path(url))
     with read_errors(url):
@@ -126,7 +128,7 @@ def size(url: str) -> int:
 
 
 def open_read(url: str) -> BinaryIO:
-    """Open a binary, seekable reader. Raises NotFoundError, StorageError."""
+    """Open a file for reading; return a binary, seekable stream. Raises NotFoundError, StorageError."""
     with read_errors(url):
         if is_local(url):
             return open(local_path(url), "rb")
@@ -140,8 +142,8 @@ def read_bytes(url: str) -> bytes:
 
 
 def read_range(url: str, start: int, stop: int | None) -> bytes:
-    """Read bytes `[start, stop)` of a file in one request; stop at its end if it is shorter or `stop` is None. Raises
-    NotFoundError, StorageError.
+    """Read bytes [start, stop) of a file in one request. The result ends at the end of the file if the file is shorter
+    or `stop` is None. Raises NotFoundError, StorageError.
     """
     if stop is not None and stop <= start:
         return b""
@@ -160,7 +162,9 @@ def read_range(url: str, start: int, stop: int | None) -> bytes:
 
 
 def fetch_ahead(fetch: Callable[[str], T], places: Sequence[str], at_once: int = PARALLEL_REQUESTS) -> Iterator[T]:
-    """Yield `fetch(place)` for each place in order. From an object store, fetch ahead, `at_once` in parallel."""
+    """Yield `fetch(place)` for each place in order. Places in an object store are fetched ahead, with `at_once` calls
+    in parallel.
+    """
     if not places or is_local(places[0]):
         yield from map(fetch, places)
         return
@@ -170,8 +174,8 @@ def fetch_ahead(fetch: Callable[[str], T], places: Sequence[str], at_once: int =
 
 
 def listing(url: str) -> list[FileInfo]:
-    """List every file below directory `url`, at any depth, sorted by path; return [] if the directory does not exist.
-    Names that start with a dot (temporary files, editor backups) are skipped at every level.
+    """Return the files at any depth below directory `url`, sorted by path. The list is empty if the directory does not
+    exist. Names that start with a dot (temporary files, editor backups) are skipped at every level.
     """
     with read_errors(url):
         found = list(_local_listing(local_path(url)) if is_local(url) else _remote_listing(url))
@@ -192,7 +196,9 @@ def _local_listing(root: str) -> Iterator[FileInfo]:
 
 
 def _raise_unless_gone(error: OSError) -> None:
-    """Raise the error unless the directory has disappeared, because an unreadable directory must not count as empty."""
+    """Raise `error` unless it states that the directory has disappeared: an unreadable directory must not count as
+    empty.
+    """
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
 
@@ -211,8 +217,8 @@ def _remote_listing(url: str) -> Iterator[FileInfo]:
 
 
 def last_change(url: str) -> float:
-    """Return the time of the last write below a remote directory, in seconds since 1970 by the store's clock. Takes one
-    listing. Returns 0 if the store does not provide times.
+    """Return the time of the last write below a remote directory, in seconds since 1970, by the store's clock. Takes
+    one listing. Returns 0 if the store does not provide times.
     """
     with read_errors(url):
         file_system, root = filesystem(url)
@@ -224,7 +230,9 @@ def last_change(url: str) -> float:
 
 
 def modified(url: str) -> float:
-    """Return the time at which a file was written, in seconds since 1970 (one request). Raises NotFoundError."""
+    """Return the time at which a file was written, in seconds since 1970. Makes one request to an object store. Raises
+    NotFoundError.
+    """
     with read_errors(url):
         if is_local(url):
             return os.path.getmtime(local_path(url))
@@ -238,5 +246,7 @@ def _seconds(moment: datetime | float | str) -> float:
 
 
 def checksum_of(info: dict[str, object]) -> str | None:
-    """Return the checksum of a file's content from the store's description of the file; None if there is none."""
+    """Return the checksum of a file's content that the store's description of the file contains; None if there
+    is none.
+    """
     return next((str(info[key]).strip('"') for key in CHECKSUM_KEYS if info.get(key)), None)
