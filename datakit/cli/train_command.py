@@ -106,8 +106,9 @@ def evaluate(
 
 
 def _end_at_sigterm() -> None:
-    """Let SIGTERM end the process at once, until the training loop handles it (shells show 143 either way). There is
-    nothing to save yet, and an exception raised while JAX is loaded or compiles may be lost or crash the interpreter.
+    """Let SIGTERM end the process at once until the training loop handles the signal (shells show exit code 143 either
+    way). There is nothing to save yet, and an exception raised while JAX is being loaded or is compiling may be lost or
+    may crash the interpreter.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
