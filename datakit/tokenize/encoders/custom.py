@@ -93,7 +93,9 @@ class CheckedEncoder:
         for kind, value in (("uint32", ids), ("int64", lengths)):
             if not isinstance(value, np.ndarray) or value.dtype != kind or value.ndim != 1:
                 found = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
-                raise TokenizerError(f"tokenizer {self.name!r} returned {found}; it must return a 1-D array of {kind}")
+                raise TokenizerError(
+                    f"tokenizer {self.name!r} returned {found}; it must return a one-dimensional numpy array of {kind}"
+                )
         if counts[:2] != (len(ids), len(texts)) or counts[2] >= self.inner.vocabulary_size:
             raise TokenizerError(
                 f"tokenizer {self.name!r} returned {len(ids)} ids up to {counts[2]} and {counts[1]} lengths that add "

@@ -6,11 +6,11 @@ every partition is compared with the reference (tokenize/reference_check.py). If
 (WordPiece, Unigram, an unknown pre-tokenizer), panics while loading it, or is known to give different ids
 (disagreements.py), the reference encodes instead, and the contract records why.
 
-The fork server calls `load` once for all attempts, so `load` must start no thread; a helper process reads remote files.
-Truncation and padding in a tokenizer.json are switched off, because they would drop or add tokens. fastokens creates
-its thread pool on its first call, with one thread per CPU that the process may use, and ignores RAYON_NUM_THREADS
-(measured: on four cores, it started three threads too many). That call is therefore made with only the task's CPUs
-allowed.
+The fork server calls `load` once for all attempts, so `load` must not start any thread; a helper process reads remote
+files. Truncation and padding in a tokenizer.json are switched off, because they would drop or add tokens. fastokens
+creates its thread pool on its first call, with one thread per CPU that the process may use, and ignores
+RAYON_NUM_THREADS (measured: on four cores, it started three threads too many). That call is therefore made with only
+the task's CPUs allowed.
 """
 
 from __future__ import annotations
