@@ -35,7 +35,7 @@ TEMPORARY_PREFIX = ".tmp-"
 HASH_CHUNK = 4 << 20
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)  # exFAT and some network mounts lack hard links
 S3_PART_BYTES, S3_PARTS_AT_ONCE, S3_MOST_PARTS = 8 << 20, 4, 10_000  # s3fs's defaults would take 500 MB of memory
-SHOWN_BYTES = 60  # of the host's name and of the file's, at most, so that a temporary name has at most 255 bytes
+SHOWN_BYTES = 60  # maximum number of bytes of a host's or file's name in a temporary name, which has at most 255
 CONFLICT_WAITS = (0.1, 0.3, 1.0, 3.0)
 
 
@@ -103,7 +103,7 @@ def process_space() -> str:
 
 def commit_file(path: Path, url: str) -> Committed:
     """Create the file `url` with the content of the finished local file `path`, unless a file with the same content
-    exists. Raises DivergentOutputError if a file with different content exists, and StorageError.
+    exists. Raises StorageError, and DivergentOutputError if a file with different content exists.
     """
     xxh3, length = hash_file(path)
     with storage_errors(url):

@@ -38,14 +38,16 @@ def config_of(parameters: Mapping[str, Any], kind: type[T]) -> T:
 
 
 def fingerprint(stage: str, version: int, parameters: dict[str, Any], inputs: Sequence[str]) -> str:
-    """Hash a step into 32 hex digits. `inputs` holds the upstream identities in the order in which they are read."""
+    """Return a step's fingerprint, 32 hex digits. inputs: the identities of the step's inputs, in the order in which
+    they are read.
+    """
     content = {"stage": stage, "version": version, "parameters": parameters, "inputs": list(inputs)}
     return xxhash.xxh3_128_hexdigest(canonical_json(content))
 
 
 def identity(step_fingerprint: str, quarantined: Sequence[str]) -> str:
     """Return a step's identity, on which downstream steps depend: its fingerprint or, if it skipped records, a hash of
-    the fingerprint and of these records.
+    the fingerprint and of the list of these records.
     """
     if not quarantined:
         return step_fingerprint

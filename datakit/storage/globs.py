@@ -5,8 +5,8 @@ A URL names a file, a directory or a glob. A pattern is matched against the path
 match within one path component, `[...]` matches one of the characters listed, and `**` matches any number of
 components. A pattern without `/` matches file names at any depth. `{stdlib}` at the start of a URL stands for the
 directory of the running Python's standard library, whose text files exist on every machine. Names that start with a dot
-are never listed. Links to directories are followed, except links to enclosing directories. Cost: one listing, which is
-a directory walk on a disk, and as few requests as the store allows in an object store.
+are never listed. Links to directories are followed, except links to enclosing directories. Cost: one listing. On a
+disk, this is a directory walk; in an object store, it takes as few requests as the store allows.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Converts document ids between hex digits (in files) and pairs of uint64 (in memory), and assigns ids to partitions.
 
 An id is the xxh3-128 of a document's text, written as 32 hex digits. Partition `i` of `2**bits` holds the ids whose top
-`bits` bits are `i`. So even if two sources have different numbers of partitions, each partition of one lies within a
-partition of the other, and every join is a merge of sorted ids. Sorting and comparing pairs of uint64 is several times
-faster than comparing hex strings. Both forms sort in the same order, since the digits are lowercase and zero-padded.
+`bits` bits are `i`. If one of two sources has more partitions than the other, each of its partitions therefore lies
+within one partition of the other, and every join is a merge of sorted ids. Sorting and comparing pairs of uint64 is
+several times faster than comparing hex strings. Both forms sort in the same order, since the digits are lowercase and
+zero-padded.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def ids_from_arrow(column: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.n
 
 
 def strictly_ascending(high: np.ndarray, low: np.ndarray) -> bool:
-    """Return True if the ids, each (high, low), are sorted and unique."""
+    """Return True if the ids, given as (high, low), uint64 [N] each, are sorted and unique."""
     larger = (high[1:] > high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] > low[:-1]))
     return bool(larger.all())
 

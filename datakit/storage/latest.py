@@ -40,8 +40,8 @@ class Latest(msgspec.Struct, frozen=True):
 
 
 def record_latest(dataset: str, step: Current, cache: Current | None) -> None:
-    """Record a complete run's last step and token cache, unless they are already recorded. If `cache` is None, the
-    cache on record stays.
+    """Record a complete run's last step and token cache, unless both are already recorded. If `cache` is None, the
+    recorded cache is kept.
     """
     url = urls.join(dataset, FILE_NAME)
     try:

@@ -1,4 +1,5 @@
-"""Defines the fields and the encoding of `manifest.json`, a step's typed result, and reads and writes it.
+"""Defines the fields and the encoding of `manifest.json`, which describes a step's result, and reads and writes this
+file.
 
 The manifest is written last, so a step without a manifest is unfinished. It is the only file in a step's directory on
 which other steps and programs may rely. Its keys are sorted, its paths are relative to its own directory, and it
@@ -56,8 +57,9 @@ class InputReference(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Partition(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One file of a step's output. `text_bytes` and `tokens` are set only if the stage counts them. xxh3: the xxh3-128
-    of the file. first_id, last_id: the first and the last id in the file, if the stage records them.
+    """One file of a step's output. bytes, xxh3: the size and the xxh3-128 of the file. text_bytes, tokens: the number
+    of bytes of text and of tokens in it, set only if the stage counts them. first_id, last_id: the first and the last
+    id in the file, if the stage records them.
     """
 
     path: str
@@ -192,7 +194,7 @@ def decode(data: bytes, url: str) -> Manifest:
     checksum = _checksum(data)
     if manifest.format == FORMAT and manifest.checksum != checksum:
         raise CorruptError(
-            f"{url} was altered after it was written: its checksum is {checksum}, but it states "
+            f"{url} was altered after it was written: its checksum is {checksum}, but the file states "
             f"{manifest.checksum!r}; restore the file, or remove this directory and run again"
         )
     return msgspec.structs.replace(manifest, checksum=checksum)

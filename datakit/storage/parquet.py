@@ -142,8 +142,8 @@ def iterate_shard(url: str, columns: list[str] | None = None) -> Iterator[pa.Tab
 
 
 def read_group(shard: pq.ParquetFile, group: int, url: str, columns: list[str] | None = None) -> pa.Table:
-    """Decode row group `group` of an open shard. Raises CorruptError if its number of rows differs from the number that
-    the footer states: if rows are missing, pyarrow returns the remaining rows without an error.
+    """Decode row group `group` of an open shard. Raises CorruptError if the number of decoded rows differs from the
+    number that the footer states: if rows are missing, pyarrow returns the remaining rows without an error.
     """
     table, stated = shard.read_row_group(group, columns, use_threads=False), shard.metadata.row_group(group).num_rows
     if table.num_rows != stated:
@@ -152,7 +152,8 @@ def read_group(shard: pq.ParquetFile, group: int, url: str, columns: list[str] |
 
 
 def find_rows(url: str, identity: str, columns: list[str]) -> list[tuple[int, dict[str, Any]]]:
-    """Return the rows with this id as pairs: the row's index in the file, and its values by column name, for `columns`.
+    """Return the rows with this id as pairs: the row's index in the file, and a mapping from each of `columns` to the
+    row's value.
 
     The file's first column must be `id`. Skips row groups whose statistics rule out the id.
     """
@@ -172,7 +173,7 @@ def find_rows(url: str, identity: str, columns: list[str]) -> list[tuple[int, di
 
 
 def read_shard(url: str, columns: list[str] | None = None) -> pa.Table:
-    """Read a whole shard as one table. Use it only for tables that are known to be small."""
+    """Read a whole shard as one table. Use this function only for tables that are known to be small."""
     with open_shard(url) as shard:
         table, stated = shard.read(columns, use_threads=False), shard.metadata.num_rows
     if table.num_rows != stated:

@@ -37,7 +37,7 @@ class FileInfo:
     url: str
     path: str
     size: int
-    checksum: str | None = None  # the store's own checksum (such as an ETag), if it has one
+    checksum: str | None = None  # the store's own checksum (such as an ETag), if the store has one
     special: str = ""
 
 
@@ -108,7 +108,7 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 
 def exists(url: str) -> bool:
-    """Return True if a file exists. Makes one request to an object store. Raises StorageError if that cannot be
+    """Return True if a file exists. In an object store, this takes one request. Raises StorageError if that cannot be
     determined.
     """
     if is_local(url):
@@ -230,8 +230,8 @@ def last_change(url: str) -> float:
 
 
 def modified(url: str) -> float:
-    """Return the time at which a file was written, in seconds since 1970. Makes one request to an object store. Raises
-    NotFoundError.
+    """Return the time at which a file was written, in seconds since 1970. In an object store, this takes one request.
+    Raises NotFoundError.
     """
     with read_errors(url):
         if is_local(url):
