@@ -44,8 +44,8 @@ class Resources:
 
 @dataclass(frozen=True)
 class Concurrency:
-    """A step's first phase. tasks: their number. task_memory: the memory, in bytes, of the largest task. at_a_time: how
-    many tasks run at a time. reason: what limits this number.
+    """A step's first phase. tasks: the number of its tasks. task_memory: the memory, in bytes, of the largest task.
+    at_a_time: how many tasks run at a time. reason: what limits this number.
     """
 
     tasks: int | None

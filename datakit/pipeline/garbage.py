@@ -43,7 +43,7 @@ class Leftover:
 
 def find_leftovers(root: str, age_seconds: float = DAY_SECONDS) -> list[Leftover]:
     """Find everything in `root` that can be removed. age_seconds: the time without a change after which an unfinished
-    step counts as old. Raises InputError if the root does not exist.
+    step, or a temporary file from another host, can be removed. Raises InputError if the root does not exist.
     """
     root = urls.absolute(root)
     if urls.is_local(root) and not os.path.isdir(urls.local_path(root)):
@@ -65,8 +65,8 @@ def remove_leftovers(found: list[Leftover]) -> None:
 
 
 def _steps(root: str) -> dict[str, list[FileInfo]]:
-    """Return the files of every step in `<root>/<dataset>/<step>/` or `<root>/sources/<source>/<step>/`, by the step's
-    path.
+    """Return a mapping from the path of every step in `<root>/<dataset>/<step>/` or `<root>/sources/<source>/<step>/`
+    to the step's files.
     """
     steps: dict[str, list[FileInfo]] = {}
     for info in urls.listing(root):

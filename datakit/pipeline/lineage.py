@@ -1,5 +1,5 @@
 """Decides whether the target of `datakit inspect` is a step or raw files, and describes a step with its lineage. The
-lineage is everything from which the step was made, back to the raw files. It is read from manifests only. Manifests
+lineage is everything from which the step was made, back to the raw files, and is read from manifests only. Manifests
 refer to one another by relative paths, so this also works on a moved or mirrored dataset. If only a part of the dataset
 was moved, each missing step is shown by its identity.
 """

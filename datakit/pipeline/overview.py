@@ -1,7 +1,8 @@
 """Lists the steps of a root or a dataset, and decides which are superseded, that is, not used by any current step.
 
 The current steps are those that `latest.json` names for each dataset (or, without this file, the only candidates), and
-all steps from which these were made. A packing is current if its cache is. Manifests are read one at a time.
+all steps from which these were made. A packing step is current if the cache whose sequences it counts is current.
+Manifests are read one at a time.
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ def _read(directory: str) -> ListedStep:
 
 
 def _current(steps: dict[str, ListedStep]) -> tuple[set[str], dict[str, str]]:
-    """Return the directories of the current steps, and the reason why each undecided dataset is undecided, by the
-    dataset's directory.
+    """Return the directories of the current steps, and a mapping from the directory of each undecided dataset to the
+    reason why it is undecided.
     """
     homes = dict.fromkeys(one.home for one in steps.values() if not _shared(one))
     found, problems = set[str](), dict[str, str]()

@@ -1,8 +1,8 @@
 """Implements the packing stage: counts the sequences in each block of a packed mixture component, and checks the total
-number of tokens. Each task counts the sequences in a range of blocks from the document lengths alone. Each block is
+number of tokens. From the document lengths alone, each task counts the sequences in a range of blocks. Each block is
 packed independently, and the ranges have fixed boundaries, so the output is the same for any number of workers. The
 last task concatenates the parts into one file of 4 bytes per block (4 MB for a trillion tokens), which is read in one
-request. Counting takes about 0.7 us per document; in memory, it holds the document lengths of a few shards.
+request. Counting takes about 0.7 us per document. A task holds the document lengths of a few shards in memory.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Decides what identifies each source (a revision or its listing), when it is listed, what `--offline` trusts, and
 which notes about it `run` and `plan` print.
 
-A source pinned by a revision is identified by its URL, revision and selection. Once it has been downloaded, it need not
-be listed. Any other source is identified by its listing. With `--offline`, nothing remote is contacted: a pinned source
-must have been downloaded already, and for any other remote source, the listing of its last download is trusted. Local
-sources are always listed, which is cheap because the hashes of their files are stored in the root. A source that
-contains files of the output root is rejected.
+A source pinned by a revision is identified by its URL, its revision and its patterns (`include` and `exclude`). Once it
+has been downloaded, it need not be listed. Any other source is identified by its listing. With `--offline`, nothing
+remote is contacted: a pinned source must have been downloaded already, and for any other remote source, the listing of
+its last download is trusted. Local sources are always listed, which is cheap because the hashes of their files are
+stored in the root. A source that contains files of the output root is rejected.
 """
 
 from __future__ import annotations

@@ -33,7 +33,9 @@ def source_directory(root: str, source: str) -> str:
 
 
 def step_directory(root: str, dataset: str, source: str | None, stage: str, fingerprint: str) -> str:
-    """Return the directory of a step: below its source or, if `source` is None, below its dataset."""
+    """Return the directory of a step, which is below the directory of its source or, if `source` is None, of its
+    dataset.
+    """
     home = urls.join(root, dataset) if source is None else source_directory(root, source)
     return urls.join(home, f"{stage}-{short(fingerprint)}")
 

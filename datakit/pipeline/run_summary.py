@@ -1,6 +1,6 @@
-"""Defines a run's result, and computes the table that a complete run prints. For each stage, it has the number of
-documents that were read, the number that were kept, and the number that were dropped for each reason, summed over the
-sources.
+"""Defines a run's result, and computes the table that a complete run prints. For each stage, this table has the number
+of documents that were read, the number that were kept, and, for each reason, the number that were dropped; all are sums
+over the sources.
 
 The numbers add up: the input of each stage is the output of the previous stage, and the output of a stage is its input
 minus the documents listed as dropped. Stages that write no documents report how many documents they processed
@@ -79,9 +79,9 @@ class StepResult:
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run. `cache` is the token cache's directory, or None if the run made none; `log` is the event log's
-    URL, or None if nothing ran. The result is printed as a summary of a few lines; a notebook also shows a table of the
-    stages.
+    """A finished run. `cache` is the token cache's directory, or None if the run has no tokenize step; `log` is the
+    event log's URL, or None if nothing ran. The result is printed as a summary of a few lines; a notebook also shows a
+    table of the stages.
     """
 
     dataset: str

@@ -109,7 +109,9 @@ class _Tally:
         self.in_both = 0
 
     def add(self, source: str) -> Iterator[int]:
-        """Compare the documents of one source, and yield, again and again, the number of documents read so far."""
+        """Compare the documents of one source, one range of ids after another. After each range, yield the number of
+        documents read so far.
+        """
         stages = [_stages(side, source) for side in self._sides]
         width = len(stages[0])
         for ids in side_by_side([stream for streams in stages for stream in streams]):

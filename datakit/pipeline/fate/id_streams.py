@@ -23,14 +23,17 @@ KEY = "S16"  # an id's 16 bytes, which sort like its hex digits
 
 
 class Ids(NamedTuple):
-    """Ascending ids, each with a mark: the index of the row's value in a list of wanted values, or -1."""
+    """Ascending ids, each with a mark: the index of the row's value in a list of wanted values, or -1 if it is not in
+    this list.
+    """
 
     keys: np.ndarray  # S16 [N]
     marks: np.ndarray  # int8 [N]
 
 
 class IdStream:
-    """The ids of one source in a step, each with a mark: the index in `values` of the row's value in `column`, or -1.
+    """The ids of one source in a step, each with a mark: the index in `values` of the row's value in `column`, or -1 if
+    `values` does not contain it.
 
     If `step` is None, there are no ids. suffix: see `Finished.row`.
     """
