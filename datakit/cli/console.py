@@ -30,7 +30,7 @@ def say(text: str = "") -> None:
 
 
 def note(text: str) -> None:
-    """Print a message for the user on stderr, which is separate from the data on stdout."""
+    """Print a message for the user on stderr; stdout holds only data."""
     print(text, file=sys.stderr)
 
 
@@ -133,8 +133,8 @@ def count_text(number: int | None) -> str | None:
 
 
 def visible(text: str) -> str:
-    """Return a text in which symbols replace control characters, so that a document cannot control the terminal, and
-    mark line breaks.
+    """Return a text with symbols in place of control characters, so that a document cannot control the terminal. A
+    symbol also marks each line break.
     """
     return text.translate(PICTURES)
 

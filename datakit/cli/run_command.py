@@ -135,8 +135,8 @@ def _row(line: StageLine) -> tuple[Cell, ...]:
 
 
 def _remarks(line: StageLine) -> str:
-    """Return a description of what was dropped and found, and of the memory of the attempt that came closest to its
-    budget.
+    """Return a description of what was dropped and found, and of the peak memory and the budget of the attempt that
+    came closest to its memory budget.
     """
     dropped = ", ".join(f"{count:,} {why}" for why, count in line.dropped.items())
     found = ", ".join(f"{count:,} {what}" for what, count in line.found.items())

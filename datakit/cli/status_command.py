@@ -63,7 +63,7 @@ def _memory(of: StepStatus | TaskStatus) -> str:
 
 
 def _failure(task: TaskStatus) -> str:
-    """Return the first line of a task's last failure, and the number of its other lines (a failure has one line per
+    """Return a summary of a task's last failure: its first line and the number of its other lines (it has one line per
     refused input).
     """
     first, *more = task.last_failure.splitlines() or [""]

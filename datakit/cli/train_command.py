@@ -26,7 +26,7 @@ def train_model(run: str, /, *, root: str = "./data", set_: Settings = (), json:
     run
         A run file (TOML), or the name of a built-in run.
     root
-        The directory that holds the runs. It also replaces {root} in the paths of caches in the run file.
+        The directory that holds the runs. Its path also replaces {root} in the paths of caches in the run file.
     set_
         Override a value of the run, for example optimizer.learning_rate=0.01. Can be repeated.
     json

@@ -1,4 +1,6 @@
-"""Implements `datakit diff`, which prints how many documents only one of two datasets has, or which, and why."""
+"""Implements `datakit diff`, which counts or lists the documents that only one of two datasets has, with the
+reasons.
+"""
 
 from __future__ import annotations
 

@@ -45,8 +45,8 @@ def stretches(left: str, right: str) -> Iterator[Stretch]:
 
 
 def side_by_side(titles: tuple[str, str], texts: tuple[str, str], width: int) -> str:
-    """Return two texts in two columns of `width` characters in all; words that are only in one text are marked with -
-    (left) or + (right).
+    """Return two texts side by side, in lines of `width` characters. Stretches that differ are marked with - (left) or
+    + (right).
     """
     from rich.console import Console
     from rich.table import Table
