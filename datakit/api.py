@@ -81,8 +81,8 @@ def ls(directory: Root = "./data") -> Overview:
 
 
 def inspect(target: Root) -> StepDescription | RawReport:
-    """Describe a finished step or a raw source, given its directory. A dataset's directory stands for the dataset's
-    current step.
+    """Describe a finished step or a raw source, given by its path or URL. A dataset's directory stands for the
+    dataset's current step.
     """
     return pipeline.inspect(os.fspath(target))
 

@@ -90,7 +90,7 @@ class Recipe:
         return self.origin or f"recipe {self.name!r}"
 
     def document(self) -> dict[str, Any]:
-        """Return the equivalent TOML document, without settings that are None or empty strings."""
+        """Return the recipe as a TOML document, without settings that are None or empty strings."""
         plain = {key: value for key, value in asdict(self).items() if key != "origin" and value not in (None, "")}
         plain["sources"] = [_source_document(source) for source in plain["sources"]]
         return plain
@@ -186,8 +186,8 @@ def _with_absolute_tokenizer(table: dict[str, Any] | None, base: Path) -> dict[s
 
 
 def is_hub_name(tokenizer: Any) -> TypeGuard[str]:
-    """Return True if the value of `tokenizer`, provided that no file has this path, can be the name of a model on the
-    Hugging Face Hub.
+    """Return True if `tokenizer`, a value from a recipe that is not the path of a file, has the form of the name of a
+    model on the Hugging Face Hub.
     """
     return isinstance(tokenizer, str) and bool(HUB_NAME.fullmatch(tokenizer)) and not NOT_A_FILE.fullmatch(tokenizer)
 
