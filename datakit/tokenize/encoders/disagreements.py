@@ -38,9 +38,9 @@ def check_added_ids(reference: tokenizers.Tokenizer, definition: dict[str, Any],
         given = reference.token_to_id(content)
         if content and given != number:
             raise TokenizerError(
-                f"{place}: the added token {content!r} has id {number}, but `tokenizers` gives it {given}, and it is "
-                f"unclear which id a model expects. To keep {number}, list the added tokens in the order of their "
-                f"ids, with placeholders for missing ids; to keep {given}, write this id into the file"
+                f"{place}: the added token {content!r} has id {number}, but `tokenizers` gives it {given}; a model may "
+                f"expect either id. To keep {number}, list the added tokens in the order of their ids, with placeholders "
+                f"for missing ids; to keep {given}, write this id into the file"
             )
 
 
