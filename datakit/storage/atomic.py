@@ -4,10 +4,10 @@ supported) or in an object store, and never overwrites an output.
 A file is created only if its name is free. On a disk, this takes a temporary file, fsync, and then `link`, which fails
 if the name is taken (`rename` would overwrite the existing file). In an object store, it takes one conditional PUT
 (`If-None-Match: *`). If the name is taken, the checksums of both files are compared. If they are equal, another process
-has done the same work. If they differ, the work is not deterministic; the first file is kept and DivergentOutputError
-is raised. Concurrent drivers, retried tasks and resumed runs therefore need no lock.
-Cost: one fsync or one request per file; if the file already exists, also one read of it.
-Memory: an upload takes 65 MiB (measured).
+has done the same work. If they differ, the work is not deterministic, or a library has been upgraded; the first file is
+kept, and DivergentOutputError is raised. Concurrent drivers, retried tasks and resumed runs therefore need no lock.
+Cost: one fsync or one request per file; if the file already exists, also one read of it. Memory: an upload takes 65 MiB
+(measured).
 """
 
 from __future__ import annotations

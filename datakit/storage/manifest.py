@@ -8,8 +8,8 @@ manifest does not depend on the machine. Every counter that a reader needs is a 
 error, never a zero.
 
 A manifest holds its own checksum: the xxh3-128 of its bytes without the line that holds the checksum. The checksum is
-compared whenever a manifest is read. Manifests of format 1 lack this line, the format version of the step, the
-checksums of the inputs' manifests and `files`; they can still be read.
+compared whenever a manifest is read. Manifests of format 1 can still be read, although they lack this line, the step's
+format version, the checksums of the inputs' manifests, and the field `files`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Decides which temporary files and scratch directories belong to dead processes of this host, and removes these files
 and directories.
 
-The name of a temporary file contains the host's name and the id of the process that writes it. A later run on the same
-host removes the files of dead processes, but never those of a concurrent run. Object stores have no temporary files.
+The name of a temporary file contains the host's name and the id of the process that writes the file. A later run on the
+same host removes the files of dead processes, but never those of a concurrent run. Object stores have no temporary
+files.
 """
 
 from __future__ import annotations
