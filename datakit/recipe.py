@@ -136,7 +136,9 @@ def catalog_names() -> list[str]:
 def parse_recipe(
     document: dict[str, Any], place: str, base: Path, check_tables: Check = lambda document, place: []
 ) -> Recipe:
-    """Parse a TOML document, in which relative paths are relative to `base`. Raises RecipeError with all mistakes."""
+    """Parse a TOML document, in which relative paths are relative to `base`. Raises RecipeError, which lists all
+    mistakes.
+    """
     tables = document.get("sources", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise RecipeError(f"{place}: sources must be [[sources]] tables, one per source")

@@ -90,8 +90,8 @@ def inspect(
 
 
 def finished_step(place: str) -> tuple[str, Manifest, tuple[str, ...]] | None:
-    """Return the directory and manifest of the step at a URL, or of the last step of a dataset's current run, and the
-    dataset's other finished steps; None if the URL is neither.
+    """Return the directory and manifest of the step at a URL. If the URL is that of a dataset, return those of the last
+    step of its current run, and the dataset's other finished steps. Return None if the URL is neither.
 
     Raises NotFoundError if the URL is an unfinished step, and UsageError if nothing records which step of a dataset is
     current.
