@@ -28,7 +28,7 @@ MOST = 20
 
 @dataclass(frozen=True)
 class StageFate:
-    """What one stage did with a document. outcome: a word such as "kept" or "removed"."""
+    """The fate of a document in one stage. outcome: a word such as "kept" or "removed"."""
 
     stage: str
     outcome: str

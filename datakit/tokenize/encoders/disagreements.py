@@ -39,8 +39,8 @@ def check_added_ids(reference: tokenizers.Tokenizer, definition: dict[str, Any],
         if content and given != number:
             raise TokenizerError(
                 f"{place}: the added token {content!r} has id {number}, but `tokenizers` gives it {given}; a model may "
-                f"expect either id. To keep {number}, list the added tokens in the order of their ids, with placeholders "
-                f"for missing ids; to keep {given}, write this id into the file"
+                f"expect either id. To keep {number}, list the added tokens in the order of their ids, with "
+                f"placeholders for missing ids; to keep {given}, write this id into the file"
             )
 
 
