@@ -63,7 +63,7 @@ imports: $(VENV)/.dev  ## imports point one way
 types: $(VENV)/.dev  ## type check
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-bench: $(VENV)/.dev  ## the whole 121 MB run as a table (needs the texts of ../shared/data)
+bench: $(VENV)/.dev  ## the whole 121 MB run as a table (needs the texts of DATAKIT_DATA or ../shared/data)
 	$(BIN)/python -m benchmarks.full_run
 
 clean:  ## remove the virtual environment

@@ -2,6 +2,7 @@
 
     python -m benchmarks.full_run [--root DIR] [--workers N] [--keep]
 
+The texts are in $DATAKIT_DATA or, if it is not set, in `shared/data` beside the checkout.
 Numbers come from the run's own ledgers: each attempt's CPU seconds and peak resident memory as the operating system
 accounted them. The last line covers the whole process tree: driver, fork servers with their imports, and all children.
 MB are 10^6 bytes of normalized text, before anything was removed.
@@ -10,18 +11,22 @@ MB are 10^6 bytes of normalized text, before anything was removed.
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import shutil
 import tempfile
 import time
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
 import datakit
 from datakit.engine.ledger.ledger import AttemptLine, DriverLine, read_ledger
+from datakit.recipe import parse_recipe
 from datakit.storage.manifest import read_manifest
 
 RECIPE = Path(__file__).with_name("text_corpus.toml")
+BESIDE = "../../shared/data"  # the folder of texts, as the recipe names it
 ORDER = ("download", "normalize", "signatures", "dedup", "consolidate", "train-tokenizer", "tokenize")
 
 
@@ -79,6 +84,13 @@ def table(stages: dict[str, StageSums], text: int, wall: float, cpu: float) -> s
     return "\n".join(lines)
 
 
+def corpus() -> datakit.Recipe:
+    """The recipe of all 13 files, with the paths of this machine."""
+    folder = os.environ.get("DATAKIT_DATA", str(RECIPE.parent / BESIDE))
+    document = tomllib.loads(RECIPE.read_text().replace(BESIDE, os.path.abspath(folder)))
+    return parse_recipe(document, str(RECIPE), RECIPE.parent)
+
+
 def main() -> None:
     """Run the recipe and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -88,7 +100,7 @@ def main() -> None:
     arguments = parser.parse_args()
     root = arguments.root or Path(tempfile.mkdtemp(prefix="datakit-full-"))
     started = time.monotonic()
-    datakit.run(RECIPE, root=str(root), workers=arguments.workers)
+    datakit.run(corpus(), root=str(root), workers=arguments.workers)
     wall = time.monotonic() - started
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     cpu = sum(use.ru_utime + use.ru_stime for use in usage)

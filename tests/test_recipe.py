@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import full_run
 from datakit.errors import RecipeError
 from datakit.recipe import CATALOG, Recipe, Source, catalog_names, load_recipe, parse_recipe
+from tests.support.data import data_dir
 
 SHELF = """
 name = "shelf"
@@ -178,3 +180,14 @@ def test_every_catalog_recipe_loads() -> None:
         assert recipe.name == name, "a catalog recipe has its file's name"
         assert recipe.description, "a catalog recipe has a description"
         assert recipe.origin == str(CATALOG / f"{name}.toml")
+
+
+def test_full_run_finds_the_texts_where_the_tests_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in (str(tmp_path), None):
+        monkeypatch.delenv("DATAKIT_DATA", raising=False)
+        if folder is not None:
+            monkeypatch.setenv("DATAKIT_DATA", folder)
+        recipe = full_run.corpus()
+        assert recipe.tokenize is not None
+        places = [*(source.url for source in recipe.sources), recipe.tokenize["tokenizer"]]
+        assert len(places) == 9 and all(place.startswith(f"{data_dir()}/") for place in places)

@@ -64,8 +64,8 @@ class Contract(msgspec.Struct, frozen=True):
         if tokenizer_sha256 != self.tokenizer_sha256:
             raise TokenizerError(
                 f"{place} was made with the tokenizer whose sha256 is {self.tokenizer_sha256}, but the sha256 of "
-                f"the given one is {tokenizer_sha256}; use the tokenizer.json in the cache's directory, or tokenize "
-                f"the dataset again with the given one"
+                f"the given tokenizer is {tokenizer_sha256}; use the tokenizer.json in the cache's directory, or "
+                f"tokenize the dataset again with the given tokenizer"
             )
 
 

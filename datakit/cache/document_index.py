@@ -1,8 +1,8 @@
 """Defines the columns of a shard's docs.parquet, and looks up documents there by id or by row, reading as few row
 groups as possible. A search for an id reads only shards whose first and last ids enclose that id (about one per source,
-because a source's ids ascend), and within these shards only row groups whose statistics enclose the id. A row group has
-at most 64 Ki documents. The cache reader imports this module on the first lookup, because a training machine may lack
-pyarrow.
+because a source's ids ascend), and within these shards only row groups whose first and last ids, as given by their
+statistics, enclose it. A row group has at most 64 Ki documents. The cache reader imports this module on the first
+lookup, because a training machine may lack pyarrow.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class DocumentIndex:
         self._groups = LruCache[tuple[int, int], Any](GROUPS_CACHED)
 
     def ids(self, index: int) -> Any:
-        """Read a shard's document ids as an Arrow array, uncached. Raises CorruptError if their number is wrong."""
+        """Read a shard's document ids as an Arrow array, uncached. Raises CorruptError if their number differs from the
+        manifest's.
+        """
         ids = read_shard(self._url(index), ["id"]).column("id").combine_chunks()
         rows = self._partitions[index].rows
         if len(ids) != rows:

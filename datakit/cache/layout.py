@@ -11,10 +11,10 @@ a manifest for contradictions.
 
 Shard 17 holds the documents of partition 17 of its source. A partition without documents has no shard, and a shard
 whose documents have no tokens has no array. A shard's array is cut into equal chunks of at most 256 Ki tokens. Reading
-a block of 1 Mi tokens therefore takes about five requests; a small shard is not padded to a full chunk, which takes 512
-KiB in uint16; and a large shard has at most one token of padding per chunk. Ids are stored as raw uint16 if all ids of
-the vocabulary fit, because compression with blosc would save only 3 % and cost a third of the read rate. Otherwise, ids
-are stored as uint32 with blosc-lz4-bitshuffle, which halves the size.
+a block of 1 Mi tokens through TensorStore therefore takes about five requests; a small shard is not padded to a full
+chunk (512 KiB in uint16); and a large shard has at most one token of padding per chunk. Ids are stored as raw uint16 if
+all ids of the vocabulary fit, because compression with blosc would save only 3 % and cost a third of the read rate.
+Otherwise, ids are stored as uint32 with blosc-lz4-bitshuffle, which halves the size.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class SideFiles(msgspec.Struct, frozen=True):
 
 
 class ShardFiles(msgspec.Struct, frozen=True):
-    """The sizes and checksums of a shard's files, except the data file, which is described by the shard's partition.
+    """The sizes and checksums of a shard's files, except the data file, which the manifest's `partitions` describe.
 
     lengths_xxh3: the checksum of the lengths file (4 bytes per document). loss_mask: None if every token is a target.
     """
@@ -113,7 +113,7 @@ class ShardFiles(msgspec.Struct, frozen=True):
 
 
 class SourceSums(msgspec.Struct, frozen=True):
-    """Totals of a source. targets: how many tokens count in the loss; None if all do. frequent: as in CacheDetails."""
+    """Totals of a source. targets: how many tokens are targets; None if all are. frequent: as in CacheDetails."""
 
     shards: int
     documents: int
@@ -169,7 +169,7 @@ def read_details(directory: str, manifest: Manifest) -> CacheDetails:
 
 
 def _sums(manifest: Manifest, details: CacheDetails) -> Iterator[tuple[str, object, object]]:
-    """Yield (name, value, value): pairs of values in the manifest that must be equal."""
+    """Yield (name, value, value): two values in the manifest that must be equal, and a name for both."""
     partitions, sources = manifest.partitions, details.sources.values()
     tokens = sum(partition.tokens or 0 for partition in partitions)
     rows = sum(partition.rows for partition in partitions)
@@ -190,7 +190,7 @@ def _sums(manifest: Manifest, details: CacheDetails) -> Iterator[tuple[str, obje
 
 
 def _source_sums(partitions: Sequence[Partition], files: Sequence[ShardFiles]) -> dict[str, tuple[int | None, ...]]:
-    """Return (shards, documents, tokens, text bytes, targets) by source; targets is None if all tokens are targets."""
+    """Return (shards, documents, tokens, text bytes, targets) per source; targets is None if all tokens are targets."""
     by_source: dict[str, list[tuple[Partition, ShardFiles]]] = {}
     for partition, entry in zip(partitions, files, strict=False):
         by_source.setdefault(partition.source, []).append((partition, entry))
@@ -228,7 +228,8 @@ def length_histogram(lengths: np.ndarray) -> dict[str, int]:
 def most_frequent(counts: np.ndarray, number: int) -> dict[str, int]:
     """Return {id: count} for the `number` most frequent tokens, the most frequent first.
 
-    `counts`, int64, holds the count of each id. Equal counts are ordered by id. Tokens that do not occur are left out.
+    `counts[id]`, int64, is the count of token `id`. Equal counts are ordered by id. Tokens that do not occur are left
+    out.
 
     >>> most_frequent(np.array([5, 0, 7, 5]), 2)
     {'2': 7, '0': 5}

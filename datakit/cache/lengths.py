@@ -29,7 +29,7 @@ def lengths_bytes(rows: int) -> int:
 
 
 def read_lengths(directory: str, partition: Partition) -> np.ndarray:
-    """Read a shard's lengths, uint32 [rows], in one request. Raises CorruptError for a missing or inconsistent file."""
+    """Read a shard's lengths, uint32 [rows], in one request. Raises CorruptError if the file is missing or damaged."""
     url = urls.join(directory, partition.path) + LENGTHS_SUFFIX
     try:
         data = urls.read_bytes(url)
@@ -61,7 +61,7 @@ def starts_of(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
 
 
 def stretches(starts: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges [first, last) of documents with at most `limit` tokens each; a longer document is a range by itself.
+    """Yield ranges [first, last) of documents. No range has more than `limit` tokens unless it is a single document.
 
     starts: the starts of the N documents, followed by the end of the last one: [N + 1].
     """

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ class RawShard:
         self.path, self._dtype, self._tokens = path, dtype, tokens
         with read_errors(path):
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._descriptor).atexit = False  # at exit, threads may still be reading
 
     def read_into(self, first: int, out: np.ndarray) -> None:
         """Fill `out` with the tokens from position `first`. Raises CorruptError if the file ends too early."""
@@ -43,10 +45,6 @@ class RawShard:
     def view(self) -> np.ndarray:
         """Return all tokens as a read-only memory map. Each part of the file is read only when it is accessed."""
         return np.memmap(self.path, self._dtype, mode="r", shape=(self._tokens,))
-
-    def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):
-            os.close(self._descriptor)
 
 
 def open_raw(path: str, metadata: dict[str, Any]) -> RawShard | None:

@@ -11,14 +11,15 @@ Opening a cache reads only its manifest, which holds the order and sizes of the 
 Even a cache of 10,000 shards opens in a fraction of a second, without listing a directory. A binary search maps a
 position to its shard, and the shard's array is opened when it is first read. Reading tokens and document boundaries
 requires numpy, TensorStore and msgspec; document ids also require pyarrow. A cache is refused if it is unfinished or if
-the sums in its manifest disagree; the output of any other stage is refused, too. A local shard is refused on first use
-if its file is missing or has the wrong size. Reading a block of 1 Mi tokens takes one system call if the tokens are
-stored raw on a local disk, and about five requests otherwise. To get many sequences, cut them out of blocks: reading
-sequences one at a time costs ten times as much. Thread-safe.
+the totals in its manifest contradict each other; the output of any other stage is refused, too. A local shard is
+refused on first use if its file is missing or has the wrong size. Reading a block of 1 Mi tokens takes one system call
+if the tokens are stored raw on a local disk, and about five requests otherwise. To get many sequences, cut them out of
+blocks: reading sequences one at a time costs ten times as much. Thread-safe.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -45,7 +46,9 @@ SHOWN = 5  # number of sources that `repr` names
 
 @dataclass(frozen=True)
 class Shard:
-    """Shard `index` of a cache, in which its tokens start at `token_start` and its documents at row `row_start`."""
+    """Shard `index` of a cache. In the cache, the shard's tokens start at `token_start`, and its documents at row
+    `row_start`.
+    """
 
     index: int
     path: str
@@ -61,7 +64,8 @@ class Shard:
 
 class Cache(CacheDocuments):
     """An open token cache, as a sequence of documents: `len(cache)` is their number, and `cache[3]` is the fourth.
-    After the first read, do not share the cache with forked processes; open it in each process instead.
+    Use it only in the process that opened it. A forked process can open and read raw caches on a local disk. With any
+    other cache, it raises UsageError if its parent has read a compressed or remote cache before.
 
     contract: the meaning of the tokens. details: the cache's part of the manifest, including the totals of each source,
     the histogram of document lengths and the form of the arrays. has_loss_mask: True if any shard has a loss mask.
@@ -73,6 +77,7 @@ class Cache(CacheDocuments):
         self.tokenizer_url: str = urls.join(directory, TOKENIZER_FILE)
         self.tokens: int = self._offsets.tokens
         self._arrays = ShardArrays(directory, manifest, self.details, cache_bytes)
+        self._pools: dict[int, ThreadPoolExecutor] = {}
 
     def __repr__(self) -> str:
         names = [*list(self.sources)[:SHOWN], *["..."] * (len(self.sources) > SHOWN)]
@@ -86,8 +91,8 @@ class Cache(CacheDocuments):
 
     @cached_property
     def tokenizer(self) -> tokenizers.Tokenizer:
-        """The tokenizer with which the cache was made, for decoding its tokens; needs the library tokenizers. Raises
-        TokenizerError if that library cannot load the tokenizer, which is the case for a custom tokenizer.
+        """The tokenizer with which the cache was made, for decoding the cache's tokens; needs the library `tokenizers`.
+        Raises TokenizerError if that library cannot load the tokenizer, which is the case for a custom tokenizer.
         """
         import tokenizers
 
@@ -96,7 +101,7 @@ class Cache(CacheDocuments):
             return tokenizers.Tokenizer.from_str(data)
         except Exception as error:  # the library raises no narrower class
             raise TokenizerError(
-                f"{self.tokenizer_url} cannot be loaded by the library tokenizers ({str(error)[:200]}); a custom "
+                f"{self.tokenizer_url} cannot be loaded by the library `tokenizers` ({str(error)[:200]}); a custom "
                 f"tokenizer can only be used through its own package"
             ) from error
 
@@ -119,7 +124,7 @@ class Cache(CacheDocuments):
         return self._arrays.read_loss_mask(self._offsets.locate(start, stop))
 
     def read_async(self, start: int, stop: int) -> Future[np.ndarray]:
-        """Start `read(start, stop)` in the background. At most 4 reads run at a time; further ones wait in a queue."""
+        """Start `read(start, stop)` in the background; return a future. At most 4 reads run at once; others wait."""
         return self._pool.submit(self.read, start, stop)
 
     def blocks(self, ranges: Iterable[Range] | None = None, in_flight: int = IN_FLIGHT) -> Iterator[np.ndarray]:
@@ -158,9 +163,11 @@ class Cache(CacheDocuments):
                     f"cache again"
                 )
 
-    @cached_property
+    @property
     def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="datakit-read")
+        """This process's threads; those of a parent process do not exist here."""
+        new = ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="datakit-read")  # starts threads when they are needed
+        return self._pools.setdefault(os.getpid(), new)
 
     def _shard(self, index: int) -> Shard:
         partition = self.manifest.partitions[index]
@@ -181,8 +188,9 @@ class Cache(CacheDocuments):
 def open_cache(url: str, cache_bytes: int = CACHE_BYTES) -> Cache:
     """Open the token cache in directory `url` or, if `url` is the directory of a dataset, the dataset's current cache,
     by reading its manifest. In both cases, `directory` in the result is the directory of the cache itself.
-    `cache_bytes` limits the pool of decoded chunks. Raises NotFoundError (missing or unfinished cache), UsageError
-    (output of another stage), CorruptError, RootError.
+    `cache_bytes` limits the memory for decoded chunks. Raises NotFoundError for a missing or unfinished cache,
+    UsageError for the output of another stage, CorruptError for an invalid manifest, and RootError for an unsupported
+    protocol.
     """
     directory = urls.absolute(url)
     zarr_arrays.key_value_store(directory)  # raises RootError for an unsupported protocol

@@ -38,14 +38,14 @@ class ShardOffsets:
             start, index = max(start, min(stop, end)), index + 1
 
     def shard_of_row(self, row: int) -> tuple[int, int]:
-        """Return the shard of the document in this row, and the row within the shard. Raises IndexError."""
+        """Return the index of the shard that holds this row, and the row within the shard. Raises IndexError."""
         if not 0 <= row < self.rows:
             raise IndexError(f"document {row} is out of range: {self._directory} has {self.rows} documents")
         index = int(np.searchsorted(self.row_starts, row, "right")) - 1
         return index, row - int(self.row_starts[index])
 
     def shard_of_token(self, position: int) -> tuple[int, int]:
-        """Return the shard of the token at this position, and the position within the shard. Raises IndexError."""
+        """Return the index of the shard that holds this token, and its position in the shard. Raises IndexError."""
         if not 0 <= position < self.tokens:
             raise IndexError(f"token {position} is out of range: {self._directory} has {self.tokens} tokens")
         index = int(np.searchsorted(self.token_starts, position, "right")) - 1

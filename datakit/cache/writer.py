@@ -43,7 +43,7 @@ EMPTY_XXH3 = "99aa06d3014798d86001c324468d497f"  # xxh3-128 of no bytes, for a s
 
 @dataclass(frozen=True)
 class Documents:
-    """Encoded documents in order. ids: [N]. tokens: [T], those of all documents end to end. lengths: int64 [N].
+    """Encoded documents in order. ids: [N]. tokens: [T], the tokens of all documents, end to end. lengths: int64 [N].
 
     mask: uint8 [T], 1 for each token that is a target; None if all tokens are targets.
     """

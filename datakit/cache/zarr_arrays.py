@@ -4,20 +4,22 @@ the cache's manifest. A missing or damaged shard is an error, although TensorSto
 zeros. Memory for reading: a bounded pool of decoded chunks and indices, plus about twice the size of each block while
 it is read and decoded. To write a shard, datakit encodes all of it in memory and writes each file once. If TensorStore
 were given a shard in pieces, it would rewrite the file for each piece (in a measurement, it wrote 8.5 times as many
-bytes). With a scratch directory, every token would be written twice. Memory for writing, in addition to the tokens:
-twice their size if they are stored raw, and one and a half times their size if they are compressed.
+bytes). If the pieces were first collected in a scratch directory, every token would be written twice. Memory for
+writing, in addition to the tokens: twice their size if they are stored raw, and one and a half times their size if they
+are compressed.
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorstore
 
 from datakit.cache.layout import DATA_FILE, METADATA_FILE, ArrayForm
-from datakit.errors import CorruptError, RootError, StorageError
+from datakit.errors import CorruptError, RootError, StorageError, UsageError
 from datakit.storage import urls
 
 DEFAULT_REGION = "us-east-1"
@@ -25,6 +27,33 @@ REMOTE_REQUESTS = 32  # concurrent requests; each of up to four blocks in flight
 LOCAL_REQUESTS = 4
 DAMAGED = ("NOT_FOUND", "DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "OUT_OF_RANGE")
 READS = "/tensorstore/kvstore/"
+
+
+@dataclass
+class _Threads:
+    """TensorStore's threads, which the process's first use of an array starts. A fork copies the locks that they hold,
+    but not the threads: the next use of any array would hang, or abort the process (SIGABRT).
+    """
+
+    started: bool = False
+    lost: bool = False  # this process was forked after they were started
+
+    def require(self) -> None:
+        """Note that the threads are used. Raises UsageError if a fork has lost them."""
+        if self.lost:
+            raise UsageError(
+                "this process was forked from one that had read compressed or remote arrays with TensorStore, whose "
+                "threads a fork does not copy; start processes with the method 'spawn' or 'forkserver', or read no "
+                "such array in the parent process before it forks"
+            )
+        self.started = True
+
+    def forked(self) -> None:
+        self.lost = self.lost or self.started
+
+
+_threads = _Threads()
+os.register_at_fork(after_in_child=_threads.forked)
 
 
 def read_context(cache_bytes: int, local: bool) -> tensorstore.Context:
@@ -44,10 +73,12 @@ def read_context(cache_bytes: int, local: bool) -> tensorstore.Context:
 def open_array(
     directory: str, metadata: dict[str, Any], context: tensorstore.Context, sparse: bool = False
 ) -> tensorstore.TensorStore:
-    """Open the array in `directory` whose zarr.json is `metadata`, without reading anything.
+    """Open the array in `directory` whose zarr.json is `metadata`, without reading anything. Raises UsageError if this
+    process was forked from one that had used TensorStore.
 
     sparse: treat a missing chunk as zeros, because other programs, unlike datakit, omit chunks of zeros.
     """
+    _threads.require()
     specification = {
         "driver": "zarr3",
         "kvstore": key_value_store(directory),
@@ -56,6 +87,14 @@ def open_array(
         "fill_missing_data_reads": sparse,
     }
     return tensorstore.open(specification, open=True, read=True, assume_metadata=True, context=context).result()
+
+
+def begin(array: Any, start: int, stop: int) -> Any:
+    """Start reading elements [start, stop) of an open array; `finish` returns the result. Raises UsageError if the
+    array was opened before a fork.
+    """
+    _threads.require()
+    return array[start:stop].read()
 
 
 def finish(read: Any, place: str) -> np.ndarray:
@@ -106,7 +145,10 @@ def _region() -> str:
 
 
 def encode_array(values: np.ndarray, form: ArrayForm, cpus: int) -> tuple[bytes, bytes]:
-    """Return the contents of the two files of an array that holds `values` [T], T >= 1: its data and its metadata."""
+    """Return the contents of the two files of an array that holds `values` [T], T >= 1: its data and its metadata.
+    Raises UsageError if this process was forked from one that had used TensorStore.
+    """
+    _threads.require()
     specification = {
         "driver": "zarr3",
         "kvstore": {"driver": "memory"},

@@ -43,7 +43,7 @@ class SourceCounts:
 
 @dataclass(frozen=True)
 class Upstream:
-    """A step whose output the dataset was made from."""
+    """A step whose output the dataset was made from. path: the step's directory, relative to the dataset's."""
 
     stage: str
     source: str | None
@@ -54,7 +54,7 @@ class Upstream:
 def render(
     dataset: str, fingerprint: str, sources: Sequence[SourceCounts], lineage: Sequence[Upstream], reasons: Sequence[str]
 ) -> str:
-    """Return the card as Markdown."""
+    """Return the card as Markdown. lineage: the steps to list. reasons: the reasons for removal that get a column."""
     body = [*_body(dataset, sources, reasons), *_left_out(sources), *_lineage(lineage)]
     return "\n".join([*_front_matter(dataset, sources), "", *body]) + (
         f"\nThis step's fingerprint is `{fingerprint}`; `manifest.json` holds every parameter, checksum and counter.\n"
@@ -100,7 +100,7 @@ def _row(source: SourceCounts, reasons: Sequence[str]) -> str:
 
 
 def _left_out(sources: Sequence[SourceCounts]) -> list[str]:
-    """Return the lines of a table that counts the records left out by normalize, with a column per reason."""
+    """Return a table (lines) of the records left out by normalize, with a column per reason; [] if there are none."""
     shown = {
         f"{NORMALIZE}{name}": heading
         for name, heading in LEFT_OUT.items()

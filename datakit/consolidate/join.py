@@ -26,10 +26,10 @@ ADVICE = "the file is damaged or was not written by datakit; remove its step's d
 
 @dataclass(frozen=True)
 class Joined:
-    """A row group after the join.
+    """A row group after the join. kept: the documents that remain.
 
     dropped: the number of documents removed for each reason. marked_kept: the number of documents kept although they
-    have an attribute. rows: the positions in the group of the documents kept, int64; None if all are kept.
+    have an attribute. rows: the positions, within the row group, of the documents kept, int64; None if all are kept.
     """
 
     kept: pa.Table
@@ -40,8 +40,9 @@ class Joined:
 
 
 def join(dataset: str, attributes: str | None, drop: frozenset[str]) -> Iterator[Joined]:
-    """Yield the row groups of `dataset` without the documents that have an attribute with a reason in `drop`. Raises
-    CorruptError if ids are out of order on either side, or if an attribute matches no document.
+    """Yield the row groups of the partition at `dataset`, without the documents to which the file `attributes` gives a
+    reason in `drop`. Raises CorruptError if ids are out of order on either side, or if an attribute matches no
+    document.
     """
     rows = _OrderedIds(dataset)
     marks = _Attributes(attributes) if attributes is not None else None
@@ -103,7 +104,10 @@ class _Attributes:
         self._reason = pa.array([], pa.string())
 
     def up_to(self, high: np.ndarray, low: np.ndarray, dataset: str) -> tuple[np.ndarray, pa.Array]:
-        """Return the row in the group (int64) and the reason of each attribute of the row group with these ids."""
+        """Return the attributes of the documents in a row group: for each attribute, the row of its document in the
+        group (int64) and the reason. high, low: the ids of the documents. dataset: the URL of the partition, for error
+        messages.
+        """
         positions, reasons = [], []
         while True:
             count = count_up_to(self._high, self._low, (int(high[-1]), int(low[-1])))

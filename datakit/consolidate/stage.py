@@ -109,7 +109,7 @@ def _pairs(step: Step, entry: StepInput) -> list[Pair]:
 
 
 def _attributes(step: Step, source: str, partitions: list[Partition]) -> list[str | None]:
-    """Return, for each partition, the URL of its attributes, or None if none of its documents is marked."""
+    """Return, for each partition, the URL of its attributes, or None if none of its documents has an attribute."""
     for dedup in step.inputs_of("dedup"):
         found = dedup.manifest.partitions_of(source)
         if [urls.name(entry.path) for entry in found] != [urls.name(entry.path) for entry in partitions]:
@@ -145,7 +145,7 @@ def _counts(entry: StepInput, written: list[Written]) -> card.SourceCounts:
 
 
 def _shown_reasons(sources: list[card.SourceCounts], drop: Iterable[str]) -> list[str]:
-    """Return the reasons that get a column in the card; quarantine gets one if any document was quarantined."""
+    """Return the reasons with a column in the card: those in `drop`, and quarantine if any document was quarantined."""
     return [*drop, *([QUARANTINED] if any(source.dropped.get(QUARANTINED) for source in sources) else [])]
 
 

@@ -26,7 +26,9 @@ EDITED = pa.field("edited_id", pa.string())
 
 @dataclass(frozen=True)
 class Pair:
-    """A partition and the URL of its attributes, if any. rows: the partition's row count in the manifest."""
+    """A partition (`dataset` is its URL) and the URL of its attributes, if any. output: the path of the output
+    partition, relative to the step's directory. rows: the partition's row count in the manifest.
+    """
 
     source: str
     dataset: str
@@ -38,7 +40,9 @@ class Pair:
 
 @dataclass(frozen=True)
 class Written:
-    """A written partition and its removals. marked_kept: the number of documents kept despite having an attribute."""
+    """A written partition and its counts. dropped: the number of documents removed for each reason. marked_kept: the
+    number of documents kept although they have an attribute.
+    """
 
     partition: Partition
     rows_in: int
@@ -47,7 +51,7 @@ class Written:
 
 
 def consolidate(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Write the given partitions without the removed documents."""
+    """Write the given partitions without the documents to be removed."""
     drop = frozenset(arguments["drop"])
     written: list[Written] = []
     left_out: list[QuarantinedRecord] = []
@@ -107,8 +111,8 @@ def _consolidate_one(pair: Pair, drop: frozenset[str], context: TaskContext) -> 
 def _guarded(
     table: pa.Table, joined: Joined, name: str, first: int, context: TaskContext
 ) -> tuple[pa.Table, list[QuarantinedRecord]]:
-    """Return the rows that can be written, and a quarantine record for each row that crashes the writer.
-    first: the index in the partition of the row group's first row.
+    """Return the rows that can be written, and a quarantine record for each row that crashes the writer. first: the
+    index, within the partition, of the row group's first row.
     """
     positions = first + (np.arange(table.num_rows) if joined.rows is None else joined.rows)
 

@@ -1,6 +1,7 @@
-"""Phase `attributes`: writes one file per partition, which lists the removed documents, each with the reason, cluster
-and representative. The file `data/<source>/part-00017-of-00106.parquet` lists the removed documents of partition 17 in
-ascending order of id. If none is removed, the file has no rows. Every file has these columns, without nulls:
+"""Phase `attributes`: writes, for each partition, a file that lists the partition's removed documents, each with the
+reason, cluster and representative. The file `data/<source>/part-00017-of-00106.parquet` lists the removed documents of
+partition 17 in ascending order of id. If none is removed, the file has no rows. Every file has these columns, without
+nulls:
 
     id                     the removed document
     reason                 "exact" (an earlier source contains the same text) or "fuzzy" (a similar text is retained)
@@ -68,7 +69,7 @@ def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 
 
 def _verdicts(shared: Shared, context: TaskContext, ranges: Sequence[tuple[int, int]]) -> dict[str, np.ndarray]:
-    """Return the verdicts on the rows in these ranges of parts, as columns, in ascending order of row."""
+    """Return the verdicts on the rows in these ranges of parts as arrays by column name, in ascending order of row."""
     tables = [VERDICT.empty_table()]
     for first, stop in ranges:
         tables += read_buckets(context.step_directory, shared.verdict_runs, first, stop, context.scratch)

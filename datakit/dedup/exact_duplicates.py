@@ -1,8 +1,8 @@
 """Phase `exact`: finds documents with equal ids (equal texts) in several sources; the first of these sources in the
 recipe keeps the document. An id is a hash of the text. Each partition holds a range of ids, in sorted order. A task
-merges the ids of one range from all sources. If a file spans several ranges, the task reads only the row groups whose
-statistics overlap its range. It reads the ids from the signature files, not from the documents. Each removed row is
-routed to the part that holds it.
+merges the ids of one range from all sources. If a file spans several ranges, the task reads only the row groups that,
+according to their statistics, may hold ids in the task's range. It reads the ids from the signature files, not from the
+documents. Each removed row is routed to the part that holds it.
 
 Cost: a stable sort of sorted sequences, which amounts to a merge. Memory: about 40 bytes per id in the range.
 """
@@ -30,7 +30,7 @@ TARGET_BYTES = 64 << 20
 
 
 def tasks(parts: Sequence[Part]) -> tuple[Task, ...]:
-    """Return one task per range of about 64 MiB of ids, but at most as many as the largest source has partitions."""
+    """Return one task per range of about 64 MiB of ids, but at most one per partition of the largest source."""
     size = sum(part.rows for part in parts) * ID_BYTES
     ranges = min(power_of_two(size / TARGET_BYTES), max(part.count for part in parts))
     bits = ranges.bit_length() - 1
@@ -41,7 +41,7 @@ def tasks(parts: Sequence[Part]) -> tuple[Task, ...]:
 
 
 def find_copies(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Find the rows in one range of ids that repeat an id of an earlier source, and the row kept in place of each."""
+    """In one range of ids, find the rows whose id occurs in an earlier source, and the row kept in place of each."""
     parts, index = msgspec.convert(shared, Shared).parts, arguments["range"]
     found = list(_ids_in_range(parts, index, arguments["bits"], context.step_directory))
     high, low, rows = (np.concatenate([entry[i] for entry in found] or [np.empty(0, np.uint64)]) for i in range(3))
@@ -55,7 +55,7 @@ def find_copies(arguments: dict[str, Any], shared: dict[str, Any], context: Task
 
 
 def copies(high: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the position of each repeated id and the position of that id's first occurrence, both int64 [repeats]."""
+    """Return the index of each repeated id and the index of that id's first occurrence, both int64 [repeats]."""
     order = np.argsort(high, kind="stable")
     same = high[order[1:]] == high[order[:-1]]
     if (same & (low[order[1:]] != low[order[:-1]])).any():  # some different ids have equal upper halves
@@ -70,7 +70,7 @@ def copies(high: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _ids_in_range(
     parts: Sequence[Part], index: int, bits: int, step_directory: str
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield, for each row group, (high, low, row) of ids in range `index` of `2**bits`, in row order; all uint64."""
+    """Yield, for each row group, (high, low, row) of its ids in range `index` of `2**bits` ranges; all uint64 [ids]."""
     smallest, largest = partition_range(index, bits)
     for part in parts:
         overlaps = index * part.count < (part.index + 1) << bits and part.index << bits < (index + 1) * part.count

@@ -38,7 +38,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class PartRange:
-    """The arguments of a task for parts [first, stop). buckets: the number of buckets that it routes rows to, or 0."""
+    """The arguments of a task for parts [first, stop). buckets: how many buckets the task routes rows to, or 0."""
 
     first: int
     stop: int

@@ -65,7 +65,7 @@ def _join(address: str, root: str) -> Finding:
 
 @contextlib.contextmanager
 def _captured_stderr() -> Iterator[Callable[[], str]]:
-    """Capture standard error, including the output of libraries. Yields a function that returns the text so far."""
+    """Capture standard error, including libraries' output. Yields a function that returns the text captured so far."""
     sys.stderr.flush()
     original = os.dup(2)
     with tempfile.TemporaryFile() as file:

@@ -26,7 +26,7 @@ OPEN_FILES = 1024  # the default soft limit on most Linux systems
 
 
 def examine(root: str | None = None, ray: str | None = None) -> Iterator[Finding]:
-    """Run every check that applies, in such an order that the first problem may explain the later ones."""
+    """Yield the findings of all checks that apply, in such an order that the first problem may explain later ones."""
     for check in (libraries, temporary_disk, memory, open_files, kernel_cache):
         yield check()
     if root is not None:
@@ -63,7 +63,7 @@ def temporary_disk() -> Finding:
 
 
 def memory() -> Finding:
-    """Check that the memory (of the machine or cgroup) suffices for a task with the default budget on each CPU."""
+    """Check that the memory (of the machine or cgroup) suffices for one task per CPU, each with the default budget."""
     budget = next(field.default for field in fields(Phase) if field.name == "memory_bytes")
     assert isinstance(budget, int)
     slots, usable = len(os.sched_getaffinity(0)), usable_memory()

@@ -30,7 +30,7 @@ class HashCache:
         self._used: dict[str, Entry] = {}
 
     def get(self, path: str, status: os.stat_result) -> str | None:
-        """Return the cached hash of a file, or None if there is none for a file with this status."""
+        """Return the cached hash of the file at `path`, or None if none is cached for this path and status."""
         entry = self._entries.get(path)
         if entry is None or entry[:-1] != _stamp(status):
             return None

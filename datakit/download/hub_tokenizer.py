@@ -1,7 +1,7 @@
 """Loads the tokenizer.json of a model on the Hugging Face Hub, such as `openai-community/gpt2`, and keeps a copy beside
-the steps of the dataset. The copy's file name contains the revision (commit) that the model's name stood for. Later
-runs use this copy, so the meaning of a model's name never changes in a root, and `--offline` works. A name such as
-`openai-community/gpt2@607a30d` chooses a revision.
+the steps of the dataset. The copy's file name contains the revision (commit) that the model's name stood for at that
+time. Later runs use this copy, so the meaning of a model's name never changes within a root, and `--offline` works. A
+name such as `openai-community/gpt2@607a30d` selects a revision.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ COMMIT = re.compile("[0-9a-f]{40}")
 
 def hub_tokenizer(name: str, folder: str, *, offline: bool, dry_run: bool) -> tuple[str, str]:
     """Return the commit that a model's name stands for, and the path of its tokenizer.json. The file is copied to
-    `folder` unless a copy is there already; with `dry_run`, it stays in the library's own cache. Raises TokenizerError.
+    `folder` unless a copy is there already. With `dry_run`, no copy is made, and the path is the one in
+    huggingface_hub's cache. Raises TokenizerError.
     """
     kept = _kept(folder, name)
     if kept is not None:
@@ -36,7 +37,7 @@ def hub_tokenizer(name: str, folder: str, *, offline: bool, dry_run: bool) -> tu
 
 
 def _kept(folder: str, name: str) -> tuple[str, str] | None:
-    """Return the commit and the path of the copy that an earlier run kept for this name, if any."""
+    """Return the commit and the path of the copy that an earlier run kept for this name, or None if there is none."""
     for info in urls.listing(folder):
         start, _, commit = info.path.removesuffix(".json").rpartition("@")
         if start == _file_name(name):
@@ -49,7 +50,7 @@ def _file_name(name: str) -> str:
 
 
 def _from_hub(name: str, repository: str, revision: str) -> tuple[str, str]:
-    """Return the commit that the name stands for, and the path of its tokenizer.json in the library's cache."""
+    """Return the commit that the name stands for, and the path of its tokenizer.json in huggingface_hub's cache."""
     try:
         import huggingface_hub
         from huggingface_hub import errors
@@ -67,7 +68,7 @@ def _from_hub(name: str, repository: str, revision: str) -> tuple[str, str]:
         raise _not_loaded(name, f"the model has no revision {revision!r}") from error
     except errors.EntryNotFoundError as error:
         raise _not_loaded(name, f"the model has no {FILE}" if "404" in str(error) else _reason(error)) from error
-    except Exception as error:  # its HTTP client raises errors of many types
+    except Exception as error:  # huggingface_hub's HTTP client raises errors of many types
         raise _not_loaded(name, f"the Hub does not answer ({_reason(error)})") from error
 
 

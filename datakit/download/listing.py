@@ -11,11 +11,11 @@ checksum, four files at a time.
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import xxhash
 
@@ -26,7 +26,7 @@ from datakit.storage.fingerprint import canonical_json
 from datakit.storage.globs import Place
 from datakit.storage.urls import FileInfo
 
-LONGEST_NAME = 255  # maximum number of bytes in a component of a local path; object stores allow longer ones
+LONGEST_NAME = 255  # maximum number of bytes in a component of a local path; object stores allow longer components
 HASHING_THREADS = 4  # xxh3 is faster than most disks, and a few concurrent reads suffice to keep a disk busy
 
 
@@ -86,8 +86,13 @@ def list_source(
         )
     if skipped:
         on_skipped(skipped)
+    stopped = threading.Event()
     with ThreadPoolExecutor(HASHING_THREADS) as pool:
-        found = list(pool.map(lambda info: _listed_or_refused(info, cache), chosen))
+        try:
+            found = list(pool.map(lambda info: _listed_or_refused(info, cache, stopped), chosen))
+        except BaseException:  # Ctrl-C and SIGTERM among them; the threads would go on to the ends of their files
+            stopped.set()
+            raise
     refuse_all([one for one in found if isinstance(one, RefusedError)])
     if cache is not None:
         cache.save()
@@ -99,10 +104,10 @@ def listing_digest(files: Sequence[SourceFile]) -> str:
     return xxhash.xxh3_128_hexdigest(canonical_json([[file.path, file.size, file.checksum] for file in files]))
 
 
-def _listed_or_refused(info: FileInfo, cache: HashCache | None) -> SourceFile | RefusedError:
+def _listed_or_refused(info: FileInfo, cache: HashCache | None, stopped: threading.Event) -> SourceFile | RefusedError:
     try:
         _check_name(info)
-        return _listed(info, cache)
+        return _listed(info, cache, stopped)
     except RefusedError as error:
         return error
 
@@ -122,14 +127,14 @@ def _check_name(info: FileInfo) -> None:
         )
 
 
-def _listed(info: FileInfo, cache: HashCache | None) -> SourceFile:
+def _listed(info: FileInfo, cache: HashCache | None, stopped: threading.Event) -> SourceFile:
     if not urls.is_local(info.url):
-        return SourceFile(info.path, info.size, info.checksum or atomic.hash_url(info.url)[0])
+        return SourceFile(info.path, info.size, info.checksum or _hash_until(info.url, stopped)[0])
     try:
         status = os.stat(info.url)
         xxh3 = cache.get(info.path, status) if cache is not None else None
         if xxh3 is None:
-            xxh3 = _hash(info, status)
+            xxh3 = _hash(info, status, stopped)
             if cache is not None:
                 cache.put(info.path, status, xxh3)
     except OSError as error:
@@ -139,14 +144,25 @@ def _listed(info: FileInfo, cache: HashCache | None) -> SourceFile:
     return SourceFile(info.path, status.st_size, xxh3, status.st_mtime_ns)
 
 
-def _hash(info: FileInfo, before: os.stat_result) -> str:
-    xxh3, length = atomic.hash_file(Path(info.url))
+def _hash(info: FileInfo, before: os.stat_result, stopped: threading.Event) -> str:
+    xxh3, length = _hash_until(info.url, stopped)
     after = os.stat(info.url)
     if (before.st_size, before.st_mtime_ns) != (length, after.st_mtime_ns):
         raise ChangedInputError(
             f"{info.url} changed while it was being listed; run again once nothing is writing to it"
         )
     return xxh3
+
+
+def _hash_until(url: str, stopped: threading.Event) -> tuple[str, int]:
+    """Return the xxh3-128 and the size of a file. Raises CancelledError once `stopped` is set."""
+
+    def check() -> None:
+        if stopped.is_set():
+            raise CancelledError
+
+    with urls.open_regular(url) if urls.is_local(url) else urls.open_read(url) as file:
+        return atomic.hash_open(file, check)
 
 
 def _no_files(url: str, place: Place, every: Sequence[FileInfo], include: Sequence[str], exclude: Sequence[str]) -> str:
@@ -163,13 +179,15 @@ def _no_files(url: str, place: Place, every: Sequence[FileInfo], include: Sequen
     if os.path.isdir(place.base):
         return f"{searched}; the directory {place.base} is empty (hidden files are ignored)"
     if os.path.exists(place.base):
-        kind = globs.special_kind(os.stat(place.base).st_mode)
+        kind = urls.special_kind(os.stat(place.base).st_mode)
         return f"{searched}; {place.base} is {kind}, not a file or directory; copy the data to a file"
     return f"{searched}; {_nearest(place.base)}"
 
 
 def _nearest(missing: str) -> str:
-    """Return a clause naming the deepest existing directory above `missing`, and a name there like the missing one."""
+    """Return a clause that names the deepest existing directory above `missing` and, if any, an entry of that directory
+    with a similar name.
+    """
     above, name = os.path.split(missing)
     while not os.path.isdir(above):
         above, name = os.path.split(above)

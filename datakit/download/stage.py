@@ -38,7 +38,7 @@ class Config:
 
 
 def files_base(base: str, step_directory: str) -> str:
-    """Return the base URL of a finished step's files: the source's own if it is local, else that of the copies."""
+    """Return the base URL of a finished step's files: `base` if the source is local, else that of the copies."""
     return base if urls.is_local(base) else urls.join(step_directory, RAW)
 
 
@@ -59,9 +59,7 @@ def plan(step: Step) -> Plan:
 
 def _copy(file: SourceFile, copy: OutputFile) -> SourceFile:
     if copy.bytes != file.size:
-        raise StorageError(
-            f"the copy of {file.path} has {copy.bytes} bytes, but the listing says {file.size}; run again"
-        )
+        raise StorageError(f"the copy of {file.path} has {copy.bytes} bytes, but {file.size} were listed; run again")
     return SourceFile(file.path, copy.bytes, copy.xxh3)
 
 

@@ -71,10 +71,10 @@ class Outcome:
     """The end of an attempt: a result, or a cause with a message and the type of the underlying exception.
 
     seconds: the time that the attempt spent in its slot. work_seconds: the time spent in the task function.
-    peak_memory: the peak of the anonymous memory beyond that inherited from the fork server; the budget limits it.
-    peak_resident: the peak of all resident memory, including mapped files and inherited pages.
+    peak_memory: the peak of the anonymous memory beyond that inherited from the fork server; `budget` is its limit.
+    peak_resident: the peak of all resident memory, including mapped files and inherited pages. All are in bytes.
     in_progress: the records that the attempt was working on when it died.
-    more: for a finished batch, the results after the first.
+    more: for a finished batch, the results of all tasks after the first.
     """
 
     phase: str
@@ -124,7 +124,7 @@ class Executor(Protocol):
         return False
 
     def submit(self, attempt: Attempt) -> None:
-        """Start an attempt as soon as a slot is free. At most three attempts per slot are submitted at a time."""
+        """Start an attempt as soon as a slot is free. The driver submits at most three attempts per slot at a time."""
 
     def wait(self, timeout: float) -> list[Outcome]:
         """Wait up to `timeout` seconds for an attempt to end; return all outcomes since the last call."""

@@ -208,8 +208,8 @@ ALL_RECORDS = RecordRange("", 0, 0)  # stands for all batches of a task
 class TaskContext:
     """The resources of a task function: the step's directory, a private scratch directory, CPUs and the heartbeat.
 
-    try_singly: the (file, position) of each batch in which an earlier attempt died, or that of ALL_RECORDS. The records
-    of these batches are tried one by one.
+    try_singly: the (file, position) of each batch in which an earlier attempt died. The records of these batches, or
+    all records of the task if ALL_RECORDS is among the batches, are tried one by one.
     skip: the (file, position) of each record to skip, with the reason.
     Calls to report, hold and release take less than a microsecond each; make them for every batch.
     """
@@ -229,7 +229,7 @@ class TaskContext:
     ) -> tuple[np.ndarray | None, list[QuarantinedRecord]]:
         """Announce the batch to be worked on next. Call this right before the work, once for each kind of work. Call
         `release` after the work and before reading more, so that a crash of the reader is not blamed on this batch.
-        `files` is the file of all records, or a list of each record's file. If an earlier attempt died in this batch,
+        `files` is the file of all records, or a list with each record's file. If an earlier attempt died in this batch,
         `try_record(row)` is first called for each record. The callback must do the same work on that one record and
         discard the result, so that the next death identifies the record. The output always comes from whole batches, so
         these trials do not change it.

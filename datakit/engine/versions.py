@@ -14,7 +14,7 @@ LIBRARIES = (
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of installed libraries; datakit's is "a source tree" if it is not installed."""
+    """Return the versions of Python and installed libraries; datakit's is "a source tree" unless it is installed."""
     found = {"python": platform.python_version(), "datakit": "a source tree"}
     for library in LIBRARIES:
         with suppress(PackageNotFoundError):

@@ -4,9 +4,9 @@ Copied tokens pass through the regular shard writer, which checks the first and 
 contract. Arrays left in place are described file by file, with checksums (cache/external_arrays.py); their documents
 are checked only if the contract adds tokens around documents. docs/cache.md describes the result.
 
-Cost: copying reads and writes every token once; referring reads every byte once, for the checksums, and once more if
-the documents are checked. Memory: about 24 bytes for each document of the original being imported (60 for a Megatron
-dataset). Copying also takes three times the size of one shard's tokens.
+Cost: copying reads and writes every token once; importing by reference reads every byte once, for the checksums, and
+once more if the documents are checked. Memory: about 24 bytes per document of the cache, cache shard or dataset being
+imported (60 for a Megatron dataset). Copying also takes three times the size of one shard's tokens.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ExternalTokens:
 
 @dataclass(frozen=True)
 class ImportedShard:
-    """A shard of the new cache. array: for an array left in place, its description and its zarr.json."""
+    """A shard of the new cache. array: if the tokens are left in place, their array's description and its zarr.json."""
 
     shard: WrittenShard
     array: tuple[ExternalShard, dict[str, Any]] | None = None
@@ -103,6 +103,7 @@ def import_cache(
     if not imported:
         raise NoInputError(f"nothing to import: {source} has no documents")
     parameters = {"imported": layout, "copied": copy, "contract": msgspec.to_builtins(contract)}
+    atomic.sync_directories(sorted(atomic.folders_above(directory, (file.path for file in urls.listing(directory)))))
     return write_manifest(_manifest(source, layout, imported, contract, parameters), directory)
 
 

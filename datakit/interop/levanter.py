@@ -1,6 +1,6 @@
 """Reads token caches in the Levanter layout for import: jagged arrays in zarr 3, and a ledger of the cache's shards.
-`docs/cache.md` describes the layout. The ledger holds is_finished, the number of rows in total and in each shard, and
-the layout: consolidated (one pair of arrays for all documents) or sharded (one pair for each shard).
+`docs/cache.md` describes the layout. The ledger holds the flag `is_finished`, the number of rows in total and in each
+shard, and the layout: consolidated (one pair of arrays for all documents) or sharded (one pair for each shard).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def is_levanter(cache: str) -> bool:
 
 
 def read_levanter(cache: str, field: str = FIELD) -> Iterator[ExternalTokens]:
-    """Yield the tokens of a cache, or of each of its shards. Raises UsageError, CorruptError and NotFoundError."""
+    """Yield the tokens of a cache or, if sharded, of each shard. Raises UsageError, CorruptError and NotFoundError."""
     place = urls.join(cache, LEDGER)
     try:
         ledger = msgspec.json.decode(urls.read_bytes(place), type=Ledger)

@@ -1,7 +1,7 @@
 """Reads and writes Megatron's indexed datasets: tokens in `<prefix>.bin`, everything else in `<prefix>.idx`.
 `docs/cache.md` describes the files that are written. Files from other programs may have several sequences per document,
-other integer types for tokens (see TYPES) and, in multimodal datasets, an int8 mode for each sequence at the end. The
-format has no loss masks, so documents with masks are refused. Memory: 40 to 50 bytes per document.
+other integer types for tokens (see TYPES) and, in multimodal datasets, an int8 mode for each sequence at the end of the
+`.idx` file. The format has no loss masks, so documents with masks are refused. Memory: 40 to 50 bytes per document.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def is_megatron(prefix: str) -> bool:
 
 def export_megatron(cache: Cache, prefix: str, source: str | None = None, *, drop_loss_mask: bool = False) -> Exported:
     """Write a cache, or one of its sources, as `<prefix>.bin` and then `<prefix>.idx`. The format has no loss masks, so
-    documents that have one are refused unless `drop_loss_mask` is true. Raises UsageError for an unknown source or for
-    documents that the format cannot hold, and DivergentOutputError if different files with these names exist.
+    documents with loss masks are refused unless `drop_loss_mask` is true. Raises UsageError for an unknown source or
+    for documents that the format cannot hold, and DivergentOutputError if different files with these names exist.
     """
     chosen = [index for index, shard in enumerate(cache.shards) if source in (None, shard.source)]
     if not chosen:
@@ -102,7 +102,7 @@ def _write_index(path: Path, lengths: np.ndarray, dtype: np.dtype) -> None:
 
 
 def read_megatron(prefix: str) -> ExternalTokens:
-    """Open a dataset whose documents have one or more sequences. Raises NotFoundError, CorruptError, UsageError."""
+    """Open a dataset whose documents have any number of sequences. Raises NotFoundError, CorruptError, UsageError."""
     index, data = read_index(f"{prefix}.idx"), f"{prefix}.bin"
     item = index.dtype.itemsize
     needed = int((index.pointers + index.lengths * item).max()) if len(index.lengths) else 0
@@ -141,7 +141,7 @@ def read_index(url: str) -> Index:
     size = HEADER.size + 12 * sequences + 8 * borders
     if len(data) not in (size, size + sequences):
         raise CorruptError(
-            f"{url} has {len(data)} bytes, but {sequences} sequences and {borders - 1} documents need {size}"
+            f"{url} has {len(data)} bytes, but an index of {sequences} sequences and {borders - 1} documents has {size}"
         )
     lengths = np.frombuffer(data, "<i4", sequences, HEADER.size).astype(np.int64)
     pointers = np.frombuffer(data, "<i8", sequences, HEADER.size + 4 * sequences)

@@ -11,8 +11,8 @@ and iterations return the same batches in every thread. Processes must not share
 To resume, call `iterate(start=step)`; there is no other state. Save `record()` in each checkpoint. When a run resumes,
 `verify(record, step)` raises an error if the batches before `step` would have been different.
 
-Each host reads every block that holds one of its rows. Even with many hosts, that is nearly every block: about 40 MB/s
-per host at 10 M tokens/s.
+Each host reads every block that holds one of its rows. Even with many hosts, that is nearly every block: if the run
+consumes 10 M tokens/s, each host reads about 40 MB/s.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class Loader:
         return values | {f"epochs/{name}": epochs for name, epochs in self.epochs(step).items()}
 
     def packing_report(self) -> dict[str, dict[int, Counters]]:
-        """Return each packed component's counters for every sequence length for which this loader packed the blocks."""
+        """Return each packed component's counters for every sequence length at which this loader packed blocks."""
         return {
             name: dict(stream.counts.packing_counters)
             for name, stream in zip(self.order.names, self.order.streams, strict=True)
@@ -224,7 +224,8 @@ class Loader:
     def _assemble(self, step: int, rows: int, picks: Sequence[Pick]) -> Batch:
         if os.getpid() != self._process:
             raise LoaderError(
-                "this loader was made before a fork; make a loader in each process, or start workers by spawning them"
+                "this loader was made before a fork; start workers with the method 'spawn' or 'forkserver', which make "
+                "loaders of their own"
             )
         keys = [key for pick in picks for key in self._reader.keys(pick)]
         batch = empty_batch(rows, self.order.lengths.at(step), self.order.names, self._view)

@@ -110,7 +110,7 @@ def _end_differences(saved: Mapping[str, Any], current: Mapping[str, Any], step:
 
 
 def _component_differences(name: str, saved: Any, current: Any) -> list[tuple[str, str]]:
-    """Return (setting, difference) pairs."""
+    """Return a component's (setting, difference) pairs; the setting is "" if the component is new or missing."""
     if saved is None or current is None:
         return [("", f"component {name!r} is {'new' if saved is None else 'missing'}")]
     keys = [key for key in sorted(set(saved) | set(current)) if saved.get(key) != current.get(key)]

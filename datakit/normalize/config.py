@@ -15,7 +15,7 @@ from datakit.toml_config import key
 
 QUOTED, UNQUOTED = "rfc4180", "none"
 QUOTINGS = (AUTO, QUOTED, UNQUOTED)
-LARGEST_DOCUMENT = 1 << 30  # the JSON and CSV parsers read a whole record at a time, and state its size in 32 bits
+LARGEST_DOCUMENT = 1 << 30  # the JSON and CSV parsers read a whole record at a time, and hold its size in 32 bits
 TYPES = ("bool", "int64", "float64", "string", "date")
 
 
@@ -79,17 +79,17 @@ class Config:
         if not 0 < self.sample <= 1:
             raise RecipeError(f"sample is {self.sample}; it must be a share above 0 and at most 1")
         if self.types and self.where is None:
-            raise RecipeError("types is set without where; types applies only to columns that where reads")
+            raise RecipeError("`types` is set without `where`; it applies only to columns that `where` reads")
         for column, kind in self.types.items():
             if kind not in TYPES:
                 raise RecipeError(f"types: {column} = {kind!r} is unknown; {suggestion(kind, TYPES)}")
         if not self.text:
-            raise RecipeError("text is empty; it must name the column that holds the text")
+            raise RecipeError("`text` is empty; it must name the column that holds the text")
         if self.transform is not None and not re.fullmatch(r"[\w.]+:\w+", self.transform):
             raise RecipeError(f"transform {self.transform!r} must have the form package.module:function")
         if (self.transform is None) != (self.transform_version is None):
             raise RecipeError(
-                "transform and transform_version must be set together; the version tells whether the code has changed"
+                "`transform` and `transform_version` must be set together; the version shows whether the code changed"
             )
         for name in ("max_document_bytes", "max_field_bytes", "max_field_lines", "whitespace_run", "partition_bytes"):
             if getattr(self, name) is not None and getattr(self, name) < 1:

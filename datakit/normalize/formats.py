@@ -79,8 +79,8 @@ def format_of(path: str, configured: str = AUTO) -> str:
         advice = suggestion(extension, FORMAT_OF) if extension else "it has no extension"
         advice = advice if advice.startswith(("did", "it has")) else "its extension is unknown"
         raise UnreadableError(
-            f"{path} has an unknown format ({advice}); set the source's format ({', '.join(FORMATS)}), or exclude the "
-            "file"
+            f"{path} has an unknown format ({advice}); set the source's `format` ({', '.join(FORMATS)}), or exclude "
+            "the file"
         )
     return FORMAT_OF[extension]
 
@@ -101,7 +101,7 @@ def check_head(path: str, head: bytes, expected: str | None) -> None:
         if found:
             raise UnreadableError(
                 f"{path} contains {found} data, but its name or the source's format implies plain text; rename it "
-                "(e.g. to .gz, .zst, .parquet), set the format, or exclude it"
+                "(e.g. to .gz, .zst, .parquet), set the source's `format`, or exclude it"
             )
         return
     if not head:
@@ -115,7 +115,7 @@ def check_head(path: str, head: bytes, expected: str | None) -> None:
         found = kind_of(head)
         raise UnreadableError(
             f"{path} is not {_a(expected)} file: its first bytes indicate {found or 'plain text or an unknown kind'}; "
-            "rename or exclude it, or set the source's format"
+            "rename or exclude it, or set the source's `format`"
         )
 
 

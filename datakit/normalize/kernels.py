@@ -79,7 +79,9 @@ def _has_long_run(data, start, end, longest, possible):  # pragma: no cover - co
 
 @njit(cache=True, nogil=True)
 def scan_texts(data, offsets, longest, possible, flags):  # pragma: no cover - compiled
-    """Set the flags of each text in `data`. possible: bool [256], True for bytes that white space may contain."""
+    """Set `flags` for the texts in `data`. longest: the length of the longest run of white space, in characters, that
+    does not set RUN. possible: bool [256], True for byte values that occur in white-space characters.
+    """
     for index in range(len(flags)):
         start, end = offsets[index], offsets[index + 1]
         zeros = 0
@@ -154,7 +156,7 @@ def scan_lines(data, breaks, deepest_allowed, places, kinds):  # pragma: no cove
 
 @njit(cache=True, nogil=True)
 def find_records(data, dialect, limits, starts, sound):  # pragma: no cover - compiled
-    """For each nonempty CSV record, write its start to `starts` and, to `sound`, False if text follows a closing quote.
+    """For each nonempty CSV record, write to `starts` its start, and to `sound` False if text follows a closing quote.
 
     dialect: the delimiter and the quote, as bytes; the quote is -1 if fields cannot be quoted. limits: the maximum
     numbers of bytes and of line ends in a quoted field.

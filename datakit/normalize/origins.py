@@ -37,12 +37,12 @@ FILES = pa.schema([("file", pa.int32()), ("path", pa.string()), *((name, pa.int6
 
 
 def origins_path(name: str = "files.parquet") -> str:
-    """Return the path of the origins of partition `name` or, by default, of the list of files."""
+    """Return the path of the origins file for partition `name` or, by default, of the list of files."""
     return f"origins/{name}"
 
 
 def duplicates_path(name: str) -> str:
-    """Return the path of the list of exact duplicates of partition `name`."""
+    """Return the path of the list of exact duplicates in partition `name`."""
     return f"{DUPLICATES}/{name}"
 
 
@@ -87,9 +87,9 @@ class FileCounts:
 
 
 class Origins(NamedTuple):
-    """The origins of records, sorted by id. high, low: uint64 [N], the ids. kept: bool [N], False for duplicates.
+    """The origins of N records, sorted by id. high, low: uint64 [N], the ids. kept: bool [N], False for duplicates.
 
-    file: int32 [N]. position: int64 [N].
+    file, position: int32 [N] and int64 [N], as returned by `FileCounts.origins`.
     """
 
     high: np.ndarray

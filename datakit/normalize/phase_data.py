@@ -29,7 +29,7 @@ class RouteArguments(msgspec.Struct, frozen=True):
     """One routing task.
 
     listed: the task's files that are read in place.
-    first_file: the index of the task's first file in the sorted list of the source's files; its other files follow.
+    first_file: the index of the task's first file in the sorted list of the source's files; the task's others follow.
     """
 
     key: str
@@ -39,7 +39,7 @@ class RouteArguments(msgspec.Struct, frozen=True):
 
 
 class TypesDetails(msgspec.Struct, frozen=True):
-    """The column types of one slice. Its fields mean the same as in `RouteDetails`."""
+    """The column types of one slice. The fields have the same meaning as in `RouteDetails`."""
 
     schemas: list[tuple[str, str]]
     large: list[tuple[tuple[str, ...], int]]
@@ -49,10 +49,10 @@ class RouteDetails(msgspec.Struct, frozen=True):
     """The result of routing one slice.
 
     schemas: (file, schema as Arrow IPC in hex) pairs; in hex because the ledger is JSON.
-    large: the largest absolute value of the integers at each path where it is above 2**53.
+    large: (path, value) pairs: for each path, the largest absolute value of the integers there, if above 2**53.
     documents: True if all records of the slice are documents that datakit wrote.
-    value_bytes: the size of all documents, with their upstream columns.
-    heavy: (bucket, bytes) of each bucket with a large share of the slice.
+    value_bytes: the size of all documents with their upstream columns, in bytes.
+    heavy: (bucket, bytes) pairs, for the buckets with a large share of the slice.
     files: the counts named in `origins.COUNTED`, for each file of the slice.
     """
 

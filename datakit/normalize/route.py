@@ -1,8 +1,9 @@
 """Routes a slice: turns its records into documents with ids, samples them, quarantines unusable texts, and writes each
 document to the exchange bucket for its id. Each chunk is processed in columnar form, in this order: transform, text
 column, predicate, text rules, hash, sample. The top bits of a document's id determine its bucket. A row in the exchange
-has the id as two integers, the text, and every upstream column under a prefixed name. In this phase, the types of
-columns are united only across the files of a slice. The sort phase converts them to the source's common types.
+holds the id as two integers, the text, the record's file and position, and every upstream column under a prefixed name.
+In this phase, the types of columns are united only across the files of a slice. The sort phase converts them to the
+source's common types.
 
 If a compressed file of a slice turns out to be damaged, the slice is routed again, without the damaged stream and what
 follows it in the file. No run is committed before the streams that its rows come from have been decoded to the end.
@@ -59,7 +60,7 @@ Texts: TypeAlias = "pa.LargeStringArray | pa.LargeBinaryArray"
 class Router:
     """Routes the chunks of one slice, in order.
 
-    value_bytes: the size of all values written so far. files: counts of records read and documents written, by file.
+    value_bytes: the size in bytes of all values written so far. files: the counts of records and documents, by file.
     """
 
     def __init__(self, own: RouteArguments, common: RouteShared, config: Config, counts: RecordCounts) -> None:
@@ -113,7 +114,7 @@ class Router:
         return replace(chunk, table=table, positions=positions, files=files, traced=False)
 
     def _texts(self, rows: Chunk) -> tuple[Chunk, Texts]:
-        """Return the rows with a usable text, and their texts. A null is a missing text and is removed later."""
+        """Return the rows with usable or missing texts, and the texts. A null is a missing text, removed later."""
         if self._config.text not in rows.table.column_names:
             return rows, pa.nulls(rows.table.num_rows, pa.large_string())
         kind = rows.table.column(self._config.text).type
@@ -126,12 +127,12 @@ class Router:
         return self._short_enough(rows, texts)
 
     def _without_wrong_types(self, rows: Chunk, kind: pa.DataType) -> Chunk:
-        """Quarantine JSON records whose text is not a string. Raises ColumnError if the file has another format or a
-        transform was applied.
+        """Quarantine JSON records whose text is not a string, and return the other rows. Raises ColumnError if the file
+        has another format or a transform was applied.
         """
         if self._transform is not None or formats.format_of(rows.file, self._config.format) != formats.JSON:
             raise ColumnError(
-                f"{rows.file}: column {self._config.text!r} is {kind}, not text; set the source's text to another "
+                f"{rows.file}: column {self._config.text!r} is {kind}, not text; set the source's `text` to another "
                 "column, or convert this one to strings with a transform"
             )
         valued = rows.table.column(self._config.text).is_valid().to_numpy()
@@ -234,7 +235,8 @@ def _route(own: RouteArguments, common: RouteShared, config: Config, task: TaskC
 
 
 def _hold_or_give_up(counts: RecordCounts, task: TaskContext) -> Callable[[str, int, int], None]:
-    """Return `hold` for readers: it fails the task if nearly all records so far are unusable, else calls `task.hold`.
+    """Return a `hold` for readers that fails the task if nearly all records so far are unusable, else calls
+    `task.hold`.
 
     Readers call `hold` at the start of each chunk, when all earlier chunks are fully counted. Checking only at the end
     of the slice would be too late: a compressed file is never cut, so its slice may hold many GB of bad records.
@@ -248,7 +250,7 @@ def _hold_or_give_up(counts: RecordCounts, task: TaskContext) -> Callable[[str, 
 
 
 def _without_skipped(chunk: Chunk, context: ReadContext, own: RouteArguments, common: RouteShared) -> Chunk:
-    """Announce the chunk (see TaskContext.records), and return it without the records that must be left out."""
+    """Announce the chunk (see TaskContext.records); return it without the records that have to be quarantined."""
 
     def try_record(row: int) -> None:
         counts = context.for_trial().counts

@@ -40,7 +40,7 @@ DUPLICATES = pa.schema([("id", pa.string()), ("source_id", pa.string()), ("kept_
 
 
 def sort_partition(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Write one partition, its origins, and the list of its duplicates if it has any."""
+    """Write one partition, its origins and, if it has duplicates, a list of them."""
     number, common = arguments["partition"], msgspec.convert(shared, SortShared)
     tables = _read_partition(context, common, number)
     order = SortedIds.of(*_columns(tables, HIGH, LOW))
@@ -155,7 +155,7 @@ def _gathered(tables: list[pa.Table], kept: np.ndarray, output: _Output) -> Iter
 
 
 def _pieces(parts: list[pa.Table], output: _Output) -> tuple[list[pa.Table], np.ndarray]:
-    """Return the rows as output rows, in tables of at most PIECE_BYTES or one larger row, and the row sizes."""
+    """Return the rows as output rows, in tables of at most PIECE_BYTES (or of one row), and each row's size (bytes)."""
     slices = [part.slice(at, CONVERTED_ROWS) for part in parts for at in range(0, part.num_rows, CONVERTED_ROWS)]
     rows = pa.concat_tables([output.rows(part) for part in slices])
     sizes = row_sizes(rows)

@@ -1,14 +1,14 @@
 """Stage `normalize`: plans the routing and sorting of a source, decides its number of partitions and its output
-columns, and reports an error if a source yields no documents.
+columns, and reports an error if it yields no documents.
 
     route   one task per slice of the input: read, apply the text rules, hash, write to the bucket for the id
     sort    one task per partition: sort by id, keep the first of equal texts, write
 
 The result consists of Parquet files of documents, sorted by the hash of the text, without exact duplicates. Between the
 two phases, when the columns of all slices and the size of their values are known, the plan unites the columns and
-derives the number of partitions. Partition i of 2**k holds the ids whose top k bits are i. Therefore the partitions of
-two sources nest, and every later join is a merge. Every record read is either written or counted under the reason for
-its removal; otherwise the step fails.
+derives the number of partitions. Partition i of 2**k holds the ids whose top k bits are i. Therefore a partition of one
+source either contains whole partitions of another or lies within one of them, and every later join is a merge. Every
+record read is either written or counted under the reason for its removal; otherwise the step fails.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ def _where_types(
     columns = Predicate(config.where).columns if config.where else []
     extra = next((name for name in config.types if name not in columns), None)
     if extra is not None:
-        raise RecipeError(f"types: where does not read the column {extra!r}; {suggestion(extra, columns)}")
+        raise RecipeError(f"types: `where` does not read the column {extra!r}; {suggestion(extra, columns)}")
     if config.types.get(config.text, "string") != "string":
-        raise RecipeError(f"types: {config.text!r} is the text, which is always a string; cast it in where")
+        raise RecipeError(f"types: {config.text!r} is the text, which is always a string; cast it in `where`")
     kinds = {name: pa.type_for_alias(DECLARED[kind]) for name, kind in config.types.items()}
     if config.text in columns:
         kinds[config.text] = pa.large_string()
@@ -127,7 +127,8 @@ def _route_phase(
 
 
 def route_memory(config: Config) -> int:
-    """Return the memory for a routing task in bytes; the task must hold several copies of the longest permitted record.
+    """Return the number of bytes of memory for a routing task, which must hold several copies of the longest permitted
+    record.
 
     With the default limit, the exchange writer's budget and the copies of an ordinary chunk dominate.
     """
@@ -135,7 +136,7 @@ def route_memory(config: Config) -> int:
 
 
 def _route_task(number: int, ranges: Sequence[FileRange], first_file: int, listed: Listed) -> Task:
-    """Create a task whose arguments describe only the files it reads, so a touched file invalidates no other task."""
+    """Create a task whose arguments describe only its own files, so that a touched file invalidates no other task."""
     key = f"{number:05d}"
     own = {part.path: listed[part.path] for part in ranges if part.path in listed}
     arguments = to_plain(RouteArguments(key, list(ranges), own, first_file))
@@ -154,7 +155,8 @@ def _sort_phase(shared: SortShared, exchange_bytes: int, heavy: Mapping[int, int
 
 
 def heavy_partitions(heavy: Sequence[tuple[int, int]], bits: int, bucket_bits: int) -> Counter[int]:
-    """Return how many bytes each partition may get from heavy buckets. Such a partition may far exceed the mean size.
+    """Return how many bytes each of 2**bits partitions may get from heavy buckets, given as (bucket, bytes) pairs. A
+    partition with rows from such a bucket may far exceed the mean size.
 
     >>> heavy_partitions([(5, 100), (4, 10)], 2, 3), heavy_partitions([(1, 7)], 2, 1)
     (Counter({2: 110}), Counter({2: 7, 3: 7}))
@@ -178,9 +180,9 @@ def _bucket_bits(slices: Sequence[Sequence[FileRange]], config: Config) -> int:
 
 def partition_bits(value_bytes: int, partition_bytes: int | None = None) -> int:
     """Return the smallest k (at most MOST_BITS) for which the mean size of 2**k partitions is below `partition_bytes`;
-    if this is None, the limit depends on `value_bytes`.
+    if `partition_bytes` is None, the limit depends on `value_bytes`.
 
-    value_bytes: the size of all values, in all columns.
+    value_bytes: the size of all values, in all columns, in bytes.
 
     >>> [partition_bits(size) for size in (0, 32 << 20, 1 << 30, (1 << 30) + 1, (1 << 40) + 1)]
     [0, 1, 6, 4, 11]
@@ -218,7 +220,7 @@ def _check_not_empty(step: Step, config: Config, routed: Sequence[TaskResult]) -
         records = [f"{bad.file}:{bad.position}: {bad.reason}" for task in routed for bad in task.quarantined]
         raise EmptyStageError(
             f"source {source!r}: of its {counted(counters[IN], 'record')}, none became a document ({reasons}); "
-            f"is {config.text!r} the right text column? datakit inspect shows what the source contains"
+            f"is {config.text!r} the right text column? `datakit inspect` shows what the source contains"
             + (f"; first quarantined record: {records[0]}" if records else "")
         )
 

@@ -24,7 +24,7 @@ _POSSIBLE = np.isin(np.arange(256), list(WHITE_SPACE.encode()))  # bytes that oc
 
 @dataclass(frozen=True)
 class Ruled:
-    """Texts with the rules applied. kept: bool [texts], False if blank. The integers count texts changed by a rule."""
+    """Texts with the rules applied. kept: bool [texts], False if blank. The integers count the texts a rule changed."""
 
     texts: pa.LargeStringArray
     kept: np.ndarray
@@ -39,7 +39,9 @@ class Ruled:
 
 
 def apply_rules(texts: pa.LargeStringArray | pa.LargeBinaryArray, longest_run: int) -> Ruled:
-    """Apply the rules to texts as they were read; a null counts as a blank text. `longest_run`: in characters."""
+    """Apply the rules to texts as they were read; a null counts as blank. Runs of white space are cut to `longest_run`
+    characters.
+    """
     from datakit.normalize import kernels  # imported only here, because it imports numba, which only tasks need
 
     if texts.null_count:
@@ -102,7 +104,7 @@ def _as_strings(texts: pa.Array) -> pa.LargeStringArray:
 
 
 def _repair(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, longest: int) -> tuple[list[str], int]:
-    """Return the repaired texts and the number of texts with cut runs. NUL is removed first, as this can join runs."""
+    """Return the repaired texts of `rows` and the number with cut runs. NUL is removed first, as this can join runs."""
     long_run = re.compile(f"([{WHITE_SPACE}]{{{longest}}})[{WHITE_SPACE}]+")
     view, repaired, runs = data.data, [], 0
     for index in rows.tolist():

@@ -11,7 +11,7 @@ from datakit.storage import urls
 
 BARS = 20  # maximum number of bars: as many as are legible at this height
 SHOWN_NAME = 28  # maximum number of characters in a label
-FONTS = (  # the first font is always available; others, if installed, add scripts that it lacks
+FONTS = (  # the first comes with matplotlib; the others, if installed, add scripts that the first lacks
     "DejaVu Sans Mono", "DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans", "Noto Sans Devanagari",
     "Noto Sans Thai", "WenQuanYi Zen Hei", "Arial Unicode MS",
 )  # fmt: skip
@@ -19,8 +19,8 @@ BLUE, ORANGE, GREEN = "#3b6ea5", "#c8762b", "#4d8a57"
 
 
 def write_plot(summary: CacheSummary, names: dict[int, str], url: str) -> None:
-    """Write the figure, replacing any existing file. `names` maps token ids to texts. Raises UsageError, as
-    `check_target` does.
+    """Draw the figure and write it to `url`, replacing any existing file. `names` maps token ids to texts. Raises the
+    errors of `check_target`.
     """
     figure = new_figure(url, (14, 5.6))
     lengths, sources, tokens = figure.subplots(1, 3)
@@ -63,7 +63,7 @@ def _across(axes: Any, rows: list[tuple[str, int]], total: int, colour: str) -> 
     axes.invert_yaxis()
     axes.xaxis.set_major_formatter(lambda value, _: short(value))
     axes.locator_params(axis="x", nbins=4)
-    axes.margins(x=0.3)  # the space for the labels of the bars
+    axes.margins(x=0.3)  # space for the bars' labels
     _plain(axes)
 
 
@@ -84,8 +84,8 @@ def _fonts() -> tuple[list[str], set[int]]:
 
 
 def drawable(token: str, characters: set[int]) -> str:
-    """Return a token's text with a symbol for each space, a number for a long run of spaces, and an escape for every
-    other character that cannot be drawn: control characters, and those that are not in `characters`.
+    """Return a token's text in a form that can be drawn: each space becomes a symbol, a long run of spaces becomes one
+    symbol with a count, and a control character, or a character that is not in `characters`, becomes an escape.
 
     >>> drawable("\\n      x", {ord("x"), ord("\u2423")})
     '\\\\n␣×6x'

@@ -28,7 +28,7 @@ def check_target(url: str) -> None:
 
 
 def new_figure(url: str, inches: tuple[float, float]) -> Any:
-    """Create an empty figure of (width, height) inches for `url`. Raises UsageError, as `check_target` does."""
+    """Create an empty figure of (width, height) inches for `url`. Raises the errors of `check_target`."""
     check_target(url)
     from matplotlib.figure import Figure
 
@@ -54,7 +54,7 @@ def short(value: float) -> str:
 
 
 def cut(text: str, length: int) -> str:
-    """Truncate a text to `length` characters, with an ellipsis at the end if something was cut off."""
+    """Truncate a text to at most `length` characters, including the ellipsis that marks a cut."""
     return text if len(text) <= length else text[: length - 1] + "…"
 
 

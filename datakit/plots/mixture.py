@@ -12,13 +12,13 @@ from datakit.plots.files import INK, cut, new_figure, save, short
 
 COLOURS = ("#3b6ea5", "#c8762b", "#4d8a57", "#a34a5b", "#7b62a3", "#8a7a3d", "#3f8f96", "#777777")
 MOST_NAMED = 24  # maximum number of components in the legend: as many as fit next to the figure
-LABELS_ACROSS = 20  # maximum number of labels of changes that fit beside one another
+LABELS_ACROSS = 20  # maximum number of change labels that fit beside one another
 SHOWN_CHANGE = 90  # maximum number of characters in the description of a change
 STYLES = ("-", "--", ":", "-.")
 
 
 def write_plot(view: Preview, title: str, url: str) -> None:
-    """Write the figure, replacing any existing file. Raises UsageError, as `check_target` does."""
+    """Draw the figure and write it to `url`, replacing any existing file. Raises the errors of `check_target`."""
     figure = new_figure(url, (11, 9))
     share, tokens, epochs = figure.subplots(3, 1, sharex=True)
     _shares(share, view)
@@ -85,7 +85,8 @@ def _name_changes(axes: Any, view: Preview) -> None:
 
 
 def near(steps: Sequence[int], distance: float) -> list[tuple[int, int]]:
-    """Group ascending numbers whose neighbors are closer than `distance`; return the groups' first and last indices.
+    """Group ascending numbers so that neighbors closer than `distance` stay together. Return each group's first and
+    last index.
 
     >>> near([0, 3, 50], 10)
     [(0, 1), (2, 2)]

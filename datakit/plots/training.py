@@ -13,14 +13,14 @@ from typing import Any
 from datakit.plots import files
 from datakit.trainer.metrics.json_lines import read_metrics
 
-MOST_INSIDE = 4  # maximum number of lines whose names are inside the axes
-MOST_NAMED = 20  # maximum number of lines that are named: as many as fit beside the axes
+MOST_INSIDE = 4  # maximum number of lines for which the legend is inside the axes
+MOST_NAMED = 20  # maximum number of lines named in the legend: as many as fit beside the axes
 SMOOTHED_OVER = 50  # the loss is averaged over a 50th of the run, so that the curve of a short run does not lag
 
 
 def plot_run(directory: str, target: str | None = None) -> str:
     """Draw a run, save the figure as `target` (default: `plot.png` in the run's directory), and return the figure's
-    path. Raises UsageError if the run has no metrics, or as `check_target` does.
+    path. Raises UsageError if the run has no metrics, and the errors of `check_target`.
     """
     path = target or str(Path(directory) / "plot.png")
     figure = files.new_figure(path, (12, 8))
@@ -49,7 +49,8 @@ def _named(rows: Sequence[dict[str, Any]], prefix: str) -> list[str]:
 
 
 def smooth(values: Sequence[float]) -> list[float]:
-    """Return an exponential moving average over about a 50th of the values, with Adam's bias correction at the start.
+    """Return the exponential moving average of the values, with a window of about a 50th of their number, and with
+    Adam's bias correction at the start.
     >>> smooth([2.0, 2.0, 2.0])
     [2.0, 2.0, 2.0]
     """
@@ -91,7 +92,9 @@ def _legend(axis: Any) -> None:
 def _marks(
     axis: Any, rows: Sequence[dict[str, Any]], names: Sequence[str], colors: Sequence[str | None] = (None,)
 ) -> None:
-    """Draw one line per series. Equal series share a line, since the last one drawn would hide the others."""
+    """Draw one line per series. Equal series share one line and its label, because otherwise the line drawn last would
+    hide the others.
+    """
     lines: dict[tuple[tuple[int, ...], tuple[float, ...]], list[str]] = {}
     for name in names:
         steps, values = _series(rows, name)

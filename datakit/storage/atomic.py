@@ -6,8 +6,8 @@ if the name is taken (`rename` would overwrite the existing file). In an object 
 (`If-None-Match: *`). If the name is taken, the checksums of both files are compared. If they are equal, another process
 has done the same work. If they differ, the work is not deterministic, or a library has been upgraded; the first file is
 kept, and DivergentOutputError is raised. Concurrent drivers, retried tasks and resumed runs therefore need no lock.
-Cost: one fsync or one request per file; if the file already exists, also one read of it. Memory: an upload takes 65 MiB
-(measured).
+Cost: one fsync or one request per file; if the file already exists, also one read of it.
+Memory: an upload takes 65 MiB (measured).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,15 +129,37 @@ def commit_bytes(data: bytes, url: str) -> Committed:
 
 
 def replace_bytes(data: bytes, url: str) -> None:
-    """Write or overwrite `url` atomically. Use this for hash caches, logs and plots, never for outputs."""
+    """Write or overwrite `url` atomically and durably: after a power cut, it has the old or the new content. Use this
+    for records such as `latest.json`, hash caches, logs and plots, never for outputs.
+    """
+    if not urls.is_local(url):
+        with storage_errors(url):
+            file_system, remote = urls.filesystem(url)
+            file_system.pipe_file(remote, data)
+        return
     with staging(url) as path:
         path.write_bytes(data)
         with storage_errors(url):
-            if urls.is_local(url):
-                os.replace(path, urls.local_path(url))
-            else:
-                file_system, remote = urls.filesystem(url)
-                file_system.pipe_file(remote, data)
+            sync_file(path)
+            os.replace(path, urls.local_path(url))
+            sync_directories([os.path.dirname(urls.local_path(url))])
+
+
+def sync_file(path: Path) -> None:
+    """Make the content of a local file durable. Do so before renaming it: a power cut could otherwise leave a file that
+    has the new name, but is empty.
+    """
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def folders_above(directory: str, paths: Iterable[str]) -> set[str]:
+    """Return `directory` and all folders below it that lead to one of these files, given relative to it."""
+    folders = {directory}
+    for path in paths:
+        while path := path.rpartition("/")[0]:
+            folders.add(urls.join(directory, path))
+    return folders
 
 
 def sync_directories(urls_of_directories: Iterable[str]) -> None:
@@ -156,7 +178,7 @@ def sync_directories(urls_of_directories: Iterable[str]) -> None:
 
 def hash_file(path: Path) -> tuple[str, int]:
     """Return the xxh3-128 (32 hex digits) and the size in bytes of a local file, using constant memory."""
-    with open(path, "rb") as file:
+    with urls.open_regular(str(path)) as file:
         return hash_open(file)
 
 
@@ -168,20 +190,20 @@ def hash_url(url: str) -> tuple[str, int]:
         return hash_open(file)
 
 
-def hash_open(file: BinaryIO) -> tuple[str, int]:
-    """Return the xxh3-128 (32 hex digits) and the number of the bytes from an open file's current position to
-    its end.
+def hash_open(file: BinaryIO, check: Callable[[], None] = lambda: None) -> tuple[str, int]:
+    """Return the xxh3-128 (32 hex digits) and the number of the bytes from an open file's current position to its end.
+    `check` is called after each chunk, and may raise an exception to stop.
     """
     digest, length = xxhash.xxh3_128(), 0
     while chunk := file.read(HASH_CHUNK):
+        check()
         digest.update(chunk)
         length += len(chunk)
     return digest.hexdigest(), length
 
 
 def _link(path: Path, target: str) -> bool:
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
+    sync_file(path)
     os.makedirs(os.path.dirname(target), exist_ok=True)
     try:
         os.link(path, target)

@@ -4,9 +4,9 @@ Skips named pipes, sockets and devices, and refuses links to missing files.
 A URL names a file, a directory or a glob. A pattern is matched against the path relative to the directory. `*` and `?`
 match within one path component, `[...]` matches one of the characters listed, and `**` matches any number of
 components. A pattern without `/` matches file names at any depth. `{stdlib}` at the start of a URL stands for the
-directory of the running Python's standard library, whose text files exist on every machine. Names that start with a dot
-are never listed. Links to directories are followed, except links to enclosing directories. Cost: one listing. On a
-disk, this is a directory walk; in an object store, it takes as few requests as the store allows.
+directory of the running Python's standard library, whose text files exist on every machine.
+Names that start with a dot are never listed. Links to directories are followed, except links to enclosing directories.
+Cost: one listing. On a disk, this is a directory walk; in an object store, as few requests as the store allows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import stat
 import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from datakit.storage.urls import FileInfo
 
 _MAGIC = re.compile(r"[*?\[]")
 _DANGLING = "a link to a file that does not exist"
-_SPECIAL = ((stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISREG, ""))
 SHOWN = 5  # maximum number of files that a message names
 
 
@@ -106,13 +104,6 @@ def regular(files: Sequence[FileInfo]) -> tuple[list[FileInfo], str]:
     skipped = [f"{info.path} is {info.special}" for info in files if info.special]
     more = f" and {len(skipped) - SHOWN} more" if len(skipped) > SHOWN else ""
     return [info for info in files if not info.special], ", ".join(skipped[:SHOWN]) + more
-
-
-def special_kind(mode: int) -> str:
-    """Return a phrase for the kind of an entry with these mode bits (such as "a named pipe"), or "" for a
-    regular file.
-    """
-    return next((kind for is_kind, kind in _SPECIAL if is_kind(mode)), "a device")
 
 
 def matcher(patterns: Sequence[str]) -> re.Pattern[str]:
@@ -197,7 +188,7 @@ def _local_file(entry: os.DirEntry[str], path: str) -> FileInfo:
         if error.errno not in (errno.ENOENT, errno.ELOOP):
             raise
         return FileInfo(entry.path, path, 0, special=_DANGLING)
-    return FileInfo(entry.path, path, status.st_size, special=special_kind(status.st_mode))
+    return FileInfo(entry.path, path, status.st_size, special=urls.special_kind(status.st_mode))
 
 
 def subdirectories(directory: str) -> list[str]:

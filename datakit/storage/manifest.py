@@ -236,4 +236,5 @@ def write_manifest(manifest: Manifest, directory: str) -> Manifest:
         with path.open("wb") as file:
             file.writelines(pieces(complete))
         atomic.commit_file(path, url)
+    atomic.sync_directories([directory, urls.parent(directory)])
     return complete

@@ -5,9 +5,9 @@ of texts, ids and lists are written without dictionary encoding, because their v
 writing would take 17 % longer (measured). All columns except those of texts have statistics. The minimum and maximum of
 a text column would be copies of whole documents: with these statistics, a document of 200 MB made the writer take 775
 MB of memory instead of 200 MB (measured). The positions at which row groups end depend only on the rows (on their sizes
-and their number), not on the batches in which the rows arrived, so equal rows give equal bytes. Memory: the writer
-holds at most one row group (16 MiB of values, or one longer document) plus the current batch; a reader decodes one row
-group at a time.
+and their number), not on the batches in which the rows arrived, so equal rows give equal bytes.
+Memory: the writer holds at most one row group (16 MiB of values, or one longer document) plus the current batch; a
+reader decodes one row group at a time.
 """
 
 from __future__ import annotations

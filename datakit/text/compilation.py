@@ -1,4 +1,4 @@
-"""Detects when numba compiles kernels, which takes 10 to 60 seconds on a machine that has not run them yet."""
+"""Detects when numba is compiling kernels, which takes 10 to 60 seconds on a machine that has not run them yet."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ def load_numba() -> None:
 
 @contextmanager
 def announced(callback: Callable[[], None]) -> Iterator[None]:
-    """Call `callback` once if numba compiles a kernel in the `with` block. Loading a kernel from disk does not count.
-    The modules with the kernels must have been imported; if none of them imported numba, neither does this function.
+    """Call `callback` once, when numba first compiles a kernel in the `with` block. Loading a kernel from disk does not
+    count. The modules with the kernels must have been imported; if none of them imported numba, neither does this
+    function.
     """
     if "numba" not in sys.modules:
         yield

@@ -58,11 +58,11 @@ def _decode(data: np.ndarray, position: int, stop: int) -> tuple[np.int64, int]:
 def hash_words(
     data: np.ndarray, position: int, stop: int, table: np.ndarray, hashes: np.ndarray, count: int, open_word: np.uint64
 ) -> tuple[int, int, np.uint64]:
-    """Hash words of `data[position:stop]` into `hashes[count:]` until `hashes` holds BLOCK hashes or more.
+    """Hash words of `data[position:stop]` into `hashes[count:]` until the data ends or the count reaches BLOCK.
 
-    open_word: the partial hash of a word that began earlier, or 0. Returns the new position, count and open word.
-    Before mixing, a word's hash h starts at 0 and becomes (h ^ entry) * GOLDEN with each character, where `entry` is
-    the character's entry in `table`.
+    open_word: the partial hash of a word that began earlier, or 0. Returns the new position, count and open word. The
+    unmixed hash h of a word starts at 0 and becomes (h ^ entry) * GOLDEN with each character, where `entry` is the
+    character's entry in `table`.
     """
     while position < stop and count < BLOCK:
         byte = data[position]
@@ -142,7 +142,7 @@ def next_block(
 def shingle_sets(
     data: np.ndarray, offsets: np.ndarray, table: np.ndarray, ngram: int, values: np.ndarray, ends: np.ndarray
 ) -> int:
-    """Write each document's sorted distinct shingles to `values` and their end to `ends`; return the total number."""
+    """Write each document's sorted distinct shingles to `values` and their end there to `ends`; return the last end."""
     scratch, total = new_scratch(ngram), 0
     for document in range(len(offsets) - 1):
         position, stop, count, open_word, end = offsets[document], offsets[document + 1], 0, _ZERO, total

@@ -13,8 +13,8 @@ from datakit.text.unicode_words import character_table
 
 
 def shingle_sets(texts: pa.Array | pa.ChunkedArray, ngram: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return each document's distinct shingles, sorted, as (offsets int64 [N + 1], values uint64).
-    Memory: 8 bytes per shingle. Until repeats are removed, this can be up to 4 times the size of the texts.
+    """Return each document's distinct shingles, sorted, as (offsets int64 [N + 1], values uint64). Memory: 8 bytes per
+    shingle. Until repeats are removed, the shingles can take up to 4 times the size of the texts.
     """
     data, window = string_buffers(texts)
     most = (int(window[-1] - window[0]) + 1) // 2  # a word takes at least two bytes, including the separator

@@ -1,4 +1,4 @@
-"""Exposes the bytes and offsets of an Arrow column of strings as numpy arrays, without an object per document."""
+"""Exposes the bytes and offsets of an Arrow string column as numpy arrays, without one Python object per document."""
 
 from __future__ import annotations
 

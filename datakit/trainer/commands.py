@@ -33,8 +33,8 @@ def load_run(
 ) -> tuple[Run, Data]:
     """Return the run that a run file defines, and its opened data. Overrides such as `steps=20` or `model.hidden=64`
     replace values in the file. Without `model.vocabulary`, the model gets the tokenizer's vocabulary size, rounded up.
-    A dataset in `pinned` stands for the cache given there. Raises RecipeError, UsageError, TokenizerError, LoaderError,
-    and the errors of opening caches.
+    `pinned` maps a dataset to the cache that is used for it. Raises RecipeError, UsageError, TokenizerError,
+    LoaderError, and the errors of `open_cache`.
     """
     file = read_run_file(name_or_path, overrides)
     data = open_data(file.data_table, file.path, root, pinned)
@@ -70,8 +70,9 @@ def train_file(
 
 
 def load_begun(path: str | Path, root: str, overrides: list[str], say: Say, *, finished: bool) -> tuple[Run, Data]:
-    """Return a run and its data, as `load_run` does. If the run began with earlier caches of its datasets than the
-    current ones, the earlier caches are used and a message is passed to `say`. finished: also consider finished runs.
+    """Return a run and its data, as `load_run` does. If the run began before its datasets got their current caches, the
+    earlier caches are used and a message is passed to `say`. finished: also look for a finished run that began with
+    earlier caches.
     """
     run, data = load_run(path, root, overrides)
     if not data.resolved or _begun(run, directory := _directory(run, data, root)):
@@ -111,7 +112,7 @@ def _begun(run: Run, directory: str) -> bool:
 
 
 def _age(directory: Path) -> float:
-    """Return a key that sorts directories by the time of their last change, newest first."""
+    """Return a directory's sort key, by which the most recently changed directory comes first."""
     return -directory.stat().st_mtime
 
 

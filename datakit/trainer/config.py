@@ -38,7 +38,7 @@ class Evaluation:
     """Settings of the evaluations, which run every `every` training steps and at the end of the run."""
 
     every: int | None = None  # training steps between evaluations; None: evaluate only at the end
-    batches: int | None = None  # evaluate at most this many batches of each tag
+    batches: int | None = None  # maximum number of batches to evaluate per tag; None: all
 
     def __post_init__(self) -> None:
         for name in ("every", "batches"):
@@ -51,8 +51,8 @@ class Evaluation:
 class Log:
     """Settings for the metrics and traces that a run logs."""
 
-    every: int = 1  # number of steps from one row to the next
-    histograms_every: int = 100  # number of steps from one row of histograms to the next; the last step has one too
+    every: int = 1  # number of steps from one row of metrics to the next
+    histograms_every: int = 100  # number of steps from one row of histograms to the next; the last step has a row too
     trackers: tuple[str, ...] = ()  # trackers to use in addition to the JSON lines
     project: str = "datakit"
     watch: tuple[str, ...] = ()  # kinds of norms to log, a subset of norms.WATCHABLE
@@ -94,7 +94,7 @@ class Run:
     replicas: int = 1  # number of full copies of the weights; each is sharded over its share of the devices
     norm_band: tuple[float, float] = (0.2, 5.0)  # least and greatest allowed ratio of a group's norm to its first norm
     peak_flops: float | None = None  # dense bf16 FLOP/s of one device; None: look it up in `trackers.PEAK_FLOPS`
-    compilation_cache: str = "~/.cache/datakit/jax"  # holds the compiled functions of all runs; "" disables it
+    compilation_cache: str = "~/.cache/datakit/jax"  # folder for compiled functions, shared by all runs; "" disables it
     checkpoint: Checkpoints = field(default_factory=Checkpoints)
     evaluation: Evaluation = field(default_factory=Evaluation)
     log: Log = field(default_factory=Log)
@@ -145,13 +145,13 @@ class Run:
         }
 
     def fingerprint(self, mixture: dict[str, Any]) -> str:
-        """Return the hash of the content, as 32 hexadecimal digits."""
+        """Return the hash of `content(mixture)`, as 32 hexadecimal digits."""
         return fingerprint(STAGE, VERSION, self.content(mixture), [])
 
 
 @dataclass(frozen=True)
 class RunFile:
-    """A run file with its overrides applied. `run` also needs the vocabulary size of the data."""
+    """A run file with its overrides applied. Its method `run` also needs the vocabulary size of the data."""
 
     path: Path
     run_tables: dict[str, Any]
@@ -164,7 +164,7 @@ class RunFile:
 
 
 def read_run_file(name_or_path: str | Path, overrides: Iterable[str] = ()) -> RunFile:
-    """Read the run file at a path, or the built-in run with this name. Raises RecipeError and UsageError."""
+    """Read the run file at this path, or that of the built-in run with this name. Raises RecipeError and UsageError."""
     missing = "no training run {!r}: neither a TOML file nor a known name"
     path, document = load_toml(name_or_path, RUNS, missing, "give the TOML file of a training run", overrides)
     data = document.pop("data", {})

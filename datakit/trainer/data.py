@@ -62,7 +62,7 @@ class Resolved(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Opener:
-    """Opens each cache once. A dataset in `pinned` stands for the cache given there, even if a newer one is current."""
+    """Opens each cache once. `pinned` maps a dataset to the cache to open for it, even if a newer one is current."""
 
     pinned: Mapping[str, Resolved]
     resolved: dict[str, Resolved] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Opener:
             cache = self.opened[place] = open_cache(pin.cache if pin else place)
             identity = cache.manifest.identity
             if pin is not None and identity != pin.identity:
-                raise NotFoundError(f"{pin.cache} has the identity {identity}, but the run has used {pin.identity}")
+                raise NotFoundError(f"{pin.cache} has identity {identity}; when the run began, it was {pin.identity}")
             if cache.directory != place:
                 self.resolved[place] = Resolved(cache.directory, identity)
         return self.opened[place]
@@ -114,7 +114,7 @@ class Data:
 def open_data(
     table: Mapping[str, Any], file: Path, root: str = "./data", pinned: Mapping[str, Resolved] | None = None
 ) -> Data:
-    """Open the data that a `[data]` table defines. A dataset in `pinned` stands for the cache given there.
+    """Open the data that a `[data]` table defines. `pinned` maps a dataset to the cache that is used for it.
 
     Raises NotFoundError, RecipeError, UsageError, TokenizerError and LoaderError.
     """
@@ -133,7 +133,7 @@ def open_data(
 
 
 def _with_places(table: Mapping[str, Any], file: Path, root: str) -> tuple[dict[str, Any], dict[str, EvaluationTable]]:
-    """Return the mixture's keys and the evaluation tables, with each cache replaced by its directory."""
+    """Return the mixture's settings and the evaluation tables, with an absolute path or a URL for each `cache`."""
     settings = dict(table)
     place = f"{file}, [data.evaluation"
     evaluation = {
@@ -207,7 +207,7 @@ def record_caches(directory: str, resolved: Mapping[str, Resolved]) -> None:
 
 
 def recorded_caches(directory: str) -> dict[str, Resolved]:
-    """Return what `record_caches` recorded; empty if nothing is recorded. Raises CorruptError."""
+    """Return the recorded cache of each dataset; empty if nothing was recorded. Raises CorruptError."""
     url = urls.join(directory, CACHES)
     try:
         content = msgspec.json.decode(urls.read_bytes(url), type=dict[str, tuple[str, str]])

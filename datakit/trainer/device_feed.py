@@ -44,7 +44,7 @@ class BatchSource(Protocol):
         ...
 
     def outline(self, steps: int) -> list[tuple[int, int, int]]:
-        """Return (batches, rows, length) per shape in the first `steps` batches; raise an error if there are fewer."""
+        """Count the first `steps` batches by shape: (batches, rows, length). Raises an error if too few exist."""
         ...
 
     def record(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class BatchSource(Protocol):
         ...
 
     def verify(self, saved: dict[str, Any], step: int) -> list[str]:
-        """Return the differences from `saved` that begin at `step` or later. Raises an error for earlier ones."""
+        """Return the differences from `saved`. Raises an error if one of them begins before `step`."""
         ...
 
     def snapshot(self, step: int) -> Mapping[str, float]:

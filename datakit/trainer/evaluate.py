@@ -41,7 +41,7 @@ from datakit.trainer.step import Trainer
 AVERAGED = "ema"  # eval/ema/ is the prefix of the metrics of the averaged weights
 BatchesOf = Callable[[], Iterable[HostBatch]]
 Tags = Mapping[str, BatchesOf]
-EvaluationsAt = Callable[[int], Tags]  # the validation sets by tag, after a number of steps
+EvaluationsAt = Callable[[int], Tags]  # number of steps done -> the validation sets by tag
 Lengths = np.ndarray | None  # the length of each token in bytes [V]; None: unknown
 
 
@@ -163,8 +163,9 @@ def _named(prefix: str, values: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def token_byte_lengths(tokenizer: bytes, place: str) -> np.ndarray:
-    """Return the length of each token in bytes [V], from a byte-level tokenizer.json, in which each character of an
-    entry stands for one byte; special tokens have length 0. Raises TokenizerError for other vocabularies.
+    """Return the length of each token in bytes [V]; special tokens have length 0. `tokenizer` holds a byte-level
+    tokenizer.json, in which each character of a vocabulary entry stands for one byte. Raises TokenizerError for other
+    vocabularies.
     """
     document: dict[str, Any] = json.loads(tokenizer)
     vocabulary = document.get("model", {}).get("vocab")

@@ -1,7 +1,8 @@
 """Converts OLMoE, Mixtral and Qwen3-MoE configs and checkpoints from the model hub to the Config and parameters of
 `models/olmoe.py`, and decides which keys of a config are used, ignored (with the reason) or refused by name. The input
 is the parsed `config.json` and a dict of numpy arrays, e.g. from the `safetensors` package. The hub stores matrices as
-[out, in], and experts either separately or stacked. Here, all matrices are [in, out], and all experts are stacked.
+[out, in], and experts either separately or stacked. In `models/olmoe.py`, all matrices are [in, out], and all experts
+are stacked.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from datakit.trainer.models.weights import Tree
 
 FAMILIES = {"olmoe": "whole", "mixtral": "none", "qwen3_moe": "head"}  # model_type -> the Config's `query_key_norm`
 FLOATS = ("float32", "bfloat16", "float16")  # types of checkpoints; quantized ones would need their scales
-FIELDS = {  # our field -> the key that gives it, in all families
+FIELDS = {  # field of our Config -> key in config.json, for all families
     "vocabulary": "vocab_size",
     "hidden": "hidden_size",
     "layers": "num_hidden_layers",
@@ -35,7 +36,7 @@ FAMILY_FIELDS = {
 }
 READ_APART = {"model_type", "head_dim", "norm_topk_prob", "rope_theta", "rope_parameters"}
 READ_APART |= {"sliding_window", "use_sliding_window", "layer_types"}
-# Keys with the values under which `models/olmoe.py` computes the published model. Any other value is refused.
+# Keys, each with the values for which `models/olmoe.py` computes the published model. Any other value is refused.
 REQUIRED: dict[str, tuple[Any, ...]] = {
     "attention_bias": (False, None),
     "attention_dropout": (0, None),
@@ -70,9 +71,9 @@ IGNORABLE = {  # key -> the reason why it does not change what a model computes 
 
 
 def config_from_hub(description: dict[str, Any], **changes: Any) -> olmoe.Config:
-    """Convert a parsed `config.json`; `changes` override fields. Every key is used, known to be without effect on
-    training, or refused by name. Raises UsageError for unsupported models and variants, and for keys that are unknown
-    or missing.
+    """Convert a parsed `config.json` to a Config; `changes` override fields of the Config. Every key is used, known to
+    be without effect on training, or refused by name. Raises UsageError for unsupported models and variants, and for
+    keys that are unknown or missing.
     """
     family = description.get("model_type")
     if family not in FAMILIES:
@@ -117,11 +118,13 @@ def _needed(description: dict[str, Any], key: str, family: str) -> Any:
 
 
 def _window(description: dict[str, Any], family: str) -> int | None:
-    """Return the window of all layers. Raises UsageError for Qwen3 with windows, which only some layers would have."""
+    """Return the window of all layers. Raises UsageError for Qwen3 with windows, which only some of its layers have."""
     if family != "qwen3_moe":
         return description.get("sliding_window")
     if description.get("use_sliding_window"):
-        raise UsageError(f"config.json ({family}): use_sliding_window is set; windows in some layers are not supported")
+        raise UsageError(
+            f"config.json ({family}): use_sliding_window is set; a window in only some of the layers is not supported"
+        )
     return None
 
 
@@ -201,7 +204,9 @@ def parameters_from_hub(tensors: dict[str, np.ndarray], config: olmoe.Config) ->
 
 
 def _experts(source: _Tensors, prefix: str, config: olmoe.Config) -> tuple[np.ndarray, np.ndarray]:
-    """Return one layer's experts, [E, D, 2 I] and [E, I, D], which are either stacked or separate in the checkpoint."""
+    """Return the two weights of one layer's experts, [E, D, 2 I] and [E, I, D]; the checkpoint has either stacked or
+    separate experts.
+    """
     if f"{prefix}.gate_up_proj" in source.tensors:
         both, down = (source.read(f"{prefix}.{part}").swapaxes(1, 2) for part in ("gate_up_proj", "down_proj"))
         return both, down

@@ -70,9 +70,10 @@ def _norm(value: Array, stacked: bool) -> Array:
 def alarms(
     norms: Mapping[str, float], first: Mapping[str, float], band: tuple[float, float], fixed: bool
 ) -> dict[str, float]:
-    """Return the groups whose norm is outside its band, with the norm as a multiple of its value in `first`.
+    """Return each group whose norm is outside its band, with the ratio of the norm to its value in `first`.
 
-    `first` holds the norms at the start of the run. `fixed` is True if AdamH keeps the norms of its groups constant.
+    `first` holds the norms at the start of the run. `fixed` is True if the optimizer is AdamH, which keeps the norms of
+    its groups constant.
     """
     found = {}
     for name, norm in norms.items():

@@ -99,7 +99,7 @@ class Optimizer:
         return {"adam": adam, "router": router, "adamh": self.learning_rate, "adamh_expert": expert}[group]
 
     def family(self, group: Group) -> str:
-        """Return the name of the family whose weights are clipped together with this group."""
+        """Return the name of the family to which a group belongs; the weights of a family are clipped together."""
         return FAMILIES[group] if self.kind == "adamh" else WHOLE
 
 

@@ -1,5 +1,5 @@
-"""Names a run's directory, predicts the run's metrics before it starts, compares them with the measured ones, and
-writes the manifest that marks the run as finished. `docs/trainer.md` lists the files.
+"""Names a run's directory, predicts the run's metrics before the run starts, compares the predictions with the measured
+metrics, and writes the manifest that marks the run as finished. `docs/trainer.md` lists the files.
 
 The prediction holds all values in the run's `expect` and, where the scaling law applies and `expect` does not override
 them, the values that the law gives for the run's compute budget. It is written before the first step and never changed.
@@ -48,10 +48,10 @@ def run_place(root: str, run: Run, mixture: dict[str, Any]) -> RunPlace:
 
 
 def predict(run: Run, outline: Outline) -> dict[str, Any]:
-    """Predict the metrics that the run will reach with batches of these shapes."""
+    """Predict the metrics that the run will reach with the batches that `outline` counts."""
     tokens = sum(batches * sequences * length for batches, sequences, length in outline)
     law = scaling.predict(training_flops(run, outline, with_head=False))
-    # A law says nothing about another model, another tokenizer, or a budget outside the fitted range.
+    # The law does not apply to another model, another tokenizer, or a budget outside the fitted range.
     applies = run.kind == "grug" and run.model.vocabulary == scaling.APRIL.vocabulary and not law.extrapolated
     by_law = {"eval/macro_loss": law.macro_loss, "eval/macro_bpb": law.bits_per_byte} if applies else {}
     return {
@@ -63,7 +63,8 @@ def predict(run: Run, outline: Outline) -> dict[str, Any]:
 
 
 def prediction_of(directory: str, run: Run, outline: Outline, say: Say, write: bool) -> dict[str, Any]:
-    """Return the prediction that an earlier start of the run wrote. If there is none, make one; if `write`, save it.
+    """Return the prediction that an earlier start of the run wrote. If there is none, make one; save it if `write` is
+    true.
 
     A damaged file is moved aside, with a warning.
     """

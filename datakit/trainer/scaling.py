@@ -28,7 +28,7 @@ from datakit.trainer.optimizer import Optimizer
 
 @dataclass(frozen=True)
 class Heuristic:
-    """The constants of a fit. The defaults were published with the Grug recipe in April 2026."""
+    """A set of fitted constants. The defaults were published with the Grug recipe in April 2026."""
 
     name: str = "april-2026"
     sequence: int = 4096  # length of the sequences in which batch sizes are counted
@@ -48,7 +48,7 @@ class Heuristic:
     loss: tuple[float, float, float] = (1.6, 95.18, -0.0941)  # macro loss in nats: floor + scale * C**exponent
     bits_per_byte: tuple[float, float, float] = (0.4814, 25.97, -0.0915)  # the same formula, on English web text
     critical_batch: tuple[float, float] = (1.87e-5, 0.388)  # scale * C**exponent, in sequences
-    fitted: tuple[float, float] = (1e18, 1e23)  # range of budgets, in FLOPs
+    fitted: tuple[float, float] = (1e18, 1e23)  # range of budgets to which the laws were fitted, in FLOPs
     vocabulary: int = 128_256  # a loss per token is comparable only with the same tokenizer
 
 
@@ -130,7 +130,9 @@ def size(
     beta2_base: float | None = None,
     heuristic: Heuristic = APRIL,
 ) -> Plan:
-    """Plan a Grug run of width `hidden`. Raises UsageError unless `flops` > 0 and `hidden` is a multiple of 128."""
+    """Plan a Grug run of width `hidden` with a budget of `flops` FLOPs. Raises UsageError unless `flops` > 0 and
+    `hidden` is a multiple of 128.
+    """
     if not flops > 0:
         raise UsageError(f"a budget of {flops} FLOPs is too small; it must be positive, e.g. 1e19")
     model = model_of_width(hidden, vocabulary, sequence)
@@ -169,7 +171,9 @@ def model_of_width(hidden: int, vocabulary: int = 128_256, sequence: int = 4096)
 
 
 def batch_size(tokens: float, heuristic: Heuristic = APRIL) -> int:
-    """Return the batch size in sequences of the heuristic's length: a power of two, at least `smallest_batch`."""
+    """Return the batch size for training on `tokens` tokens, in sequences of the heuristic's length: a power of two, at
+    least `smallest_batch`.
+    """
     ideal = tokens / (2**heuristic.steps_exponent * heuristic.sequence)
     return max(heuristic.smallest_batch, 2 ** math.ceil(math.log2(ideal)))
 

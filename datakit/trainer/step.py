@@ -46,7 +46,7 @@ class Trainer:
 
     @cached_property
     def shardings(self) -> Tree:
-        """The sharding of each array of the state. Raises UsageError if a size cannot be split evenly."""
+        """The sharding of each array of the state. Raises UsageError if an axis cannot be split evenly."""
         split, whole = shardings(self.table, self.mesh), NamedSharding(self.mesh, P())
         model = jax.tree.map(lambda _: whole, jax.eval_shape(lambda: self.model.initial_state(self.config)))
         state = {"step": whole, "params": split, "model": model, "moments": {"mu": split, "nu": split}}
@@ -88,7 +88,9 @@ class Trainer:
 
     @cached_property
     def evaluate(self) -> Callable[[Tree, Tree, Tokens], tuple[Array, Array, Array]]:
-        """The compiled evaluation: (params, model state, batch) -> (losses, weights, tokens) [B, S] on all hosts."""
+        """The compiled evaluation: (params, model state, batch) -> (losses, weights, tokens), each [B, S], on all
+        hosts.
+        """
         return jax.jit(partial(_losses, self), out_shardings=NamedSharding(self.mesh, P()))
 
 

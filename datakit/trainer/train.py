@@ -1,5 +1,5 @@
 """Runs the training loop: decides when and in which order to log, save, evaluate, profile and stop, and what happens on
-a signal, on divergence or if the data ends early.
+a signal, on divergence, and when the data ends early.
 
     outcome = train(run, loader, "data", evaluations={"web": batches}, token_bytes=lengths)
 
@@ -56,7 +56,7 @@ from datakit.trainer.step import Trainer
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished run: its directory, its number of steps, its last metrics, and their expected values."""
+    """A finished run: its directory, number of steps and last metrics, and how these compare with the expected ones."""
 
     directory: str
     steps: int
@@ -81,9 +81,10 @@ def train(
     devices: Sequence[Any] | None = None,
     say: Say = say_on_stderr,
 ) -> Outcome:
-    """Train a run to its last step. `inputs` returns the references that the manifest in a given directory records.
-    `evaluations` may be a function of the number of steps done, e.g. to evaluate with longer sequences as training
-    proceeds. Raises DivergedError, CheckpointError and UsageError, and the errors of `source`.
+    """Train a model until the last step of its run. `inputs` is called with the run's directory, and returns the
+    references that the run's manifest will record. `evaluations` may be a function of the number of steps done, e.g. to
+    evaluate with longer sequences as training proceeds. Raises DivergedError, CheckpointError and UsageError, and the
+    errors of `source`.
     """
     place = run_manifest.run_place(root, run, source.record())
     directory, references = place.directory, inputs(place.directory)
@@ -328,7 +329,9 @@ def _must_log(row: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def _signals() -> Iterator[Mapping[int, bool]]:
-    """Yield, for SIGTERM and SIGINT, whether it has arrived (in the main thread only). A second signal ends the run."""
+    """Yield a mapping that states for SIGTERM and SIGINT whether the signal has arrived (always False outside the main
+    thread). A second signal ends the run at once.
+    """
     arrived = {int(signal.SIGTERM): False, int(signal.SIGINT): False}
     if threading.current_thread() is not threading.main_thread():
         yield arrived

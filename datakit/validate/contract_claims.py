@@ -1,8 +1,8 @@
-"""Makes a cache's contract again from its tokenizer.json and the step's parameters, and compares the two contracts.
+"""Rebuilds a token cache's contract from the cache's tokenizer.json and parameters, and compares the two contracts.
 
 The encoder's name, version and handling of long texts depend on the installed libraries, so they are not compared. The
-contract is compared only where its tokenizer can be loaded: a custom tokenizer must be installed in the same version,
-and a training machine may not have the library `tokenizers`.
+contract is compared only on machines where its tokenizer can be loaded: a custom tokenizer must be installed in the
+same version, and a training machine may not have the library `tokenizers`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COMPARED = ("vocabulary_size", "bos", "eos", "golden", "special_strings")
 
 
 def contract_damage(directory: str, manifest: Manifest, details: CacheDetails) -> Iterator[Damage]:
-    """Yield a Damage for each part of the contract that does not follow from the (undamaged) tokenizer.json."""
+    """Yield a Damage for each part of the contract that does not follow from tokenizer.json (assumed undamaged)."""
     url, contract, parameters = manifest_url(directory), details.contract, manifest.parameters
     if "imported" in parameters:
         if msgspec.convert(parameters["contract"], Contract) != contract:
@@ -47,7 +47,7 @@ def contract_damage(directory: str, manifest: Manifest, details: CacheDetails) -
 def _made_again(place: str, contract: Contract, parameters: dict[str, Any]) -> Contract | None:
     """Return the contract that follows from the tokenizer and the parameters; None if the tokenizer cannot be loaded.
 
-    An imported cache's parameters do not say which tokens are added, so the contract's own tokens are used instead.
+    An imported cache's parameters do not state which tokens are added, so the contract's own tokens are used instead.
     """
     try:
         from datakit.tokenize.encoders.tokenizer import Tokenizer, parse

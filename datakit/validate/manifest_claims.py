@@ -2,8 +2,8 @@
 compares the manifests of the step's inputs with the recorded checksums, and finds undescribed files.
 
 An altered manifest is refused whenever it is read, because it holds its own checksum. These checks find an alteration
-even if the checksum was renewed too. For a manifest of format 1, the checks that need the format version or checksums
-are skipped. An input that no longer exists is not compared, because a step may be moved without its inputs.
+even if the checksum was recomputed as well. For a manifest of format 1, the checks that need the format version or
+checksums are skipped. An input that no longer exists is not compared, because a step may be moved without its inputs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TEXTS = ("normalize", "consolidate")  # stages whose order of sources is kept by
 
 
 def manifest_damage(directory: str, manifest: Manifest) -> Iterator[Damage]:
-    """Yield a Damage for each statement in a manifest that contradicts other statements, the inputs or the files."""
+    """Yield a Damage for each of a manifest's statements that contradicts other statements, the inputs or the files."""
     url = manifest_url(directory)
     expected = computed_fingerprint(manifest)
     if expected not in (None, manifest.fingerprint):
@@ -105,7 +105,7 @@ def _number(partition: Partition) -> tuple[int, str]:
 
 
 def _input_damage(directory: str, reference: InputReference, found: list[Manifest]) -> Iterator[Damage]:
-    """Yield the differences between an input's manifest and the reference; append a readable manifest to `found`."""
+    """Yield the differences between an input's manifest and `reference`; append the manifest to `found` if readable."""
     url = urls.join(directory, reference.path)
     try:
         above = read_manifest(urls.parent(url))
@@ -124,7 +124,7 @@ def _input_damage(directory: str, reference: InputReference, found: list[Manifes
 
 
 def _order_damage(url: str, manifest: Manifest, inputs: list[Manifest]) -> Iterator[Damage]:
-    """Yield a Damage if the sources' order differs from the inputs'; sources without documents may be missing."""
+    """Yield a Damage if the sources are not in the order of the inputs; sources without documents may be missing."""
     above = dict.fromkeys(part.source for one in inputs if one.stage in TEXTS for part in one.partitions)
     ours = dict.fromkeys(part.source for part in manifest.partitions)
     expected = [source for source in above if source in ours]
@@ -133,7 +133,7 @@ def _order_damage(url: str, manifest: Manifest, inputs: list[Manifest]) -> Itera
 
 
 def undescribed_files(directory: str, described: set[str]) -> Iterator[Damage]:
-    """Yield the files below `data/` that the manifest does not describe. described: the URLs of those that it does."""
+    """Yield a Damage for each file below `data/` whose URL is not in `described`, the URLs of the manifest's files."""
     for info in urls.listing(urls.join(directory, DATA_FOLDER)):
         if info.url not in described and not urls.name(info.path).startswith(atomic.TEMPORARY_PREFIX):
             yield Damage(info.url, "is not in the manifest", "restore the manifest, or remove the file")

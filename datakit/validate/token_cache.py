@@ -2,7 +2,7 @@
 damage.
 
 Every byte is read once for its checksum, and the tokens are then read again and decoded, to check that all ids are in
-the vocabulary, that each document has the contract's tokens around it, and that loss masks have the recorded sums.
+the vocabulary, that documents begin and end as the contract requires, and that loss masks have the recorded sums.
 Without pyarrow, the lists of documents are checked only by their checksums, not by their content.
 """
 
@@ -104,8 +104,8 @@ def find_damage(
 
 
 def require_intact(cache: Cache) -> int:
-    """Compare all files of an open cache with its manifest, and return their total size. Raises CorruptError,
-    which names the first damaged file.
+    """Compare all files of an open cache with its manifest, and return their total size in bytes. Raises
+    CorruptError, which names the first damaged file, if there is one.
     """
     total, damaged = find_damage(cache.directory, cache.manifest, cache.details)
     if damaged:
@@ -115,7 +115,7 @@ def require_intact(cache: Cache) -> int:
 
 
 def _undescribed(directory: str, manifest: Manifest, details: CacheDetails, described: set[str]) -> Iterator[Damage]:
-    """Yield a Damage for each file that no entry of the manifest describes, such as a loss mask whose entry is gone.
+    """Yield a Damage for each file that no entry of the manifest describes, such as a loss mask without an entry.
 
     Under a manifest of format 1, outputs have no folder of their own, so only loss masks are looked for.
     """
@@ -147,9 +147,9 @@ def _compare_lists(cache: Cache, shard: Shard, read_list: ReadList | None) -> Da
 
 
 def _reader_of_lists() -> ReadList | None:
-    """Return a function that reads a list of documents, or None if pyarrow is missing. This function is called once
-    rather than in each thread: if several threads import a module and the import fails, some of them may see a
-    half-initialized module instead of the error.
+    """Return a function that reads a list of documents, or None if pyarrow is missing. Call this once rather than in
+    each thread: if several threads import a module and the import fails, some of them may see a half-initialized module
+    instead of the error.
     """
     try:
         from datakit.storage.parquet import read_shard

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -70,3 +73,28 @@ def test_raw_file_truncated_while_open_is_an_error(tmp_path: Path) -> None:
     os.truncate(directory / "data/web/shard-00000/c/0", 1000)
     with pytest.raises(CorruptError, match=r"shard-00000/c/0 ends at byte 1000: it was truncated"):
         cache.read(0, 10_000)
+
+
+def test_open_shard_says_nothing_when_the_interpreter_exits(tmp_path: Path) -> None:
+    """Something that outlives the modules may keep it, such as a thread or another library."""
+    directory, _ = random_cache(tmp_path, np.uint16, [50_000])
+    script = """
+import os, sys
+from datakit.cache.reader import open_cache
+os.kept = open_cache(sys.argv[1])
+os.kept.read(0, 10)
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(directory)], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
+def test_shard_that_is_dropped_is_closed(tmp_path: Path) -> None:
+    directory, _ = random_cache(tmp_path, np.uint16, [50_000])
+    cache = open_cache(str(directory))
+    cache.read(0, 10)
+    shard = str(directory / "data/web/shard-00000/c/0")
+    links = Path("/proc/self/fd")
+    assert shard in [os.path.realpath(link) for link in links.iterdir()]
+    del cache
+    gc.collect()
+    assert shard not in [os.path.realpath(link) for link in links.iterdir()]

@@ -125,3 +125,25 @@ def test_interrupted_run_leaves_no_process_and_resumes(tmp_path: Path) -> None:
     (tmp_path / "transforms.py").write_text(TRANSFORM.replace("time.sleep(600)", "pass"))
     done = command("run", recipe, "--root", "root", cwd=tmp_path, PYTHONPATH=environment["PYTHONPATH"])
     assert done.returncode == 0, done.stderr
+
+
+def test_run_is_terminated_while_it_hashes_a_source(tmp_path: Path) -> None:
+    """The threads that read the file do not read it to its end, which would take minutes."""
+    source = tmp_path / "large.jsonl"
+    with source.open("wb") as file:
+        file.truncate(1 << 40)  # sparse
+    (tmp_path / "r.toml").write_text(f'name = "r"\n[[sources]]\nname = "large"\nurl = "{source}"\n')
+    run = subprocess.Popen(
+        [sys.executable, "-m", "datakit", "run", "r.toml", "--root", "root"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    process = psutil.Process(run.pid)
+    try:
+        assert wait_until(lambda: str(source) in [file.path for file in process.open_files()], 120)
+        run.send_signal(signal.SIGTERM)
+        _, errors = run.communicate(timeout=60)
+    finally:
+        run.kill()
+    assert run.returncode == 143, errors
+    assert errors.splitlines()[-1].startswith("terminated")
+    assert "Traceback" not in errors

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sysconfig
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import BinaryIO
 from unittest.mock import patch
 
 import fsspec
@@ -14,6 +16,7 @@ from xxhash import xxh3_128_hexdigest as xxh3
 from datakit.download import listing
 from datakit.download.listing import SourceFile, list_source, listing_digest, pinned, source_base
 from datakit.errors import ChangedInputError, NoInputError, UnreadableError
+from datakit.storage.urls import FileInfo
 
 
 @pytest.mark.parametrize(
@@ -73,6 +76,23 @@ def test_named_pipe_is_skipped_and_named(tree: Path) -> None:
             list_source(url, [], [])
 
 
+def test_named_pipe_that_replaces_a_listed_file_is_refused(tree: Path) -> None:
+    """Opening it does not wait for a writer."""
+    regular = listing.globs.regular
+
+    def replaced(files: Sequence[FileInfo]) -> tuple[list[FileInfo], str]:
+        found = regular(files)
+        (tree / "a.jsonl").unlink()
+        os.mkfifo(tree / "a.jsonl")
+        return found
+
+    with (
+        patch.object(listing.globs, "regular", replaced),
+        pytest.raises(UnreadableError, match=r"a\.jsonl is a named pipe, not a file; copy the data to a file"),
+    ):
+        list_source(str(tree), ["*.jsonl"], [])
+
+
 def test_excluded_dangling_link_stops_nothing(tree: Path) -> None:
     (tree / "dangling.jsonl").symlink_to(tree / "nowhere")
     assert "a.jsonl" in [file.path for file in list_source(str(tree), [], ["dangling.*"])]
@@ -120,15 +140,16 @@ def test_hub_url_is_pinned_to_revision() -> None:
 
 
 def test_file_changed_while_hashed_is_refused(tree: Path) -> None:
-    hash_file = listing.atomic.hash_file
+    hash_open = listing.atomic.hash_open
 
-    def appended(path: Path) -> tuple[str, int]:
-        found = hash_file(path)
+    def appended(file: BinaryIO, check: Callable[[], None]) -> tuple[str, int]:
+        found = hash_open(file, check)
+        path = Path(os.readlink(f"/proc/self/fd/{file.fileno()}"))
         if path.name == "a.jsonl":
             path.write_text("a.jsonl and more")
         return found
 
-    with patch.object(listing.atomic, "hash_file", appended):
+    with patch.object(listing.atomic, "hash_open", appended):
         with pytest.raises(ChangedInputError, match=r"a\.jsonl changed while it was being listed; run again"):
             list_source(str(tree), [], [])
         assert list_source(str(tree), [], ["a.jsonl"])

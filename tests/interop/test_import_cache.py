@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -59,6 +60,29 @@ def test_name_that_is_no_folder_name_is_refused(tmp_path: Path, tokenizer: str) 
             source="../web",
             copy=True,
         )
+
+
+def test_names_of_files_are_durable_before_the_manifest_is(
+    tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[str] = set()
+    sync, link = os.fsync, os.link
+
+    def record_sync(descriptor: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+        sync(descriptor)
+
+    def check_link(source: str, target: str) -> None:
+        if str(target).endswith("manifest.json"):
+            assert {str(new), *(str(path) for path in new.rglob("*") if path.is_dir())} <= synced
+            synced.clear()
+        link(source, target)
+
+    original, new = consolidated(tmp_path / "old", documents(3, 50)), tmp_path / "new"
+    monkeypatch.setattr(os, "fsync", record_sync)
+    monkeypatch.setattr(os, "link", check_link)
+    imported(original, new, tokenizer, copy=True)
+    assert synced == {str(new), str(tmp_path)}
 
 
 def test_copied_shards_end_at_documents(tmp_path: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:

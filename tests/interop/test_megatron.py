@@ -95,7 +95,7 @@ def test_broken_datasets_are_refused(tmp_path: Path, tokenizer: str) -> None:
         read_megatron(str(old))
     for broken, error, message in (
         (b"NOT AN INDEX" + index[12:], UsageError, "is not the index of a Megatron dataset"),
-        (index[:-1], CorruptError, r"bytes, but 2 sequences and 2 documents need"),
+        (index[:-1], CorruptError, r"bytes, but an index of 2 sequences and 2 documents has"),
         (index[:17] + bytes([6]) + index[18:], UsageError, "version 1 and token type 6"),
         (index[:-8] + struct.pack("<q", 1), CorruptError, "do not cover its 2 sequences"),
     ):

@@ -16,7 +16,7 @@ from tests.support.normalize.sources import normalize
 
 def test_unknown_extension_needs_a_format(tmp_path: Path) -> None:
     (tmp_path / "in.qqq").write_text("some text")
-    with pytest.raises(UnreadableError, match=r"in\.qqq has an unknown format .*set the source's format"):
+    with pytest.raises(UnreadableError, match=r"in\.qqq has an unknown format .*set the source's `format`"):
         normalize(tmp_path / "one", tmp_path / "in.qqq")
     assert [row["text"] for row in normalize(tmp_path / "two", tmp_path / "in.qqq", format="text").rows()] == [
         "some text"

@@ -160,3 +160,25 @@ def test_names_as_long_as_the_disk_allows_are_written(tmp_path: Path) -> None:
     with patch.object(atomic, "process_space", lambda: "h" * atomic.SHOWN_BYTES + ".01234567.4026531836"):
         assert atomic.commit_bytes(b"content", str(tmp_path / name)).created
     assert names(str(tmp_path)) == [name]
+
+
+def test_replaced_file_is_durable_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, a power cut could leave an empty `latest.json`."""
+    done: list[str] = []
+    sync, replace = os.fsync, os.replace
+
+    def record_sync(descriptor: int) -> None:
+        done.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        sync(descriptor)
+
+    def record_replace(source: Path, target: str) -> None:
+        done.append(f"{source} -> {target}")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", record_sync)
+    monkeypatch.setattr(os, "replace", record_replace)
+    target = tmp_path / "folder" / "latest.json"
+    atomic.replace_bytes(b"new", str(target))
+    source = done[0]
+    assert done == [source, f"{source} -> {target}", str(target.parent)]
+    assert target.read_bytes() == b"new"

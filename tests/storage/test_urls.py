@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from datakit.errors import NotFoundError, RootError
+from datakit.errors import NotFoundError, RootError, UnreadableError
 from datakit.storage import atomic, removal, urls
 from datakit.storage.parquet import open_shard
 from tests.support.s3 import s3_root
@@ -60,3 +61,10 @@ def test_missing_file_is_named(root: str) -> None:
 def test_unknown_protocol_is_named() -> None:
     with pytest.raises(RootError, match=r"unknown protocol nope://; use a path, file://, s3:// or gs://"):
         urls.read_bytes("nope://bucket/file")
+
+
+@pytest.mark.parametrize("read", [urls.open_read, urls.read_bytes, atomic.hash_url])
+def test_named_pipe_is_refused_without_waiting_for_a_writer(tmp_path: Path, read: Callable[[str], object]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UnreadableError, match="pipe is a named pipe, not a file"):
+        read(str(tmp_path / "pipe"))

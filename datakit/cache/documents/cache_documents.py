@@ -64,7 +64,9 @@ class CacheDocuments(ABC):
         return self.documents()
 
     def document(self, row: SupportsIndex | str) -> Document:
-        """Return the document in this row, or with this id. Raises IndexError, or UnknownDocumentError (a KeyError)."""
+        """Return the document in this row, or with this id. Raises IndexError for a row out of range, and
+        UnknownDocumentError (a KeyError) for an id that is not in the cache.
+        """
         if isinstance(row, str):
             found = self.find(row)
             if found is None:
@@ -79,16 +81,16 @@ class CacheDocuments(ABC):
         return Document(self._documents.id_of(index, local), tokens)
 
     def documents(self, start: int = 0, stop: int | None = None) -> Iterator[Document]:
-        """Yield the documents in rows [start, stop), by default all, in order. Reads at most 1 Mi tokens, or one
-        longer document, at a time.
+        """Yield the documents in rows [start, stop) in order; by default, all documents. Reads at most 1 Mi tokens, or
+        one longer document, at a time.
         """
         for part in self._stretches(start, len(self) if stop is None else stop, masks=False):
             yield from part.documents()
 
     def to_arrow(self, start: int = 0, stop: int | None = None) -> pyarrow.RecordBatchReader:
-        """Return a reader of Arrow record batches that hold the documents in rows [start, stop), about 1 Mi tokens
-        each. The columns are id, source, tokens and, if the cache has loss masks, loss_mask. A batch is made when it is
-        read. Needs pyarrow.
+        """Return a reader of Arrow record batches of about 1 Mi tokens each, which hold the documents in rows [start,
+        stop). The columns are id, source, tokens and, if the cache has loss masks, loss_mask. Each batch is made only
+        when it is read. Needs pyarrow.
         """
         parts = self._stretches(start, len(self) if stop is None else stop, masks=self.has_loss_mask)
         return record_batches(parts, self.contract.dtype, self.has_loss_mask)
@@ -111,7 +113,7 @@ class CacheDocuments(ABC):
                 yield Stretch(partition.source, chosen, self.read(*span), bounds - bounds[0], mask)
 
     def find(self, identity: str) -> int | None:
-        """Return the row of the document with this id (32 hex digits), or None. Reads about one row group."""
+        """Return the row of the document with this id (32 hex digits), or None if absent. Reads about one row group."""
         return self._documents.find(identity)
 
     def row_at(self, position: int) -> int:

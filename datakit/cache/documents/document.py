@@ -43,8 +43,8 @@ class Stretch:
 
 
 def record_batches(stretches: Iterable[Stretch], dtype: np.dtype, masked: bool) -> pa.RecordBatchReader:
-    """Return a reader of one record batch per stretch, with the columns id, source, tokens and, if `masked`, loss_mask.
-    A batch is made when it is read.
+    """Return a reader that yields one record batch per stretch, with the columns id, source, tokens and, if `masked`,
+    loss_mask. Each batch is made only when it is read.
     """
     import pyarrow as pa
 

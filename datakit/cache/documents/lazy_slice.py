@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class LazySlice(Sequence[T]):
-    """The elements at the indices `numbers`. `get(index)` reads one element; `read(start, stop)` yields several."""
+    """The elements at the indices `numbers`. `get(index)` reads one; `read(start, stop)` yields a range of them."""
 
     def __init__(
         self, name: str, numbers: range, get: Callable[[int], T], read: Callable[[int, int], Iterator[T]]

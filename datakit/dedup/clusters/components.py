@@ -64,5 +64,5 @@ def bucket_edges(keys: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def warm() -> None:
-    """Load the kernels from numba's cache, or compile them, so that no task has to."""
+    """Load the kernels from numba's cache, or compile them, so that no task has to do so."""
     spanning_forest(np.zeros(1, np.uint64), np.ones(1, np.uint64))

@@ -84,7 +84,7 @@ def is_saturated(minima: np.ndarray) -> bool:
 
 @kernel
 def _band_keys(minima: np.ndarray, rows: int, keys: np.ndarray) -> None:
-    """Hash the number and minima of each band to its key. The inner loop is over bands, whose keys are independent."""
+    """Hash each band's number and minima to its key. The inner loop is over bands, whose keys are independent."""
     for band in range(len(keys)):
         keys[band] = mix(np.uint64(band) + _ONE)
     for row in range(rows):

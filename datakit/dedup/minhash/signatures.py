@@ -3,7 +3,7 @@
 No Python object is created per document. A document's signature consists of the smallest value of its shingles under
 each of `bands x rows` permutations. A permutation maps `value`, the upper 32 bits of a shingle, to
 `value * multiplier + addend` modulo 2**32, with an odd multiplier. On hashed values, these permutations are as good as
-ideal ones: over 1,500 seeds and sets of 20 to 20,000 shingles, the measured bias and variance of the Jaccard estimate
+ideal ones: with 1,500 seeds and sets of 20 to 20,000 shingles, the measured bias and variance of the Jaccard estimate
 agree with those of the binomial distribution. Two documents are candidates if all `rows` minima of at least one band
 agree; at Jaccard similarity J, the probability of this is 1 - (1 - J**rows)**bands.
 
@@ -26,7 +26,7 @@ REASONS = (None, "too_short", "saturated", "quarantined")  # why a document is s
 
 
 def permutations(seed: int, count: int) -> Permutations:
-    """Return permutations with odd multipliers, made from the upper halves of the outputs of splitmix64 for `seed`.
+    """Return permutations with odd multipliers, made from the upper halves of splitmix64's outputs for `seed`.
 
     >>> [int(part[0]) for part in permutations(42, 1)]
     [3184996903, 686809907]
@@ -49,6 +49,6 @@ def sign(
 
 
 def warm() -> None:
-    """Load the kernels from numba's cache, or compile them, so that no task has to."""
+    """Load the kernels from numba's cache, or compile them, so that no task has to do so."""
     texts = pa.array(["eins zwei drei vier fünf sechs 七 八"], pa.large_string())
     sign(texts, bands=2, rows=2, ngram=5, seed=42, min_shingles=5)

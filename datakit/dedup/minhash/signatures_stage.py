@@ -1,6 +1,7 @@
 """Stage `signatures`: defines the parameters of signatures and their limits, and writes each partition's band keys to a
-Parquet file. A source's signatures depend only on that source and on `SignatureConfig`, so adding a source recomputes
-none of the others. After a change of dedup's threshold, only clustered documents have to be read again. Columns:
+Parquet file. A source's signatures depend only on that source and on `SignatureConfig`, so no signatures of other
+sources are recomputed when a source is added. After a change of dedup's threshold, only clustered documents have to be
+read again. Columns:
 
     id        string             the document's id; rows are in the order of the normalized file
     shingles  uint32             number of shingles (windows of `ngram` words), including repeats
@@ -57,7 +58,7 @@ LIMITS = {"bands": (1, 100), "rows": (1, 100), "ngram": (1, 64), "seed": (0, 2**
 
 @dataclass(frozen=True)
 class SignatureConfig:
-    """The parameters of signatures. Signatures are comparable if only `max_quarantined` and `quarantine` differ."""
+    """Parameters of signatures. For signatures to be comparable, only `max_quarantined` and `quarantine` may differ."""
 
     bands: Annotated[int, key("The number of bands; two documents that agree in a band are candidates.", 20)] = 14
     rows: Annotated[int, key("The number of MinHash values in a band.", 5)] = 8
@@ -167,7 +168,7 @@ def sign_partition(arguments: dict[str, Any], shared: dict[str, Any], context: T
 def _guarded(
     texts: pa.ChunkedArray, first: int, name: str, rules: dict[str, Any], context: TaskContext
 ) -> tuple[pa.ChunkedArray, list[QuarantinedRecord]]:
-    """Return the texts of the row group starting at row `first` ("" if quarantined), and its quarantined records."""
+    """Return the texts of the row group starting at row `first` ("" if quarantined), and the quarantined records."""
     from datakit.dedup.minhash.signatures import sign
 
     positions = range(first, first + len(texts))

@@ -87,7 +87,7 @@ def _clustered(
 
 
 def _selected(url: str, columns: list[str], wanted: np.ndarray) -> Iterator[tuple[slice, pa.Table]]:
-    """Yield, for each row group that holds rows in `wanted` (ascending), a slice of `wanted` and the rows in it."""
+    """Yield, for each row group that holds rows in `wanted` (ascending), their slice of `wanted` and their table."""
     if not len(wanted):
         return
     with open_shard(url) as shard:

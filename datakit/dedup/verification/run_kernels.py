@@ -33,7 +33,8 @@ def verify(documents: Documents, rules: Rules, scratch: Path) -> tuple[np.ndarra
     """Return the representatives, int64 [N], the Jaccard similarities, float64 [N], and the counters named in COUNTED.
 
     The representative of a removed document is the position of the retained document that it duplicates; the
-    representative of a retained document is NONE. The similarity is that of a document and its representative, or 0.
+    representative of a retained document is NONE. The similarity is that of a document and its representative, or 0 if
+    the document is retained.
     """
     total, bands = documents.keys.shape
     largest = int(np.diff(documents.starts).max(initial=0))
@@ -56,7 +57,7 @@ def verify(documents: Documents, rules: Rules, scratch: Path) -> tuple[np.ndarra
 
 
 def warm() -> None:
-    """Load the kernels from numba's cache, or compile them, so that no task has to."""
+    """Load the kernels from numba's cache, or compile them, so that no task has to do so."""
     # read-only arrays, like those from Arrow
     values, offsets = np.frombuffer(bytes(16), np.uint64), np.frombuffer(bytes(24), np.int64)
     copy_lists(values, offsets, np.zeros(2, np.uint64), np.zeros(3, np.int64), np.zeros(2, np.int64))

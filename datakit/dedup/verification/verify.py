@@ -57,7 +57,7 @@ def judge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 
 
 def _known(tables: list[pa.Table]) -> dict[str, np.ndarray]:
-    """Return all columns except the two that hold lists."""
+    """Return, by name, the columns of all tables as arrays, except the two columns that hold lists."""
     names = [name for name in tables[0].column_names if name not in ("keys", "shingles")]
     return {name: np.concatenate([table[name].to_numpy() for table in tables]) for name in names}
 

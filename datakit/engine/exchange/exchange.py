@@ -8,12 +8,12 @@ in which they were written. Run boundaries depend only on the rows, not on their
 task with smaller batches writes the same bytes. A run is committed as soon as the input from which its rows come is
 known to be sound (see `InputState`). Until then, it is a temporary file: beside its final location if the step is on a
 disk, or in the temporary directory if the step is in an object store. If a writer's runs in the temporary directory
-exceed STAGED_BYTES, the parts of the input begun so far are verified at once.
+exceed STAGED_BYTES, the parts of the input begun so far are verified immediately.
 
 Memory: besides the table being written, a writer holds about `budget_bytes` (measured: 1.1 times that, regardless of
-skew). One half of this holds the waiting rows, plus 10 bytes per row for its bucket number and position. The other half
-holds a contiguous copy of these rows, from which 4 MiB at a time are gathered in bucket order and written. A reducer
-holds only memory-mapped files.
+skew). One half of this memory holds the waiting rows, plus 10 bytes per row for its bucket number and position. The
+other half holds a contiguous copy of these rows, from which 4 MiB at a time are gathered in bucket order and written.
+A reducer holds only memory-mapped files.
 Cost: each run takes one stable sort of the bucket numbers (a radix sort in numpy if they fit in 16 bits), two copies of
 the rows, and two files. With a warm page cache, the throughput is 500 MB (for narrow rows) to 900 MB per CPU-second.
 """
@@ -46,12 +46,12 @@ STAGED_BYTES = 1 << 30  # limit on a writer's uncommitted runs in the temporary 
 HEAVY_SHARE = 1 / 8  # a bucket with a larger share of a run has far more rows than the other buckets
 WINDOW_BYTES = 4 << 20  # bytes of rows gathered at a time; a larger bucket is written as several record batches
 
-Fetched = tuple[RunIndex, pa.Buffer | None, str]  # index, the buckets' bytes (None if there are none), URL of the run
+Fetched = tuple[RunIndex, pa.Buffer | None, str]  # index, bytes of the buckets (None if they are empty), URL of the run
 
 
 @dataclass(frozen=True)
 class _StagedRun:
-    """A run that has been written but not committed. needs: the number of input parts that must be sound first."""
+    """An uncommitted run. needs: the number of input parts that must be known to be sound before it is committed."""
 
     path: str
     local: Path
@@ -63,7 +63,7 @@ class _StagedRun:
 class ExchangeWriter:
     """Writes runs to `exchange/<phase>/<key>-<number>.arrow` below the step's directory. `outputs` lists all files
     written, for TaskResult.outputs; `runs` lists the runs' relative paths, for TaskResult.details["runs"]; `heavy` maps
-    each bucket that holds more than HEAVY_SHARE of a run to the number of its bytes in such runs.
+    each bucket that holds more than HEAVY_SHARE of a run to its size, in bytes, in all such runs together.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ from datakit.storage import atomic, urls
 
 MOST_READS = 10**6  # chosen because an object store serves this many reads within minutes
 WINDOW_BYTES = 64 << 20
-INDEX_BYTES = 64 << 20  # limit for the offsets of the runs to merge, and again for those of the merged run
+INDEX_BYTES = 64 << 20  # limit on the offsets of the runs to merge, and likewise on those of the merged run
 MEMORY_BYTES = 512 << 20  # two copies of the window, the offsets with copies for writing, and a margin
 
 
@@ -71,7 +71,7 @@ def merge_runs(arguments: dict[str, Any], shared: dict[str, Any], context: TaskC
 
 
 class _Total:
-    """The sum of the indexes of the first runs in a list: of as many runs as one merged run may combine.
+    """The sum of the indexes of the runs at the start of a list, as many as one merged run may combine.
 
     schemas: the schemas of the merged run's segments; each change of schema starts a segment. sizes: for each schema,
     the number of bytes in each bucket, int64 [buckets]. indexes: the indexes of these runs, or None if they take more

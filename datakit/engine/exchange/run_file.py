@@ -6,8 +6,8 @@
 A run consists of rows ordered by bucket, and an index of byte offsets. A segment is a sequence of rows that share one
 schema. A run from a map task has one segment. A merged run starts a new segment wherever the schema changes from one
 input run to the next, and each of its buckets holds the messages of the input runs in order. A file with several
-segments is not a valid Arrow stream, because it contains only the first schema; the index has them all. Record batches
-can be copied without decoding because an encapsulated Arrow message states its own length.
+segments is not a valid Arrow stream, because the file contains only the first schema; the index has all of them.
+Record batches can be copied without decoding because an encapsulated Arrow message states its own length.
 
 A reducer that reads buckets [a, b) makes two requests per run: one for the first 64 KiB of the index, which hold about
 8,000 offsets, and one for a range of data. A longer index or a range over 32 MiB takes more requests. Local files are
@@ -133,7 +133,7 @@ def _map_file(path: str, start: int, stop: int) -> pa.Buffer:
 
 
 def decode_segments(index: RunIndex, data: pa.Buffer, url: str) -> Iterator[pa.Table]:
-    """Yield a table per non-empty segment, with rows in bucket order. `data`: the bytes that `index.offsets` spans."""
+    """Yield a table per non-empty segment, with rows in bucket order. `data` holds the requested buckets' bytes."""
     offsets = index.offsets - index.offsets[0]
     for segment in range(index.segments):
         schema = pa.ipc.read_schema(pa.BufferReader(index.schemas[segment]))

@@ -55,7 +55,8 @@ class StepStatus:
     """One step. `state` is done, partial or unfinished; tasks are in the order in which the phases listed them.
     cpu_seconds and seconds are sums over all attempts in the ledger; peak_memory is the maximum over all attempts, and
     budget is that of the attempt with this maximum. elapsed: how long drivers have worked on the step, in seconds;
-    ended: the time of the last line in the ledger. failure: the reason why the step is partial, if no task failed.
+    ended: the time of the last line in the ledger, in seconds since 1970 (None if there is no line). failure: the
+    reason why the step is partial, if no task failed.
     """
 
     directory: str
@@ -141,7 +142,7 @@ def _state(directory: str) -> str:
 
 
 def _failure(directory: str) -> str:
-    """Return the reason, such as too many skipped records, why the step is partial although no task failed."""
+    """Return the reason why the step is partial (such as too many skipped records); "" if tasks failed."""
     try:
         partial = msgspec.json.decode(urls.read_bytes(urls.join(directory, PARTIAL_NAME)))
     except NotFoundError:  # another driver has just continued the step
@@ -153,8 +154,8 @@ def _failure(directory: str) -> str:
 def step_directories(directory: str) -> list[str]:
     """List the step directories at or below `directory`: those with a manifest, a ledger or a list of failures.
 
-    Files inside a step (copies of a source's files, for example) may have the same names as a step's own files, but no
-    step is inside another.
+    Files inside a step (copies of a source's files, for example) may have the same names as a step's own files. They
+    are ignored, since no step is inside another.
     """
     found: set[str] = set()
     for info in urls.listing(directory):

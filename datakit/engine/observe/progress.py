@@ -38,7 +38,7 @@ COLUMNS = (
     "time",
 )
 WORDS = ("step", "state")  # aligned left; the other columns are aligned right
-DISPENSABLE = ("records/s", "running", "peak / budget", "MB/s", "left", "skipped")  # the first ones are left out first
+DISPENSABLE = ("records/s", "running", "peak / budget", "MB/s", "left", "skipped")  # left out in this order if needed
 GAP = "  "
 MIN_NAME = 12  # number of characters of a step's name that are always shown
 MARGIN = 3  # lines of a terminal that the table leaves free
@@ -147,7 +147,7 @@ class LineView(StepViews):
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
         super().attempt_ended(outcome, verdict)
         if verdict is not Verdict.DONE:
-            # The message is not printed: `datakit status` shows it, and so does the error at the end of the run.
+            # The outcome's message is not printed: `datakit status` and the error at the end of the run show it.
             self._say(f"{self._current.name}: task {outcome.key}, attempt {outcome.number}: {outcome.cause}, {verdict}")
 
     def kernels_compiling(self, compiling: bool) -> None:

@@ -1,6 +1,6 @@
 """Derives the displayed state of each step of a run (tasks, rates, time left, memory) from the events in `observer.py`.
 
-The rate in MB/s and the remaining time are based on bytes of input, and do not include the compilation of kernels.
+The rate in MB/s and the remaining time are based on bytes of input, and exclude the time spent compiling kernels.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class StepViews(Observer):
 
     def kernels_compiling(self, compiling: bool) -> None:
         view = self._current
-        view.compiling, view.phase_started = compiling, time.monotonic()  # rates do not include the compilation
+        view.compiling, view.phase_started = compiling, time.monotonic()  # rates exclude the time spent compiling
 
     def tick(self) -> None:
         """Estimate the number of running tasks: one per slot, but no more than there are unfinished tasks."""

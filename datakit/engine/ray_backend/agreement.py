@@ -24,7 +24,7 @@ from datakit.errors import InputError, NotFoundError, RootError, StorageError, U
 from datakit.storage import atomic, removal, stale_files, urls
 
 FOLDER = ".probe"
-COMPILING = "-compiling"  # suffix of the file that a node writes beside the nonce when it compiles kernels
+COMPILING = "-compiling"  # suffix of the file that a node writes beside the nonce when it starts to compile kernels
 AUTHENTICATION = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _TOKEN = secrets.token_hex(32)  # one token for the whole process, because Ray keeps the first token it sees
 CONNECT_SECONDS = 5.0  # limit for opening a TCP connection; a reachable host takes milliseconds
@@ -73,13 +73,13 @@ def nonce_below(root: str) -> Iterator[Expected]:
 
 
 def announce_compilation(expected: Expected) -> None:
-    """Tell the driver that this node compiles kernels. If the root cannot be written, the tasks will report that."""
+    """Tell the driver that this node is compiling kernels. If the root is not writable, the tasks will report that."""
     with suppress(StorageError, InputError):
         atomic.replace_bytes(b"", expected.nonce_url + COMPILING)
 
 
 def take_announcement(expected: Expected) -> bool:
-    """Return True if, since the last call, a node has announced that it compiles kernels."""
+    """Return True if, since the last call, a node has announced that it is compiling kernels."""
     url, found = expected.nonce_url + COMPILING, False
     with suppress(StorageError, InputError):
         found = urls.exists(url)
@@ -106,7 +106,7 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def assert_reachable(address: str) -> None:
-    """Raise UsageError if nothing listens at `address`; Ray would take 163 s to notice and then end the process."""
+    """Raise UsageError if nothing is listening at `address`; only after 163 s would Ray notice and end the process."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise UsageError(f"{address!r} is not the address of a Ray cluster; use local, auto or host:port")
@@ -118,8 +118,8 @@ def assert_reachable(address: str) -> None:
 
 def auto_address() -> str:
     """Return the address for "auto": the value of RAY_ADDRESS, or else the address that the last `ray start` left on
-    this machine. Either may be the address of a dead cluster, so the address is checked. Raises UsageError, to which
-    callers add AUTO_REMEDY.
+    this machine. Either may be the address of a dead cluster, so the address is checked. Raises UsageError without a
+    remedy; callers add AUTO_REMEDY.
     """
     address, origin = os.environ.get(ADDRESS_VARIABLE, ""), ADDRESS_VARIABLE
     if not address:
@@ -137,8 +137,8 @@ def auto_address() -> str:
 @contextmanager
 def private_token() -> Iterator[None]:
     """During the `with` block, keep an authentication token for this process's private cluster in the environment. Ray
-    enables token authentication for such a cluster by itself. Without this token, Ray would store a token in the home
-    directory, which would change the behavior of clusters started later. A token set by the user is kept.
+    automatically enables token authentication for such a cluster. Without this token, Ray would store a token in the
+    home directory, which would change the behavior of clusters started later. A token set by the user is kept.
     """
     before = {name: os.environ.get(name) for name in AUTHENTICATION}
     if not any(before.values()):

@@ -51,7 +51,7 @@ class Head:
     """The head node of the joined cluster, and this process's own node, through which all requests go."""
 
     def __init__(self) -> None:
-        """Ask Ray for the head's address and the id of this process's own node."""
+        """Ask Ray for the head node's address and the id of this process's own node."""
         self.address = ray.get_runtime_context().gcs_address
         self._own = ray.get_runtime_context().get_node_id()
         self._silent_since: float | None = None
@@ -59,7 +59,7 @@ class Head:
         self._timeout = max(ray_timeout / 3, ray_timeout - SHUTDOWN_SECONDS)
 
     def answers(self) -> bool:
-        """Return True if the head node listens. Raises StepFailedError if it has been silent for too long."""
+        """Return True if the head node is listening. Raises StepFailedError if it has been silent for too long."""
         host, _, port = self.address.rpartition(":")
         try:
             socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
@@ -69,7 +69,7 @@ class Head:
         return True
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Return all nodes known to the head. Raises StepFailedError if our node is dead (Ray would wait forever)."""
+        """Return all nodes known to the head node. Raises StepFailedError if ours is dead (Ray would wait forever)."""
         with connection_errors():
             nodes = ray.nodes()
         own = next((node for node in nodes if node["NodeID"] == self._own and not node["Alive"]), None)

@@ -7,8 +7,8 @@ and the driver imports this package only if the run uses a cluster.
 
 Submitted attempts go to Ray immediately or, if the number of CPUs is capped, as soon as the cap permits. The driver
 submits at most three attempts per slot at a time, so its memory does not grow with the number of tasks. Up to two
-thirds of these attempts wait in Ray, where an autoscaler sees them as demand. This demand is enough to triple the
-cluster in each round; by default, an autoscaler at most doubles it.
+thirds of these attempts wait in Ray, where an autoscaler sees them as demand. This demand would let the autoscaler
+triple the cluster at each step; by default, it at most doubles the cluster.
 Cost: 2 s to start a private cluster, 0.5 ms per task, and 1.1 GB of memory for Ray's processes.
 """
 
@@ -57,7 +57,7 @@ class RayExecutor(Executor):
     def __init__(self, address: str, root: str, workers: int | None = None) -> None:
         """Join the cluster at `address` ("auto", "host:port"), or start a private one on this machine ("local").
         `workers` caps the CPUs in use. Raises RootError if a node does not share `root`, InputError if its versions
-        differ, and UsageError if the cluster cannot be joined.
+        differ from the driver's, and UsageError if the cluster cannot be joined.
         """
         self._waiting = deque[Attempt]()
         self._workers = None if address == LOCAL else workers  # a private cluster has no other CPUs
@@ -84,7 +84,7 @@ class RayExecutor(Executor):
 
     @property
     def compiling(self) -> bool:
-        """True from a node's announcement that it compiles kernels until the next attempt ends."""
+        """True from a node's announcement that it is compiling kernels until the next attempt ends."""
         return self._compiling
 
     def submit(self, attempt: Attempt) -> None:
@@ -106,8 +106,8 @@ class RayExecutor(Executor):
         return ended
 
     def _asked_whether_compiling(self) -> bool:
-        """Return True if a node has announced that it compiles kernels. Look for announcements at most once every
-        REFRESH_SECONDS, because each look may be a request to a store.
+        """Return True if a node has announced that it is compiling kernels. Look for announcements at most once
+        every REFRESH_SECONDS, because each look may be a request to a store.
         """
         if time.monotonic() - self._asked < REFRESH_SECONDS:
             return False

@@ -27,7 +27,7 @@ PUBLISH_SECONDS = 1.0  # Ray itself exports gauges every 10 seconds
 
 @dataclass
 class _PhaseProgress:
-    """The progress of the running phase. `input_bytes` is keyed by the task's key."""
+    """The progress of the running phase. `input_bytes` maps each task's key to the size of the task's input."""
 
     left: int = 0
     slots: int = 0
@@ -80,7 +80,7 @@ class RayMetrics(Observer):
             self._publish()
 
     def _publish(self) -> None:
-        """Publish the gauges. Running tasks are estimated: all unfinished tasks, but at most one per slot."""
+        """Publish the gauges. The running tasks are estimated to be all unfinished tasks, but at most one per slot."""
         running = min(self._phase.left, self._phase.slots)
         self._set("slots", self._phase.slots)
         self._set("tasks_running", running)

@@ -64,7 +64,7 @@ def _ask(nodes: Sequence[Node], expected: Expected) -> dict[str, str]:
 
 
 def _send_probes(nodes: Sequence[Node], expected: Expected) -> dict[ray.ObjectRef, str]:
-    """Start a probe on each node and wait until all probes have ended; return the node of each probe."""
+    """Start a probe on each node and wait until all probes have ended; return each probe and its node's description."""
     data = encode(expected)
     remote = ray.remote(num_cpus=0, max_retries=0, runtime_env=forwarded_environment())(_probe_function())
     probes = {
@@ -84,7 +84,7 @@ def _send_probes(nodes: Sequence[Node], expected: Expected) -> dict[ray.ObjectRe
 
 
 def _probe_function() -> Callable[[bytes], bytes | str]:
-    """Return a function that Ray ships by value, so that it also runs where datakit is not installed."""
+    """Return the function that examines a node. Ray ships it by value, so it also runs where datakit is missing."""
 
     def examine_node(data: bytes) -> bytes | str:
         try:

@@ -1,4 +1,4 @@
-"""Orders a phase's attempts: immediate retries, new tasks (largest first), delayed retries, exclusive ones.
+"""Orders a phase's attempts: immediate retries, new tasks (largest first), delayed retries, then exclusive ones.
 
 Retries that need no wait go first, so that a mistake that affects every task shows up early. Then come new tasks,
 largest input first, and then the retries that had to wait. Exclusive attempts come last, so that no other attempt has
@@ -40,7 +40,7 @@ class AttemptQueue:
         return len(self._new) + len(self._retries)
 
     def put_back(self, attempt: Attempt, ready: float = 0.0) -> None:
-        """Queue a retry that may start at once, or not before the time `ready` on the monotonic clock."""
+        """Queue a retry that may start at once or, if `ready` is given, from that time on the monotonic clock on."""
         self._number += 1
         heapq.heappush(self._retries, _Retry(attempt.exclusive, ready, self._number, attempt))
 

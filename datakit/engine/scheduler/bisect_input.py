@@ -17,7 +17,7 @@ NAMES = ("name", "path", "output")  # keys under which an entry that is a dict m
 
 @dataclass
 class InputBisection:
-    """The search in one task's list. The bad entry is in the range [first, stop)."""
+    """The search for the bad entry in a task's input list; the entry is in the range [first, stop)."""
 
     task: Task
     first: int
@@ -45,7 +45,7 @@ class InputBisection:
 
     @property
     def found(self) -> str | None:
-        """The name of the bad entry, or None while there is more than one suspect."""
+        """The name of the bad entry, or None while more than one entry is suspect."""
         if self.stop - self.first > 1:
             return None
         entry: Any = self.task.arguments[self.task.bisect_argument][self.first]

@@ -76,7 +76,6 @@ def finish_step(step: Step, output: Output, tally: Tally) -> Manifest:
     )
     atomic.sync_directories(sorted(folders))
     manifest = write_manifest(manifest, step.directory)
-    atomic.sync_directories([step.directory, urls.parent(step.directory)])
     removal.remove(urls.join(step.directory, PARTIAL_NAME))
     remove_exchange(step)
     return manifest
@@ -86,16 +85,14 @@ def _require_outputs(step: Step, written: bytearray) -> set[str]:
     """Raise an error unless all files that the tasks wrote exist with the recorded sizes; return their folders."""
     if not written:
         return set()
-    folders: set[str] = set()
+    paths = []
     sizes = {info.path: info.size for info in urls.listing(step.directory)}
     for line in io.BytesIO(written):
         path, size = msgspec.json.decode(line)
         if sizes.get(path) != size:
             _require_output(step, path, size)
-        while path:
-            path = path.rpartition("/")[0]
-            folders.add(urls.join(step.directory, path))
-    return folders
+        paths.append(path)
+    return atomic.folders_above(step.directory, paths)
 
 
 def _require_output(step: Step, path: str, size: int) -> None:

@@ -238,7 +238,7 @@ class PhaseRun:
         self._observer.attempt_ended(outcome, Verdict.DONE)
 
     def _refuse(self, task: TaskState, outcome: Outcome) -> None:
-        """Stop the phase, unless the refusal is about an input: then other tasks go on, to find all refused inputs."""
+        """Stop the phase, unless an input was refused: then the other tasks continue, to find all refused inputs."""
         self._observer.attempt_ended(outcome, Verdict.REFUSE)
         if not _about_inputs(outcome):
             raise _refusal_class(outcome)(outcome.message)
@@ -272,7 +272,7 @@ class PhaseRun:
         self._stop_if_all_alike(outcome)
 
     def _settle(self) -> bool:
-        """Retry or fail the parked tasks once all others are done; return True if the queue is then not empty. The
+        """Retry or fail the parked tasks once all others are done; return True if any of them is retried. The
         parked tasks are handled in the order of the records that killed them.
         """
         parked = [task for task in self._tasks.values() if task.state is State.PARKED]

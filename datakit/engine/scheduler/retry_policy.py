@@ -155,7 +155,7 @@ def next_attempt(attempt: Attempt, history: TaskHistory, memory_bytes: int) -> A
 
 
 def backoff_seconds(history: TaskHistory) -> float:
-    """Return the seconds to wait before the next attempt: 0 except after a lost worker, which may return later."""
+    """Return the number of seconds to wait before the next attempt: 0, unless the last attempt lost its worker."""
     if history.last is None or history.last.cause is not Cause.INFRASTRUCTURE:
         return 0.0
     return min(BACKOFF_CAP_SECONDS, BACKOFF_SECONDS * 2 ** min(10, history.causes[Cause.INFRASTRUCTURE] - 1))

@@ -108,7 +108,7 @@ def _run_tasks(request: Request, scratch: Path, heartbeat: Heartbeat) -> Iterato
 
 
 def assert_clean_boot(preloads: tuple[Preload, ...]) -> None:
-    """Raise TaskError if a preload is missing or a forbidden module is imported."""
+    """Raise TaskError if a preload is missing or a forbidden module has been imported."""
     missing = [preload.module for preload in preloads if preload.module not in sys.modules]
     if missing:
         raise TaskError(f"the fork server did not preload {', '.join(missing)}")
@@ -149,7 +149,7 @@ def _limit_threads(cpus: int) -> None:
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
-    """Return an exception as plain data: its type, its message without document text, and the cause."""
+    """Return an exception as plain data: its type, its message without document text, and the attempt's cause."""
     kind = type(error).__name__
     if any(_is_memory(link) for link in _chain(error)):
         return {"error": kind, "message": f"an allocation failed at {_place(error)}", "cause": "memory"}

@@ -11,9 +11,9 @@
     any other signal, or an exit without a reply          crash
     no status: the fork server is gone                    infrastructure
 
-An allocation counts as failed if the child printed a runtime's message about it, had a hard limit because it grew fast
-(`memory_watcher.py`), or was close to the limit that it had set at its start (`memory.py`). In the last two cases, the
-cause is "memory" even if the child reports "error".
+An allocation is assumed to have failed if the child printed a runtime's message about such a failure, had a hard limit
+because its memory use grew fast (`memory_watcher.py`), or was close to the limit that it had set at its start
+(`memory.py`). In the last two cases, the cause is "memory" even if the child reports "error".
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TAIL_BYTES = 64 << 10  # number of bytes read at the end of a child's output, wh
 
 @dataclass(frozen=True)
 class ExitStatus:
-    """A child's wait status, peak resident bytes, and CPU seconds."""
+    """A child's wait status, its peak resident memory in bytes, and its CPU time in seconds."""
 
     wait_status: int
     peak_resident: int
@@ -120,7 +120,7 @@ def _cause_of_death(attempt: Attempt, ended: ChildExit) -> tuple[Cause, str, str
 
 
 def _signal_name(number: int) -> str:
-    """Return a signal's name; of the real-time signals, only the first and the last have one."""
+    """Return a signal's name, or "signal N" if it has none (only two of the real-time signals have one)."""
     try:
         return signal.Signals(number).name
     except ValueError:

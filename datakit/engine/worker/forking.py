@@ -1,8 +1,8 @@
 """Forks a process for each request on a socket, reaps it, and writes to its status pipe how it ended: the loop that the
 fork server and its template process have in common.
 
-A request consists of 8 bytes and file descriptors, the first of which is the status pipe. The pid is written to this
-pipe and, when the process exits, its exit status and resource usage.
+A request consists of 8 bytes and file descriptors, the first of which is the status pipe. The new process's pid is
+written to this pipe, followed, when the process exits, by its exit status and resource usage.
 """
 
 from __future__ import annotations

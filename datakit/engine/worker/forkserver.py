@@ -5,8 +5,8 @@ itself a fork of the template process (`forkserver_template.py`), which is start
 is empty. A server that re-imported the parent's `__main__` (as the standard library's server does) would import the
 command line in every child and, inside a Ray worker, all of Ray. Apart from the preloads, the server runs no user code.
 It checks that the preloads have started no threads. (A fork copies only the calling thread, but it copies all locks,
-including those that other threads hold.) When the server's client dies, even by `kill -9`, the server sees the end of
-the control socket, kills its children and exits, so no orphans remain.
+including those that other threads hold.) When the server's client dies, even by `kill -9`, the server notices that
+the control socket is closed, kills its children and exits, so no orphans remain.
 
 The protocol uses a Unix socket pair. The client sends the boot message. If the server has to compile kernels, it
 reports that first; then it reports whether its preloads succeeded. Each subsequent request consists of a memory budget
@@ -34,7 +34,7 @@ from datakit.engine.worker.memory_watcher import MEMORY_USE, MemoryWatcher, kill
 from datakit.engine.worker.preloaded_values import preloaded
 from datakit.text import compilation
 
-COMPILING = {"compiling": True}  # sent before the report on the preloads, if numba compiles a kernel
+COMPILING = {"compiling": True}  # sent before the report on the preloads, if numba has to compile a kernel
 BUDGET = struct.Struct("<q")
 assert BUDGET.size == MESSAGE_BYTES
 EXIT_BYTES = EXIT.size + MEMORY_USE.size

@@ -27,7 +27,7 @@ SINGLE_THREADED = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
 ARENA_BYTES = "64MiB"  # reserved at a time by mimalloc (Arrow); its default, 1 GiB, could exceed the hard limit at once
 # The process is not started with `-m`, because `__main__` must not be a second copy of a module of this package.
 PROGRAM = "from datakit.engine.worker.forkserver_template import main; main()"
-CLOSE_SECONDS, KILL_SECONDS = 1.0, 10.0  # time to exit after the end of the control socket, and after SIGKILL
+CLOSE_SECONDS, KILL_SECONDS = 1.0, 10.0  # allowed for the exit once the control socket is closed, and after SIGKILL
 
 
 class BootError(Exception):
@@ -58,8 +58,8 @@ class Template:
         return self._process.poll() is None
 
     def fork(self, control: socket.socket, kernels: bool) -> tuple[int, int]:
-        """Fork a server that serves `control` and may need numba's kernels; return its pid and the read end of its
-        status pipe. Raises ConnectionError.
+        """Have a server forked that serves `control`; `kernels` is True if it needs numba. Return its pid and the read
+        end of its status pipe. Raises ConnectionError.
         """
         read, write = os.pipe()
         try:
@@ -133,7 +133,7 @@ class ForkServer:
         self._status.close()
 
     def _has_exited_within(self, seconds: float) -> bool:
-        """Return True if the template process reports the server's exit, or ends, within this time."""
+        """Return True if the template process reports the server's exit, or ends, within `seconds`."""
         if self._status.closed:
             return True
         poll = select.poll()
@@ -148,12 +148,14 @@ class ForkServer:
 
 
 class ForkServerPool:
-    """A process's fork servers, one per set of preloads; beyond `limit`, the least recently used idle one is closed."""
+    """A process's fork servers, one per set of preloads. If there are already `limit` servers, the least recently used
+    idle one is closed before another is started.
+    """
 
     def __init__(self, limit: int = 2) -> None:
         self.on_compiling: Callable[[], None] = lambda: None  # called when a server starts to compile kernels
         self._limit, self._lock = limit, threading.Lock()
-        self.compiling = False  # True while a server that is being started compiles kernels
+        self.compiling = False  # True while a server that is starting is compiling kernels
         remove_dead_scratch()
         self._servers: dict[tuple[Preload, ...], ForkServer] = {}
         self._uses: dict[tuple[Preload, ...], int] = {}
@@ -210,7 +212,7 @@ class ForkServerPool:
 
 
 def _environment() -> dict[str, str]:
-    """Return the server's environment, in which imports start no threads and the import path is this process's."""
+    """Return a fork server's environment, in which imports start no threads and the import path is this process's."""
     settings = {"MIMALLOC_ARENA_RESERVE": ARENA_BYTES, "TOKENIZERS_PARALLELISM": "true"}
     path = {"PYTHONPATH": os.pathsep.join(_import_path())}
     return os.environ | dict.fromkeys(SINGLE_THREADED, "1") | path | settings

@@ -3,15 +3,15 @@ a server for each set of preloads.
 
 These imports take 0.25 s of CPU time, and loading what numba needs for its first kernel takes another 0.4 to 0.7 s. A
 run of ten small steps on two CPUs starts four servers. If each of them imports everything itself, the run takes 4.4 s
-of CPU time, as against 2.9 s with the template process, from which a server without preloads starts in 10 ms.
+of CPU time, compared with 2.9 s with the template process, from which a server without preloads starts in 10 ms.
 
 The template process runs no user code and imports no preloads, so a bad preload harms only its own server. Numba is
 loaded when the first server needs it, because some runs need no kernels. The template process remains the servers'
 parent, because only a parent learns how a process ended. If the template process dies, the kernel kills its servers;
-the client sees the end of their status pipes and starts another template process. If the client dies, even by SIGKILL,
-servers see the end of their own control sockets, kill their children and exit. The template process sees the end of its
-own control socket and waits for the servers to exit, but for at most 5 seconds, since a preload may hang. No process
-holds a descriptor of another process's socket.
+the client notices that their status pipes are closed, and starts another template process. If the client dies, even by
+SIGKILL, the servers notice that their control sockets are closed, kill their children and exit. The template process
+notices that its own control socket is closed, and waits for the servers to exit, but for at most 5 seconds, since a
+preload may hang. No process holds a descriptor of another process's socket.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from datakit.text import compilation
 LIBRARIES = ("pyarrow", "pyarrow.compute", "pyarrow.parquet", "datakit.storage.parquet")  # imported by every stage
 KERNELS = struct.Struct("<q")  # 1 if the fork server needs numba
 assert KERNELS.size == MESSAGE_BYTES
-LONGEST_EXIT_SECONDS = 5  # for servers to end their children; after that, servers are killed, even during a preload
+LONGEST_EXIT_SECONDS = 5  # time for servers to end their children; then servers are killed, even during a preload
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Lets a child report its progress and the records it is processing to its parent, through shared memory.
+"""Lets a child report to its parent, through shared memory, its progress and the records that it is processing.
 
 The child writes to a few KiB of memory, which the parent can read even after the child's death. The parent learns how
 far the child has come, when it last reported (to tell a hang from hard work), and which records it was processing when
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from datakit.engine.task import RecordRange
 
-PROGRESS = struct.Struct("<QQQQ")  # last update (ns of the monotonic clock), records, bytes, task number
+PROGRESS = struct.Struct("<QQQQ")  # last update (ns of the monotonic clock), records, bytes, task index
 VALID_SLOT = PROGRESS.size  # offset of the byte that selects the slot
 HELD = struct.Struct("<qQQ")  # position, records, length of the file's name
 NAME_BYTES = 4096  # PATH_MAX on Linux; longer names are truncated
@@ -26,8 +26,8 @@ SIZE = SLOTS[1] + HELD.size + NAME_BYTES
 
 @dataclass(frozen=True)
 class HeartbeatState:
-    """A snapshot of a heartbeat. `updated` is in seconds on the monotonic clock, or 0 before the child starts; `task`
-    is the index of the current task in the attempt's batch.
+    """A snapshot of a heartbeat. `updated` is the time of the last report, in seconds on the monotonic clock, or 0 if
+    there is none yet; `task` is the index of the current task in the attempt's batch.
     """
 
     updated: float

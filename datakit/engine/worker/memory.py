@@ -49,7 +49,7 @@ def used_memory(pid: int | str) -> tuple[int, int]:
 
 
 def backstop_limit(reserved: int, budget: int) -> int:
-    """Return how many bytes a child may reserve, given that it had reserved `reserved` bytes at its start."""
+    """Return the backstop limit, in bytes, of a child that had reserved `reserved` bytes at its start."""
     return reserved + 2 * budget + BACKSTOP_MARGIN
 
 

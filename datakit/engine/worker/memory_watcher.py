@@ -1,9 +1,10 @@
-"""Measures children's memory in a process next to the fork server, kills those over budget, and sets their hard limits.
+"""Measures children's memory in a process beside the fork server, kills children over budget, and sets hard limits.
 
-"Out of memory" is therefore a fact, not a guess based on a signal number. A memory bomb fills 4 GiB per second, so what
-matters is how late a measurement may come. A thread in the driver would have to wait for the interpreter's lock, and
-the fork server for its own forks (1 ms each, but 20 to 40 ms if there are more runnable processes than CPUs). Either
-would let bombs exceed a small budget by half. The watcher has no other work that could delay a measurement.
+"Out of memory" is therefore a fact, not a guess based on a signal number. A memory bomb (a task that allocates without
+limit) fills 4 GiB per second, so what matters is how late a measurement may come. A thread in the driver would have to
+wait for the interpreter's lock, and the fork server for its own forks (1 ms each, but 20 to 40 ms if there are more
+runnable processes than CPUs). Either would let bombs exceed a small budget by half. The watcher has no other work that
+could delay a measurement.
 
 Yet on a busy machine, no process is certain to run in time. A child that grows fast enough to exceed its budget before
 the next measurement therefore gets a hard limit, which the kernel enforces: the child may reserve its remaining budget
@@ -119,7 +120,7 @@ class MemoryWatcher:
         os.close(read)
 
     def add(self, pid: int, budget: int) -> int:
-        """Start watching a child that has no work yet, and return the number of its entry."""
+        """Start watching a child that has no work yet, and return the index of its entry."""
         candidates = ((self._next + step) % ENTRIES for step in range(ENTRIES))
         entry = next((number for number in candidates if not self._table.child(number).pid), None)
         if entry is None:
@@ -155,7 +156,7 @@ class _Measurement:
 
 
 class _WatcherProcess:
-    """The loop of the watcher process. `announcements`: the pipe on which the fork server sends new entries."""
+    """The loop of the watcher process. `announcements`: the pipe through which it gets the indices of new entries."""
 
     def __init__(self, table: _Table, announcements: int) -> None:
         self._table, self._announcements = table, announcements

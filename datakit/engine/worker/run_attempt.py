@@ -1,8 +1,8 @@
 """Runs one attempt in one child: requests the child, kills it on a hang or a cancellation, and collects its result.
 
 A child whose heartbeat has not changed for the phase's `hang_seconds` is made to dump its stack and is then killed. A
-process next to the fork server watches the child's memory (`memory_watcher.py`), and `exit_causes.py` determines how
-the child ended. An attempt costs 3-12 ms in addition to its work.
+process beside the fork server watches the child's memory (`memory_watcher.py`), and `exit_causes.py` determines how the
+child ended. An attempt costs 3-12 ms in addition to its work.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _forked(server: ForkServer, budget: int) -> Iterator[_Child]:
 
 
 def _await_reply(running: _Child, request: _Request, cancelled: threading.Event | None) -> bytes | None:
-    """Wait for the child's reply or its exit. Return None if the child exited without a complete reply."""
+    """Wait for the child's reply or its exit; return the reply, or None if the child exited without a complete one."""
     poll = select.poll()
     poll.register(running.channel, select.POLLIN)
     poll.register(running.status, select.POLLIN)
@@ -153,7 +153,7 @@ def _await_reply(running: _Child, request: _Request, cancelled: threading.Event 
 
 
 def _kill_if_hung(running: _Child, request: _Request) -> None:
-    """Ask a silent child for its stack, and kill the child once the stack is written or 2 seconds have passed."""
+    """If the child has been silent for too long, make it dump its stack; kill it then, or after 2 seconds."""
     now, seconds = time.monotonic(), request.attempt.hang_seconds
     if seconds is None:
         return

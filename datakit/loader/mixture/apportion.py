@@ -1,6 +1,6 @@
 """Decides how many sequences each component gets in each mixture block, with totals within 1 of the exact shares.
 
-A component with weight w is owed exactly w * B sequences in a mixture block of B sequences, which is rarely a whole
+In a mixture block of B sequences, a component with weight w is owed exactly w * B sequences, which is rarely a whole
 number. Two simple rules fail. If each block is rounded independently, a component with a tiny weight is never served.
 The running totals w * B * b after b blocks, rounded by largest remainders, are not monotone: with many components, one
 of them may be allotted fewer sequences in total after more blocks, so that some block would need a negative count.
@@ -90,7 +90,7 @@ class BlockCounts:
         return served[place + 1] - served[place]
 
     def _make_served(self, run: int) -> np.ndarray:
-        """Return the totals before each of STRIDE blocks and after the last of them: [STRIDE + 1, components]."""
+        """Return the totals before each of the run's STRIDE blocks and after the last: [STRIDE + 1, components]."""
         while len(self._checkpoints) <= run:
             self._expand(len(self._checkpoints) - 1)
         return self._expand(run)

@@ -110,7 +110,8 @@ def pieces_of(documents: Documents, length: int, too_long: str) -> tuple[np.ndar
 
 
 def best_fit(lengths: np.ndarray, capacity: int, max_items: int = 0) -> np.ndarray:
-    """Assign items to sequences of `capacity` tokens, at most `max_items` in each (0: no limit). Return int64 [items].
+    """Assign items to sequences of `capacity` tokens, at most `max_items` in each (0: no limit). Return the index of
+    each item's sequence: int64 [items].
 
     The longest items are placed first, each in the fullest sequence that has room for it (the earliest of several).
 

@@ -1,9 +1,9 @@
 """Computes how many sequences of one length each block holds; refuses lengths that do not fit in a block, and stored
 counts for a different number of blocks.
 
-A plain component needs no table: every block but the last holds the same number of sequences. A packed component needs
-one count per block (4 bytes per million tokens). For both, only the index of each window's first sequence is needed to
-order an epoch.
+A plain component needs no table: every block except the last holds the same number of sequences. A packed component
+needs one count per block (4 bytes per million tokens). For both kinds, only the index of each window's first sequence
+is needed to order an epoch.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from datakit.loader.mixture.packing import Counters, Packing, count_blocks
 from datakit.loader.permutation import Order
 from datakit.loader.sources.token_source import BlockAxis, TokenSource
 
+BLOCKS_AT_ONCE = 1 << 18  # of which the counts are added up at a time, with about 100 bytes of memory each
 MAX_COUNTED_BLOCKS = 4096  # limit for counting at startup: 4 G tokens, about 3 s for documents of 1,000 tokens
 
 
@@ -36,7 +37,7 @@ class PlainCounts:
         return np.where(blocks == self.axis.count - 1, self._last, self._usual)
 
     def window_starts(self, order: Order, window_blocks: int) -> np.ndarray:
-        """Return each window's first sequence for this order of the blocks, then the total: int64 [windows + 1]."""
+        """Return each window's first sequence index for this block order, then the total: int64 [windows + 1]."""
         count = self.axis.count
         place = int(order.inverse(np.array([count - 1]))[0])
         blocks = np.minimum(np.arange(-(-count // window_blocks) + 1) * window_blocks, count)
@@ -55,8 +56,10 @@ class PackedCounts:
 
     def window_starts(self, order: Order, window_blocks: int) -> np.ndarray:
         count = len(self._counts)
-        shuffled = self._counts[order(np.arange(count))].astype(np.int64)
-        sums = np.add.reduceat(shuffled, np.arange(0, count, window_blocks))
+        sums = np.zeros(-(-count // window_blocks), np.int64)
+        for first in range(0, count, BLOCKS_AT_ONCE):
+            places = np.arange(first, min(first + BLOCKS_AT_ONCE, count))
+            np.add.at(sums, places // window_blocks, self._counts[order(places)])
         return np.concatenate([[0], np.cumsum(sums)])
 
 

@@ -1,8 +1,8 @@
 """Computes which sequences of which components are in batch n, for any n, and decides when and why the run ends.
 
 The constructor of SequenceOrder excludes held-out documents, assigns window sizes, and converts the starts of stages to
-slots. For each change of the sequence length, it determines how much of each component has been served by then.
-Finally, it finds the end of the run, if there is one. It reads no tokens.
+slots. For each change of the sequence length, it determines how much of each component has been served before the
+change. Finally, it finds the end of the run, if there is one. It reads no tokens.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from datakit.loader.mixture.validation_split import training_source
 from datakit.loader.mixture.window import StreamSettings, Window
 from datakit.loader.mixture.window_sizes import Claim, grant_windows
 from datakit.loader.sources.token_source import BlockAxis, TokenSource
+
+JOIN_BYTES = 150  # memory per sequence that is joined at a change of length (130 measured)
+SMALL_JOIN = 64 << 20  # always permitted
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,8 @@ class SequenceOrder:
         self.streams = [self._stream(name, sources[name]) for name in self.names]
         for step, length in self.lengths.changes()[1:]:
             served = self.slot_order.served(self.axis.first_slot(step))
-            for stream, sequences in zip(self.streams, served.tolist(), strict=True):
+            for name, stream, sequences in zip(self.names, self.streams, served.tolist(), strict=True):
+                self._require_memory(name, stream, sequences, step)
                 stream.change_length(sequences, length)
         self.slots = self._end()
 
@@ -97,6 +101,19 @@ class SequenceOrder:
             raise LoaderError(
                 f"the mixture ends after {self.steps:,} of {steps:,} batches: {self.ending}; give components "
                 "that end too early less weight or more epochs, or make the run shorter"
+            )
+
+    def _require_memory(self, name: str, stream: Stream, sequence: int, step: int) -> None:
+        """Raise LoaderError if joining the unread sequences of a full shuffle would take too much memory. The other
+        windows are themselves limited by `memory_bytes`.
+        """
+        window, limit = stream.window_at(sequence), max(self.mixture.memory_bytes, SMALL_JOIN)
+        need = (window.first + window.count - sequence) * JOIN_BYTES
+        if sequence > window.first and not self.grants[name].resident and need > limit:
+            raise LoaderError(
+                f"component {name!r}: the sequence length changes at step {step:,} in the middle of a full shuffle; "
+                f"joining the unread sequences would take about {need / (1 << 30):,.1f} GiB, and memory_bytes is "
+                f"{self.mixture.memory_bytes:,}; use shuffle 'block', or keep the length"
             )
 
     def _windows(self, number: int, sequences: np.ndarray, rows: np.ndarray) -> list[Pick]:
@@ -140,12 +157,12 @@ class SequenceOrder:
         return end
 
     def _bound(self, possible: _End) -> float:
-        """Return a lower bound for the slot of an end, computing no blocks; infinity if the end is never reached."""
+        """Return a lower bound for the slot of an end, without computing blocks; infinity if it is never reached."""
         return max(self.slot_order.earliest(i, sequence) for i, sequence in possible.sequences)
 
     def _ends(self) -> list[_End]:
-        """Return the possible ends: the first slot at which a component would exceed a limit, for each limit, and the
-        slot after which every component has completed an epoch.
+        """Return the possible ends: for each limit on a component's epochs, the first slot that would exceed the limit;
+        if `stop` is "all_exhausted", the slot by which every component has completed an epoch.
         """
         names, stop = self.names, self.mixture.stop
         limits = [(i, self.mixture.components[name].max_epochs) for i, name in enumerate(names)]

@@ -22,12 +22,12 @@ from datakit.loader.permutation import Permutation, derive_key
 
 CACHED_BLOCKS = 64  # 2 MB at 2,048 slots
 MAX_BLOCKS = 4_000_000  # how many blocks ahead to search for the end of a component: 8 G slots, about a minute
-ANNOUNCED_BLOCKS, SECONDS_PER_BLOCK = 200_000, 20e-6  # a search of more blocks (4 s or more) is announced
+ANNOUNCED_BLOCKS, SECONDS_PER_BLOCK = 200_000, 20e-6  # a search over more blocks than this (4 s) is announced
 
 
 @dataclass(frozen=True)
 class StageSlots:
-    """A stage that starts at slot `first`: its components' numbers (ascending) and sequence counts in each block."""
+    """A stage that starts at slot `first`: numbers (ascending) and sequence counts per block of its components."""
 
     first: int
     members: np.ndarray
@@ -76,7 +76,7 @@ class SlotOrder:
         return self._served[number] + self._in_stage(number, slot - self._firsts[number])
 
     def shares(self, first: int, last: int) -> list[float]:
-        """Return the largest share that each component has in any stage that overlaps slots first..last."""
+        """Return the largest share that each component has in any stage that overlaps slots first..last (inclusive)."""
         shares = np.zeros(len(self._names))
         for stage in self._stages[self._stage_of(first) : self._stage_of(last) + 1]:
             shares[stage.members] = np.maximum(shares[stage.members], stage.counts.parts / SCALE)
@@ -92,7 +92,7 @@ class SlotOrder:
         return stage.first + self._place(number, int(member[0]), inside) if member.size else None
 
     def earliest(self, component: int, sequence: int) -> float:
-        """Return a lower bound for the result of `slot_of`, computing no blocks; infinity if the result is None."""
+        """Return a lower bound for the result of `slot_of` without computing blocks; infinity if the result is None."""
         number, inside = self._stage_serving(component, sequence)
         stage = self._stages[number]
         member = np.flatnonzero(stage.members == component)
@@ -149,7 +149,7 @@ class SlotOrder:
         return sequence * SCALE // owed, -(-(sequence + 1) * SCALE // owed)
 
     def _place(self, number: int, member: int, sequence: int) -> int:
-        """Return the slot of a member's sequence. The slot and the sequence are counted from the start of the stage."""
+        """Return the slot of a sequence of the stage's component `member`. Both count from the start of the stage."""
         counts, component = self._stages[number].counts, int(self._stages[number].members[member])
         low, high = self._blocks_around(number, member, sequence)
         if high > MAX_BLOCKS:

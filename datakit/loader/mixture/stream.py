@@ -25,7 +25,16 @@ import numpy as np
 
 from datakit.loader.mixture.packing import Packing, pack_block
 from datakit.loader.mixture.sequence_counts import CountsByLength
-from datakit.loader.mixture.window import CACHED_WINDOWS, EpochOrder, Joined, StreamSettings, Unit, Window, join_unread
+from datakit.loader.mixture.window import (
+    CACHED_WINDOWS,
+    EpochOrder,
+    Joined,
+    ListedUnits,
+    StreamSettings,
+    Unit,
+    Window,
+    join_unread,
+)
 from datakit.loader.sources.ranges import Pieces, plain
 from datakit.loader.sources.rows import Rows, View, rows_of_pieces, rows_of_range
 from datakit.loader.sources.token_source import BlockAxis, TokenSource
@@ -174,8 +183,8 @@ class Stream:
         return stretch.joined_count + self.counts.of(stretch.length).total - self._begin_of(stretch)
 
     def _in_epoch(self, stretch: Stretch, offset: int) -> tuple[int, int, int]:
-        """Return (epoch, sequence within the epoch, offset of the epoch's sequence 0). All offsets are counted in
-        sequences from the end of the stretch's joined sequences.
+        """Return (epoch, sequence within the epoch, offset of the epoch's sequence 0) for the sequence at `offset`. All
+        offsets are counted in sequences from the end of the stretch's joined sequences.
         """
         begin, total = self._begin_of(stretch), self.counts.of(stretch.length).total
         if offset < total - begin:
@@ -195,14 +204,17 @@ class Stream:
     def _make_joined_window(self, number: int) -> Window:
         stretch = self.stretches[number]
         assert stretch.joined is not None
-        units = [Unit(stretch.length, i, number) for i in range(len(stretch.joined.units))]
+        joined = (Unit(stretch.length, i, number) for i in range(len(stretch.joined.units)))
         order = self._epochs.permutation(stretch.joined_count, "joined", stretch.first)
-        return Window(stretch.first, stretch.epoch, units, stretch.joined.counts, order)
+        return Window(stretch.first, stretch.epoch, ListedUnits(joined, stretch.joined.counts), order)
 
     def _join(self, window: Window, place: int, length: int) -> Joined:
-        """Join the window's sequences from `place` to its end into sequences of a new length."""
+        """Join the window's sequences from `place` to the window's end into sequences of a new length."""
         units, rows = window.at(np.arange(place, window.count))
-        parts = [self.reader.pieces_of(window.units[i]).take(rows[units == i]) for i in np.unique(units).tolist()]
+        by_unit = np.argsort(units, kind="stable")
+        numbers, first = np.unique(units[by_unit], return_index=True)
+        chosen = zip(window.units.take(numbers), np.split(rows[by_unit], first[1:]), strict=True)
+        parts = [self.reader.pieces_of(unit).take(sequences) for unit, sequences in chosen]
         unread, packing = Pieces.concatenate(parts), self.settings.packing
         borders = None if packing is None else self.reader.borders_near(unread)
         return join_unread(unread, length, self.settings.block_tokens, packing, borders)

@@ -24,10 +24,10 @@
     weights = { web = 0.5, code = 0.5 }
 
 The command line and training scripts read the same file. The settings that are not shown above have the same names as
-in `Mixture`, too: block, stop, memory_bytes, simulate, final_batch, pad_id. A component's `shuffle` is either a word,
-such as "none", or a table, such as { block_tokens = 4_194_304 }. A dataset's directory stands for the dataset's current
-cache. A cache used by several components is opened only once. Loading takes one read per cache and, with
-`packing_root`, two more per packed component and sequence length.
+in `Mixture`, too: `block`, `stop`, `memory_bytes`, `simulate`, `final_batch`, `pad_id`. A component's `shuffle` is
+either a word, such as "none", or a table, such as `{ block_tokens = 4_194_304 }`. A dataset's directory stands for the
+dataset's current cache. A cache used by several components is opened only once. Loading takes one read per cache and,
+with `packing_root`, two more per packed component and sequence length.
 """
 
 from __future__ import annotations

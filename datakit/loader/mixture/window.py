@@ -2,12 +2,14 @@
 
 A unit is what one read returns: a block of the component's axis or, after a change of length, about a block's worth of
 the joined sequences. A window is a list of units and a permutation of all their sequences. One number per window of an
-epoch is kept in memory, for the epochs and sequence lengths in use.
+epoch is kept in memory, for the epochs and sequence lengths in use. A window that is a whole epoch (a full shuffle) may
+have millions of blocks; instead of listing them, it keeps the first sequence of each group of them, and counts the
+sequences of single blocks again when it is asked for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -15,11 +17,13 @@ from typing import NamedTuple
 import numpy as np
 
 from datakit.loader.mixture.packing import Packing, pack
-from datakit.loader.mixture.sequence_counts import CountsByLength
+from datakit.loader.mixture.sequence_counts import CountsByLength, SequenceCounts
 from datakit.loader.permutation import InOrder, Order, Permutation, derive_key
 from datakit.loader.sources.ranges import Pieces, cut, groups_of, join, merged
 from datakit.loader.sources.token_source import BlockAxis
 
+LISTED_BLOCKS = 1 << 15  # an epoch of more blocks that is one window is not kept as a list of blocks
+GROUP = 16  # blocks in each group of such a window
 MAX_TABLE = 1 << 20  # the order of a window of up to this many sequences is kept as a table, at 16 bytes per sequence
 CACHED_WINDOWS = 6  # enough for the current and the next window at each length in use around a change of length
 
@@ -32,39 +36,77 @@ class Unit(NamedTuple):
     joined: int = -1
 
 
-class Window:
-    """Sequences first..first+count-1 of a component. `counts` holds the number of sequences per unit: int64 [units]."""
+class ListedUnits(list[Unit]):
+    """The units of a window, in its order before its sequences are shuffled. `counts` holds the number of sequences in
+    each: int64 [units].
+    """
 
-    def __init__(self, first: int, epoch: int, units: Sequence[Unit], counts: np.ndarray, order: Order) -> None:
+    def __init__(self, units: Iterable[Unit], counts: np.ndarray) -> None:
+        super().__init__(units)
+        self._ends = np.cumsum(counts)
+        self._starts = self._ends - counts
+
+    def take(self, numbers: np.ndarray) -> list[Unit]:
+        """Return the units with these numbers."""
+        return [self[number] for number in numbers.tolist()]
+
+    def find(self, sequences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return (number of the unit, sequence within the unit) of the window's sequences: int64 arrays."""
+        numbers = np.searchsorted(self._ends, sequences, side="right")
+        return numbers, sequences - self._starts[numbers]
+
+
+class EpochUnits:
+    """All blocks of an epoch, which `order` permutes, without a list of them. Its methods are those of ListedUnits."""
+
+    def __init__(self, length: int, order: Order, counts: SequenceCounts) -> None:
+        self._length, self._order, self._counts = length, order, counts
+        self._group_starts = counts.window_starts(order, GROUP)
+
+    def __getitem__(self, number: int) -> Unit:
+        return self.take(np.array([number]))[0]
+
+    def take(self, numbers: np.ndarray) -> list[Unit]:
+        return [Unit(self._length, block) for block in self._order(numbers).tolist()]
+
+    def find(self, sequences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        groups = np.unique(np.searchsorted(self._group_starts, sequences, side="right") - 1)
+        numbers = groups[:, None] * GROUP + np.arange(GROUP)
+        exists = numbers < self._order.size  # the last group may be smaller
+        counts = np.zeros(numbers.shape, np.int64)
+        counts[exists] = self._counts.counts(self._order(numbers[exists]))
+        ends = (self._group_starts[groups][:, None] + np.cumsum(counts, axis=1)).ravel()
+        found = np.searchsorted(ends, sequences, side="right")
+        return numbers.ravel()[found], sequences - (ends - counts.ravel())[found]
+
+
+class Window:
+    """Sequences first..first+count-1 of a component, in an order of their own."""
+
+    def __init__(self, first: int, epoch: int, units: ListedUnits | EpochUnits, order: Order) -> None:
         self.first = first
         self.epoch = epoch
         self.units = units
         self.count = order.size
         self._order = order
-        self._ends = np.cumsum(counts)
-        self._starts = self._ends - counts
 
     @cached_property
     def _table(self) -> tuple[np.ndarray, np.ndarray]:
-        return self._find(self._order(np.arange(self.count)))
+        return self.units.find(self._order(np.arange(self.count)))
 
     def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (index of the unit, sequence within the unit) for the given places in the window: int64 arrays."""
         if self.count <= MAX_TABLE:
             units, rows = self._table
             return units[places], rows[places]
-        return self._find(self._order(places))
+        return self.units.find(self._order(places))
 
     def units_by_first_use(self, place: int, end: int) -> list[tuple[int, Unit]]:
         """Return (place of first use, unit) for each unit needed at places place..end-1, in the order of first use."""
         units, _ = self.at(np.arange(place, end))
         numbers, first = np.unique(units, return_index=True)
         order = np.argsort(first, kind="stable")
-        return [(place + int(first[i]), self.units[int(numbers[i])]) for i in order]
-
-    def _find(self, sequences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        units = np.searchsorted(self._ends, sequences, side="right")
-        return units, sequences - self._starts[units]
+        return list(zip((place + first[order]).tolist(), self.units.take(numbers[order]), strict=True))
 
 
 @dataclass(frozen=True)
@@ -124,12 +166,15 @@ class EpochOrder:
 
     def window(self, first: int, length: int, epoch: int, number: int) -> Window:
         """Return window `number` of an epoch. The window's first sequence is sequence `first` of the component."""
-        begin = number * self._settings.window_blocks
-        places = np.arange(begin, min(begin + self._settings.window_blocks, self._axis.count))
-        blocks = self._blocks(epoch)(places)
-        counts = self._counts.of(length).counts(blocks).astype(np.int64)
-        units = [Unit(length, block) for block in blocks.tolist()]
-        return Window(first, epoch, units, counts, self.permutation(int(counts.sum()), "window", epoch, number))
+        blocks, counts = self._blocks(epoch), self._counts.of(length)
+        if LISTED_BLOCKS < self._axis.count <= self._settings.window_blocks:
+            units, total = EpochUnits(length, blocks, counts), counts.total
+        else:
+            begin = number * self._settings.window_blocks
+            chosen = blocks(np.arange(begin, min(begin + self._settings.window_blocks, self._axis.count)))
+            sizes = counts.counts(chosen).astype(np.int64)
+            units, total = ListedUnits((Unit(length, block) for block in chosen.tolist()), sizes), int(sizes.sum())
+        return Window(first, epoch, units, self.permutation(total, "window", epoch, number))
 
     def _window_starts(self, epoch: int, length: int) -> np.ndarray:
         return self._counts.of(length).window_starts(self._blocks(epoch), self._settings.window_blocks)

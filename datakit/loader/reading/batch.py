@@ -24,8 +24,8 @@ from datakit.loader.sources.rows import Rows, View
 
 @dataclass
 class Batch:
-    """Rows of one step: the arrays [rows, length] that the module's docstring describes, and arrays [rows]. `segments`
-    and `positions` raise LoaderError if the loader was made with segments=False.
+    """Rows of one step: the arrays [rows, length] that the module's docstring describes, and arrays with an entry per
+    row. `segments` and `positions` raise LoaderError if the loader was made with segments=False.
     """
 
     step: int

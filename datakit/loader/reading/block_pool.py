@@ -92,7 +92,7 @@ class BlockPool:
             self._bytes = 0
 
     def _pump(self) -> None:
-        """Request further reads ahead while a thread is free and the next block fits in the budget."""
+        """Keep reading ahead: request wanted blocks while a thread is free and the next block fits in the budget."""
         while self._next < len(self._wanted) and self._reading < self._in_flight:
             key = self._wanted[self._next]
             if key not in self._entries:

@@ -37,7 +37,7 @@ class RowReader:
 
     def keys(self, pick: Pick) -> list[ReadKey]:
         """Return, for each row of a pick, the read that contains the row."""
-        units = [pick.window.units[unit] for unit in pick.units.tolist()]
+        units = pick.window.units.take(pick.units)
         if self.resident[pick.stream]:
             return [ReadKey(pick.stream, unit) for unit in units]
         rows = zip(units, pick.sequences.tolist(), strict=True)

@@ -1,4 +1,5 @@
-"""Chooses documents to hold out for validation, or to keep or omit for simulated epochs, whatever the seed or mixture.
+"""Chooses documents to hold out for validation, or to keep or omit for simulated epochs, independently of seed and
+mixture.
 
 If a single document near the end of the source has about the wanted size, it is chosen. Otherwise, the source's tokens
 are divided into up to 64 strata of equal length, and each stratum contributes one range of consecutive documents, whose
@@ -68,7 +69,7 @@ def _one_per_stratum(source: TokenSource, tokens: int, strata: int, purpose: str
 
 
 def _one_document(source: TokenSource, tokens: int) -> tuple[int, int]:
-    """Return the range of the first document that starts in the last `tokens` tokens, or of the last if none does."""
+    """Return the range of the first document that starts in the last `tokens` tokens; if none does, of the last."""
     start = _next_border(source, source.tokens - tokens)
     if start == source.tokens:
         start = int(source.document_borders(source.tokens - 1, source.tokens)[0])

@@ -44,7 +44,7 @@ class Pieces:
 
 
 def cut(starts: np.ndarray, lengths: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut each range i into pieces of sizes[i] tokens and a remainder. Return (starts, lengths, i) of the pieces."""
+    """Cut each range i into pieces of sizes[i] tokens and a remainder. Return (starts, lengths, i), [pieces] each."""
     pieces = -(-lengths // sizes)
     origin = np.repeat(np.arange(len(starts)), pieces)
     offsets = (np.arange(len(origin)) - (np.cumsum(pieces) - pieces)[origin]) * sizes[origin]
@@ -82,7 +82,7 @@ def join(starts: np.ndarray, lengths: np.ndarray, length: int) -> Pieces:
 
 
 def groups_of(lengths: np.ndarray, size: int) -> list[slice]:
-    """Lay items end to end, and group those that start in the same span of `size` tokens."""
+    """Lay items end to end, and return the slices of items that start in the same span of `size` tokens."""
     group = (np.cumsum(lengths) - lengths) // size
     edges = np.flatnonzero(np.diff(group, prepend=-1, append=-1))
     return [slice(a, b) for a, b in pairwise(edges.tolist())]

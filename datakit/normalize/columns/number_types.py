@@ -5,8 +5,8 @@ A float64 represents every integer up to 2**53 exactly. If a column has floats a
 become strings, so that no digit is lost. Signed and unsigned integers in one column become int64 or, if one of them is
 too large for that, strings.
 
-A float with an integral value up to 2**53 becomes the same string as the integer. Therefore it does not matter whether
-other values in the same chunk had turned an integer into a float before the column became strings.
+A float with an integral value up to 2**53 becomes the same string as the equal integer. Therefore it does not matter
+whether other values in the same chunk had turned an integer into a float before the column became strings.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def unify_numbers(one: pa.DataType, other: pa.DataType, largest: int) -> pa.Data
 
 
 def largest_integers(table: pa.Table) -> dict[Path, int]:
-    """Return the largest absolute value of the integers at each path where it is above 2**53."""
+    """Return, for each path, the largest absolute value of the integers there, if above 2**53."""
     found: dict[Path, int] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         for chunk in column.chunks:

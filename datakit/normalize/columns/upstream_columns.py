@@ -30,8 +30,8 @@ SHOWN_NAMES, SHOWN_NAME = 20, 60  # limits for a message: columns named, and cha
 class UpstreamColumns:
     """The upstream columns of one slice, except the text column.
 
-    union: the columns of all files so far. Rows are converted to its types, because each new schema starts a new
-    run of the exchange.
+    union: the columns of all files so far. Rows are converted to the union's types, because each new schema starts a
+    new run of the exchange.
     documents: True if all chunks so far hold documents that datakit wrote.
     largest: for each path, the largest absolute value of the integers so far, if above 2**53.
     """
@@ -66,13 +66,13 @@ class UpstreamColumns:
             return field.remove_metadata()
         if types.is_nested(field.type) or is_bytes(field.type):
             raise ColumnError(
-                f"{file}: column {field.name!r} is {field.type}, which cannot be an id; set the source's id to another "
-                'column, or to "" for none'
+                f"{file}: column {field.name!r} is {field.type}, which cannot be an id; set the source's `id` to "
+                'another column, or to "" for none'
             )
         return pa.field(field.name, pa.string())
 
     def schemas(self) -> list[tuple[str, str]]:
-        """Return (file, serialized schema) for each file that widens the union of the earlier files' schemas."""
+        """Return (file, schema as Arrow IPC in hex) for each file that widens the union of earlier files' schemas."""
         union, result = pa.schema([]), []
         for file, schema in self._by_file.items():
             wider = unite([("", union), (file, schema)], self.largest)
@@ -93,8 +93,8 @@ class UpstreamColumns:
                 names += ", ..." if len(schema.names) > SHOWN_NAMES else ""
                 raise ColumnError(
                     f"{file} has no column {self._text!r}; it has {names or 'no columns'}"
-                    f"{' (' + near + ')' if near.startswith('did') else ''}; set the source's text to the column "
-                    "that holds the text"
+                    f"{' (' + near + ')' if near.startswith('did') else ''}; set the source's `text` to the name of "
+                    "the column that holds the text"
                 )
 
 

@@ -44,7 +44,7 @@ class FileGroup:
 
 @dataclass(frozen=True)
 class _Part:
-    """The files of one group, before its name is known. folder: relative to `globs.Place.base`; "" for all of it."""
+    """The files of one group, before its name is known. folder: its path below `globs.Place.base`; "" for the base."""
 
     folder: str
     format: str

@@ -1,6 +1,6 @@
 """Inspects a raw source before a run: groups its files, finds their columns and sizes, and guesses the text and id
-columns. Reads the first chunk of at most three files per group. Apart from the listing, inspecting a source of any
-size therefore takes only a moment. Reports ids, names, types and lengths, but never any text.
+columns. Reads only the first chunk of each of at most three files per group. Apart from the listing, inspecting a
+source of any size therefore takes only a moment. Reports ids, names, types and lengths, but never any text.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def inspect_source(
     if unknown > SHOWN_PROBLEMS:
         problems.append(f"{unknown - SHOWN_PROBLEMS} more files are in no source of the draft")
     problems += [f"skipped: {skipped}"] if skipped else []
-    from datakit.normalize import warm_kernels  # imports numba, which finding the files does not need
+    from datakit.normalize import warm_kernels  # imports numba, which is not needed to find the files
 
     with announced(compiling):
         warm_kernels.warm()
@@ -183,7 +183,7 @@ def guess_text(columns: Sequence[ColumnReport]) -> str | None:
 
 
 def guess_id(columns: Sequence[ColumnReport]) -> str | None:
-    """Return the column that ID_NAMES lists first among those with a scalar in nearly all records, or None."""
+    """Return, of the columns with a scalar in nearly all records, the one that ID_NAMES lists first, or None."""
     plain = {column.name.lower(): column.name for column in columns if column.filled > 0.9 and "<" not in column.type}
     return next((plain[name] for name in ID_NAMES if name in plain), None)
 

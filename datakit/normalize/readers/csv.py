@@ -1,9 +1,9 @@
-"""Reads CSV and TSV files: finds the header, and quarantines records that are too long or have a wrong number of fields
-or wrong quotes. By default, the fields of CSV files may be quoted as in RFC 4180, and those of TSV files are never
-quoted, as in IANA's definition; `quoting` overrides this. A quote that is never closed would silently turn the rest
-of the file into one field. Therefore a quoted field that exceeds `max_field_bytes` or `max_field_lines`, or that is
-still open at the end of the file, is an error: its record and what follows it are lost and quarantined as one entry. If
-text follows a closing quote, that record is quarantined up to the end of the line. A record that is longer than
+"""Reads CSV and TSV files: finds the header, and quarantines records that are too long or have the wrong number of
+fields or misplaced quotes. By default, the fields of CSV files may be quoted as in RFC 4180, and those of TSV files are
+never quoted, as in IANA's definition; `quoting` overrides this. A quote that is never closed would silently turn the
+rest of the file into one field. Therefore a quoted field that exceeds `max_field_bytes` or `max_field_lines`, or that
+is still open at the end of the file, is an error: its record and what follows it are lost and quarantined as one entry.
+A record in which text follows a closing quote is quarantined up to the end of the line. A record that is longer than
 `max_document_bytes` is quarantined; its fields are dropped as they are read.
 
 Every column has the type string, because the format has no types, and guessed types would differ between chunks.
@@ -109,7 +109,7 @@ class _ChunkParser:
         """Quarantine the record at this offset. Raises UnreadableError if it is the header."""
         limit = longest_record(self._context.config)
         if not self._names:
-            raise UnreadableError(f"{self._path} has a header of more than max_document_bytes ({limit}); exclude it")
+            raise UnreadableError(f"{self._path} has a header longer than max_document_bytes ({limit}); exclude it")
         self._context.counts.unreadable(self._path, position, f"longer than max_document_bytes ({limit})")
 
     def _parse(self, size: int, data: bytes, starts: np.ndarray, positions: np.ndarray) -> Chunk:

@@ -1,8 +1,9 @@
 """Cuts a stream of CSV or TSV data into chunks of whole records, and drops overlong records while they are read.
 
 A compiled pass finds the ends of the records (quoted fields may contain line ends). It starts from a known state: the
-start of a record. If a record exceeds the limit, all of its bytes are dropped except those that return the pass to its
-current state, so a record of any length takes no more memory than the longest permitted one.
+start of a record. If a record exceeds the limit, all of its bytes are dropped except those from which the next pass
+regains the state that this pass has reached, so a record of any length takes no more memory than the longest permitted
+one.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Dialect(NamedTuple):
 class RecordCutter:
     """Cuts a stream of bytes into chunks of whole records. `position` is the offset of the next byte to yield.
 
-    too_long: called for each record that is longer than the limit, with its offset.
+    too_long: called with the offset of each record that is longer than the limit.
     """
 
     def __init__(self, dialect: Dialect, config: Config, too_long: Callable[[int], None] = lambda offset: None) -> None:
@@ -74,8 +75,8 @@ class RecordCutter:
 
         If the record's last field is open, or may be open because its last byte is a quote, this field is kept.
         Otherwise, only the last byte is kept, and a few bytes written before it put `find_records` into the same state:
-        within a field, where a quote opens nothing, or after text that follows a closing quote. `_cut` drops the
-        resulting record.
+        within a field, where a quote does not begin a quoted field, or after text that follows a closing quote. `_cut`
+        drops the resulting record.
         """
         if not self._skipping:
             self._too_long(self.position)

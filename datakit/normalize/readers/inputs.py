@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from datakit.errors import ChangedInputError, NotFoundError
+from datakit.errors import ChangedInputError, NotFoundError, StorageError, UnreadableError
 from datakit.storage import atomic, urls
 
 READ_AGAIN_BYTES = 1 << 30  # larger files are not hashed again: the task of each range would read the whole file
@@ -68,18 +68,13 @@ class Inputs:
 
     def _opened(self, path: str) -> BinaryIO:
         url = urls.join(self.base, path)
-        if path in self.listed and os.path.exists(url) and not os.path.isfile(url):  # opening a pipe could block
-            raise ChangedInputError(
-                f"{path} was a file when it was listed, but no longer is; run again to list the source again"
-            )
         try:
             return urls.open_read(url)
-        except NotFoundError as error:
-            if path not in self.listed:
+        except (UnreadableError, StorageError) as error:
+            if path not in self.listed or os.path.isfile(url):
                 raise
-            raise ChangedInputError(
-                f"{path} was listed but no longer exists; run again to list the source again"
-            ) from error
+            now = "no longer exists" if isinstance(error, NotFoundError) else "is no longer a regular file"
+            raise ChangedInputError(f"{path} was listed but {now}; run again to list the source again") from error
 
     def _check_listed(self, path: str, file: BinaryIO) -> None:
         if path not in self.listed:

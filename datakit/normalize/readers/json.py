@@ -1,8 +1,7 @@
 """Reads JSON Lines: skips a byte order mark, replaces invalid UTF-8, refuses a JSON array, chooses the columnar or the
-line parser for each chunk, and quarantines bad lines. Invalid UTF-8 in any field is replaced before parsing: as in
-Python, each maximal invalid sequence becomes one U+FFFD. A file whose first line is `[` or `[{` is refused as a single
-JSON array; the error message explains how to convert it. A line is bad if it is not a record (see json_rows.py) or is
-too long.
+line parser for each chunk, and quarantines bad lines. Before parsing, invalid UTF-8 in any field is replaced by U+FFFD,
+as by Python's `errors="replace"`. A file whose first line is `[` or `[{` is refused as a single JSON array; the error
+message explains how to convert it. A line is bad if it is not a record (see json_rows.py) or is too long.
 """
 
 from __future__ import annotations

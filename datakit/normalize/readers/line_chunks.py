@@ -17,7 +17,7 @@ class LineCutter:
     """Yields chunks as pairs (offset of the first byte, bytes). `position` is the offset of the next byte to yield.
 
     limit: the maximum length of a line in bytes; a limit below CHUNK_BYTES is raised to CHUNK_BYTES.
-    too_long: called for each longer line, with its offset.
+    too_long: called with the offset of each longer line.
     stop: yield only lines that start before this offset; None: all lines.
     inside: if true, skip the first line, which belongs to the previous range.
     """
@@ -49,7 +49,7 @@ class LineCutter:
         return self._stop is not None and self.position >= self._stop
 
     def _complete(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the chunks in the buffer that more input could not change."""
+        """Yield the buffered chunks that further input could not change."""
         while not self._done():
             if self._skipping:
                 if not self._skip():

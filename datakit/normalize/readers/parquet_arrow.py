@@ -91,7 +91,7 @@ def _row_group(context: ReadContext, path: str, file: pq.ParquetFile, group: int
     except _ImpassableError as error:
         context.counts.unreadable(path, error.row, task.skip[path, error.row])
         if error.row + 1 < end:
-            reason = f"behind row {error.row}, past which the row group cannot be decoded; drop can omit a large column"
+            reason = f"after row {error.row}, past which the row group cannot be decoded; `drop` can omit large columns"
             context.counts.unreadable(path, error.row + 1, reason, end - error.row - 1)
     except _DAMAGE as error:
         _raise_unless_damage(error, path)
@@ -217,7 +217,7 @@ def _raise_unless_damage(error: BaseException, path: str) -> None:
 
 
 def _chunk(context: ReadContext, path: str, table: pa.Table, row: int) -> Chunks:
-    """Yield the rows as one chunk; the first has index `row` in the file. Quarantine rows that are too long."""
+    """Yield the rows as one chunk; the first row has index `row` in the file. Quarantine rows that are too long."""
     size = table.nbytes
     check_arrays(table)
     require_unique_columns(path, table.column_names)

@@ -140,7 +140,8 @@ def read_range(context: ReadContext, part: FileRange) -> Chunks:
 
 
 def despite_damage(context: ReadContext, ranges: Sequence[FileRange], work: Callable[[Streams], T]) -> T:
-    """Return `work(streams)`. If that fails and a stream is damaged, repeat it without the stream and what follows it.
+    """Return `work(streams)`. If that fails and a stream is damaged, repeat it without that stream and the rest of its
+    file.
 
     Any error may come from the content of a damaged stream, which is used until the damage is noticed.
     """

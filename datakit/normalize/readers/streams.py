@@ -8,8 +8,8 @@ damage began at an unknown place before the one where it was noticed. By then, p
 `Streams` records how far the content is known to be sound, and DamagedStreamError tells the routing task to start again
 without the damaged stream. The data of earlier streams is used.
 
-isal inflates gzip about twice as fast as zlib does (850 MB/s of text per core; zstd reaches 1,350). A zstd frame may
-need a window of up to 2 GiB (as in dumps made with `--long=31`); the memory of the window is allocated as it fills.
+isal inflates gzip about twice as fast as zlib does (850 MB/s of text per core; zstd reaches 1,350 MB/s). A zstd frame
+may need a window of up to 2 GiB (as in dumps made with `--long=31`); the memory of the window is allocated as it fills.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ class Streams:
     _checked: str | None = field(default=None, init=False)
 
     def begin(self, path: str) -> None:
-        """Count a stream of this file. The stream is known to be sound if the file was checked."""
+        """Record that a stream of the file `path` begins. If the file was checked, the stream is known to be sound."""
         self.begun, self._path = self.begun + 1, path
         if path == self._checked:
             self.sound = self.begun
 
     def verify(self) -> None:
-        """Check the file that is being read, once, so that all its streams are known to be sound.
+        """Check the file that is being read, unless that was done before; then all its streams are known to be sound.
 
         Raises DamagedStreamError.
         """

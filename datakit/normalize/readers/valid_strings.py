@@ -1,7 +1,7 @@
 """Replaces invalid UTF-8 in all columns except the text column, counts the changed values, and rejects columns with
 other invalid values. Parquet, Arrow and CSV files may contain strings that are not valid UTF-8, and decoding them later
-would fail. Each invalid sequence becomes U+FFFD. The text column is left to the text rules. Cost: one validation by
-Arrow at several GB/s. Only a column that fails this validation is processed in Python.
+would fail. Invalid bytes become U+FFFD, as by Python's `errors="replace"`. The text column is left to the text rules.
+Cost: one validation by Arrow at several GB/s. Only a column that fails this validation is processed in Python.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decides the type in which `where` sees each column: the type that the recipe declares or, by default, the column's
 type for the whole source.
 
-If the recipe declares the types of all columns that `where` reads, nothing has to be read first. Otherwise a phase
+If the recipe declares the types of all columns that `where` reads, nothing has to be read in advance. Otherwise a phase
 reads the whole source once and unites the types of its columns, before any record is selected.
 """
 
@@ -29,8 +29,8 @@ UNLIMITED = 1 << 62  # unusable records are counted, and their number is checked
 
 
 def find_types(arguments: dict[str, Any], shared: dict[str, Any], task: TaskContext) -> TaskResult:
-    """Find the types of the columns of one slice, without its damaged streams. Raises an InputError that names
-    all of the slice's refused files.
+    """Find the column types of one slice, without its damaged streams. Raises an InputError that names all of the
+    slice's refused files.
     """
     own, common = msgspec.convert(arguments, RouteArguments), msgspec.convert(shared, RouteShared)
     config = config_of(common.config, Config)

@@ -1,8 +1,8 @@
-"""Evaluates a source's `where` with DuckDB: selects the records of a chunk for which the predicate is true, and
-reports errors without quoting values. DuckDB evaluates the predicate on one chunk at a time, and the records that match
-stay in order. The predicate is an expression over the record alone (where/expression.py), and its columns have the same
-types in every chunk (where/column_types.py). A record for which the predicate is null does not match. If a chunk lacks
-a column that the predicate reads, that column is null there. If no record has the column, the step fails, since a
+"""Evaluates a source's `where` with DuckDB: selects the records of a chunk for which the predicate is true, and reports
+errors without quoting values. DuckDB evaluates the predicate on one chunk at a time, and the records that match stay in
+order. The predicate is an expression over the record alone (where/expression.py), and its columns have the same types
+in every chunk (where/column_types.py). A record for which the predicate is null does not match. If a chunk lacks a
+column that the predicate reads, the column is null in that chunk. If no record has the column, the step fails, since a
 misspelled name would otherwise drop every record.
 """
 
@@ -17,19 +17,31 @@ from datakit.normalize.where.expression import column_paths
 from datakit.normalize.where.time_zones import naive
 
 ROW = "__row"
+SETTINGS = {
+    "threads": 1,
+    "enable_external_access": False,
+    "default_collation": "",
+    "default_order": "ASC",
+    "default_null_order": "NULLS_LAST",
+    "integer_division": False,
+    "ieee_floating_point_ops": True,
+    "old_implicit_casting": False,
+}  # with LOCAL, all that a result could depend on besides the record
+LOCAL = "SET TimeZone = 'UTC'; SET Calendar = 'gregorian'"  # DuckDB would take the machine's time zone and calendar
 
 
 class Predicate:
     """A parsed `where`. Raises RecipeError if the SQL is not a valid expression.
 
-    types: the types of its columns, an Arrow schema as IPC; columns that are not in the schema are null everywhere.
+    types: the types of the columns it reads, an Arrow schema as IPC; a column that the schema lacks is null everywhere.
     """
 
     def __init__(self, sql: str, types: bytes = b"") -> None:
         import duckdb  # imported only here, because the import is slow and few sources have a predicate
 
         self._sql, self._duckdb = sql, duckdb
-        self._database = duckdb.connect(config={"threads": 1, "enable_external_access": False})
+        self._database = duckdb.connect(config=SETTINGS)
+        self._database.execute(LOCAL)
         self._wanted = self._referenced()
         schema = pa.ipc.read_schema(pa.py_buffer(types)) if types else pa.schema([])
         for name, kind in self._wanted.items():
@@ -67,7 +79,7 @@ class Predicate:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise RecipeError(
                 f"where: column {shown(name)} of {file} has a value that is not {kind}; declare another type, such "
-                "as string, under the source's types"
+                "as string, under the source's `types`"
             ) from error
         return fitted.cast(naive(kind)) if naive(kind) != kind else fitted
 

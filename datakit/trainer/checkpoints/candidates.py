@@ -41,7 +41,7 @@ class Candidate:
     marker: Marker
 
     def damage(self, checksums: bool) -> str | None:
-        """Return a description of the first damaged file, or None. Compare checksums only if `checksums` is true."""
+        """Return a description of the first damaged file, if any. Compare checksums only if `checksums` is true."""
         for name, (length, xxh3) in self.marker.files.items():
             file = self.path / name
             if not file.exists():

@@ -11,7 +11,7 @@ last good checkpoint survives, no matter when the process is killed.
 
 During a save, the training loop waits only while the state is copied to host memory; the rest of the save runs in the
 background. A checkpoint can be restored on any number of devices, because orbax reads each array into the requested
-sharding. Verifying the checksums takes one more read of the restored files.
+sharding. To verify the checksums of a checkpoint, its files are read once more.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Checkpoints:
     keep_temporary: int = 2
     keep_every: int | None = None  # training steps between permanent checkpoints
     temporary_root: str | None = None
-    # True: resume, and fail if there is no checkpoint; False: start afresh; None: resume if there is one, else afresh
+    # True: resume, or fail if there is no checkpoint; False: start afresh; None: resume if there is one, else afresh
     load: bool | None = None
 
     def __post_init__(self) -> None:
@@ -74,9 +74,10 @@ class Checkpoints:
 
 
 def restore(candidate: Candidate, like: Tree, whole: bool = True) -> Tree:
-    """Restore the state in a checkpoint or, if `whole` is false, only the parts in `like` (e.g. "params" and "model"),
-    whichever optimizer was used. Each leaf of `like` is an array or a ShapeDtypeStruct, and gives the sharding of the
-    restored array. Raises CheckpointError if the model or, if `whole` is true, the optimizer does not match.
+    """Restore the state in a checkpoint. If `whole` is false, restore only the parts in `like` (e.g. "params" and
+    "model"), whichever optimizer the checkpoint was written with. Each leaf of `like` is an array or a
+    ShapeDtypeStruct, and gives the sharding of the restored array. Raises CheckpointError if the names or shapes of the
+    model's arrays (or, if `whole` is true, of the optimizer's) differ between the checkpoint and `like`.
     """
     prepare_orbax()
     place = candidate.path / STATE
@@ -158,7 +159,7 @@ class Writer:
         """Remove all but the newest `keep_temporary` rolling checkpoints, and older unfinished checkpoints."""
         found = [one for one in candidates([self.temporary], lambda _: None) if not one.marker.permanent]
         for candidate in found[self.settings.keep_temporary :]:
-            (candidate.path / MARKER).unlink(missing_ok=True)  # first: without it, the rest is ignored
+            (candidate.path / MARKER).unlink(missing_ok=True)  # first: a checkpoint without a marker is ignored
             candidate.path.rmtree()
         for folder in {self.permanent, self.temporary}:
             for number, path in step_folders(folder):

@@ -13,7 +13,9 @@ MODEL_PARTS = ("params/", "model/")  # these depend on the model alone; all othe
 
 
 def check_fit(saved: Any, wanted: Tree, whole: bool, place: str) -> None:
-    """Raise CheckpointError if array names or shapes differ. Unless `whole` is true, `saved` may have further parts."""
+    """Raise CheckpointError if the arrays in `saved` and `wanted` differ in name or shape. Unless `whole` is true,
+    `saved` may have further parts.
+    """
     found, expected = _shapes(saved), _shapes(wanted)
     names = expected.keys() | {name for name in found if whole or name.split("/")[0] in wanted}
     wrong = sorted(name for name in names if expected.get(name) != found.get(name))
@@ -23,7 +25,7 @@ def check_fit(saved: Any, wanted: Tree, whole: bool, place: str) -> None:
         raise CheckpointError(
             f"{place} does not fit this run: {name} is {_shown(found.get(name))} in the checkpoint and "
             f"{_shown(expected.get(name))} in this run ({len(wrong)} of {len(names)} arrays differ); "
-            f"use the {table} of the run that wrote the checkpoint"
+            f"use the table {table} of the run that wrote the checkpoint"
         )
 
 

@@ -16,14 +16,14 @@ from datakit.storage.io_errors import SPACE
 
 @cache
 def prepare_orbax() -> None:
-    """Make orbax finish, before it raises an error, all tasks that it has started. Its logging of tracebacks is
-    switched off, because `Writer.wait` raises the error.
+    """Make orbax wait for all tasks that it has started, and only then raise an error. Also switch off its logging of
+    tracebacks, because `Writer.wait` raises the error.
 
-    Otherwise, orbax would close its event loop after the first of many failures. TensorStore would then print a
+    Without the wait, orbax would close its event loop after the first of many failures. TensorStore would then print a
     traceback for each array that it reports to the closed loop, and asyncio one for each error that nobody retrieves.
     """
     logging.getLogger("absl").addFilter(lambda record: not record.exc_info)
-    asyncio_utils._run_sync_via_new_loop = run_to_the_end  # orbax has no setting for it
+    asyncio_utils._run_sync_via_new_loop = run_to_the_end  # orbax has no setting for this
 
 
 def run_to_the_end(work: Coroutine[Any, Any, Any]) -> Any:

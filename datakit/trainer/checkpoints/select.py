@@ -1,5 +1,5 @@
-"""Chooses the checkpoint to resume from: the newest whose checksums match; sets later ones aside by renaming their
-markers. It also restores the checkpoint from which a run resumes or starts, or which `datakit eval` evaluates.
+"""Chooses the checkpoint to resume from (the newest whose checksums match), and sets later ones aside by renaming their
+markers. Also restores the checkpoint from which a run resumes or starts, or which `datakit eval` evaluates.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import xxhash
 from etils import epath
 
 from datakit.errors import CheckpointError
-from datakit.storage import urls
+from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import SHOWN_DIGITS
 from datakit.trainer.checkpoints.candidates import MARKER, SET_ASIDE, Candidate, Say, step_folders
 from datakit.trainer.checkpoints.checkpoint import restore
@@ -49,8 +49,8 @@ def restore_newest(
     whole: bool = True,
     advice: str = "the warnings above say why",
 ) -> tuple[Tree, Candidate]:
-    """Restore the newest readable state, or the parts of it that `like` names; return it with its checkpoint. Raises
-    CheckpointError, with a message that ends with `advice`, if no checkpoint can be read.
+    """Restore the newest readable state, or only the parts of it that `like` names; return the state and the checkpoint
+    that holds it. Raises CheckpointError, with a message that ends with `advice`, if no checkpoint can be read.
     """
     cause: Exception | None = None
     for candidate in found:
@@ -84,6 +84,7 @@ def set_aside(folders: list[str], step: int, say: Say) -> None:
     for number, path in committed(folders) if is_first() else []:
         if number > step:
             (path / MARKER).rename(path / SET_ASIDE)
+            atomic.sync_directories([str(path)])
             say(f"warning: {path} is set aside: the run starts {start}")
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from datakit.errors import UsageError
+from datakit.storage import atomic
 from datakit.storage.io_errors import storage_errors
 
 FILE_NAME = "metrics.jsonl"
@@ -54,7 +55,7 @@ class JsonLines:
                     file.flush()
 
     def close(self) -> None:
-        with storage_errors(self._folder), ExitStack() as files:  # all are closed, even if one close fails
+        with storage_errors(self._folder), ExitStack() as files:  # every file is closed, even if one close fails
             for file in self._files.values():
                 files.callback(file.close)
 
@@ -78,6 +79,8 @@ def _move_aside(path: Path, start: int, say: Callable[[str], None]) -> None:
                 damaged.append(number)
             later = later or (row is not None and row[STEP] > start)
             (dropped if later or row is None else kept).write(line)
+    atomic.sync_file(aside)
+    atomic.sync_file(fresh)
     fresh.replace(path)
     if not aside.stat().st_size:
         aside.unlink()
@@ -94,7 +97,7 @@ def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _parsed(line: bytes) -> dict[str, Any] | None:
-    """Return the row, or None if the line is damaged."""
+    """Return the row that a line holds, or None if the line is damaged."""
     try:
         row = json.loads(line)
     except ValueError:

@@ -21,7 +21,7 @@ NORM = "params_norm/"
 
 
 def training_flops(run: Run, outline: Outline, with_head: bool = True) -> float:
-    """Return the FLOPs of training on batches, padding included: 3 times the forward pass (Kaplan et al. 2020, 2.1)."""
+    """Return the training FLOPs of batches, with padding: 3 times the forward pass (Kaplan et al. 2020, sec. 2.1)."""
     per_token = load_model(run.kind).flops_per_token
     return sum(
         3 * per_token(run.model, length, with_head=with_head) * batches * sequences * length
@@ -31,7 +31,9 @@ def training_flops(run: Run, outline: Outline, with_head: bool = True) -> float:
 
 @dataclass
 class StepMetrics:
-    """Builds a run's rows. `norms`: weight norms at the run's start; `counts`, `flops`: sums over its steps so far."""
+    """Builds a run's rows. `norms`: weight norms at the run's start. `counts`: numbers of sequences and tokens trained
+    on so far. `flops`: number of FLOPs so far.
+    """
 
     run: Run
     trainer: Trainer

@@ -63,7 +63,9 @@ def peak_flops(device_kind: str) -> float | None:
 
 
 def flatten(prefix: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Split arrays by layer into layer_{i}/<name>; for an array [L], add its mean as <name> (entropy: <name>_mean)."""
+    """Replace each array by one metric layer_{i}/<name> per layer. For an array [L], also add its mean as <name> (for
+    an entropy, as <name>_mean).
+    """
     flat: dict[str, Any] = {}
     for name, value in metrics.items():
         array = np.asarray(value)

@@ -1,4 +1,5 @@
-"""Computes experts in a loop over tiles of rows: decides tile size, padding and tiles per turn; defines the gradient.
+"""Computes the experts in a loop over tiles of rows, decides the tiles' size, padding and number per turn, and defines
+the gradient.
 
 A *tile* is a fixed number of rows that belong to one expert. A *turn* is one iteration of the loop: it processes one or
 more tiles with a few small dense products. An expert's rows are padded to whole tiles (by half a tile on average), and
@@ -54,7 +55,7 @@ def tile_rows(assignments: int, experts: int) -> int:
 
 
 def at_once(tile: int, width_bytes: int) -> int:
-    """Return the number of tiles per turn if a row between the two products takes `width_bytes`."""
+    """Return the number of tiles per turn if a row between the two products takes `width_bytes` bytes."""
     return min(TILES_AT_ONCE, max(1, MIDDLE_BYTES // (tile * width_bytes)))
 
 
@@ -98,7 +99,7 @@ class Turn(NamedTuple):
 
     def take_halves(self, values: Any) -> Any:
         """Return what `take` returns, but slice the left and the right half of each row separately. XLA:CPU does not
-        vectorize a loop that reads both halves of one slice, which makes the loop 5 times slower.
+        vectorize a loop that reads both halves of one slice; such a loop is 5 times slower.
         """
         rows, width = math.prod(self.shape), values.shape[1] // 2
         at = ((self.start, column) for column in (0, width))
@@ -135,7 +136,9 @@ def tiled_experts(
     gate: Callable[[Any], Any],
     saved_name: str,
 ) -> Float[Array, "T D"]:
-    """Compute the result of `experts.experts`. `saved_name` names the rows between the products for remat policies."""
+    """Compute what `experts.experts` returns. `saved_name` is the name by which remat policies refer to the rows
+    between the products.
+    """
     experts = w_in.shape[0]
     tile = tile_rows(expert.size, experts)
     together = at_once(tile, w_in.shape[-1] * w_in.dtype.itemsize)

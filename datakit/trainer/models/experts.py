@@ -41,7 +41,9 @@ def experts(
     gate: str = "swiglu",  # a name in `layers.GATES`
     backend: Backend = "auto",
 ) -> Float[Array, "T D"]:
-    """Compute y as defined above. `x`, `w_in` and `w_out` must have the same dtype; sums are computed in fp32."""
+    """Compute `y` as the module's docstring defines it. `x`, `w_in` and `w_out` must have the same dtype; sums are
+    computed in fp32.
+    """
     compute = partial(_BACKENDS[resolve(backend)], gate=GATES[gate])
     if current_mesh().size > 1:
         # check_vma does not support custom gradients with integer inputs; tests compare results with a single device's.

@@ -1,6 +1,7 @@
 """Defines Grug, this trainer's own mixture-of-experts model: its settings and limits, weights, forward pass and FLOPs.
 
-To change it, copy this file. A layer is attention, then experts. Both read a gated RMS norm of the residual stream:
+To change it, copy this file. A layer consists of attention, followed by experts. Both read a gated RMS norm of the
+residual stream:
 
     x = gated(norm(embed[tokens]))
     x = x + attention(gated(norm(x)))
@@ -66,7 +67,7 @@ FULL_WINDOW_EVERY = 4  # layers 3, 7, 11, ... (counted from 0) have the full win
 
 @dataclass(frozen=True)
 class Config:
-    """The settings of a Grug model. Defaults are for a budget of 1e19 FLOPs; `scaling.size` computes other sizes."""
+    """The settings of a Grug model. The defaults fit a budget of 1e19 FLOPs; `scaling.size` computes other sizes."""
 
     vocabulary: int = 128_256
     hidden: int = 1024
@@ -238,7 +239,7 @@ def attend(
     y_BSNH = attention(query_BSNH, key_BSMH, value_BSMH, segments, window, c.window)
     y_BSNH = exclude_self(y_BSNH, value_BSMH)
     gate_BSN = 2 * jax.nn.sigmoid(x_BSD @ gathered(block["head_gate"], dtype))
-    # In fp32, so that the gate's gradient, a sum over the head's width, is too.
+    # In fp32, so that the gate's gradient, which is a sum over the head's width, is in fp32 too.
     y_BSNH = (y_BSNH.astype(jnp.float32) * gate_BSN.astype(jnp.float32)[..., None]).astype(dtype)
     return y_BSNH.reshape(*rows, -1) @ gathered(block["attention_out"], dtype)
 

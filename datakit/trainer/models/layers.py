@@ -6,8 +6,8 @@ terms is fp32, in the backward pass too: bf16 has 8 significant bits, so a bf16 
 Attention and the loss save memory. Attention processes the queries in up to eight groups, one after the other: it keeps
 no [S, S] scores, and it never reads keys after the group or before the widest window. The loss processes the sequence
 in pieces and keeps no [B, S, V] logits. Attention and the loss recompute their intermediate values in the backward
-pass. On a CPU, working in parts also makes attention 3 times and the loss twice as fast (at 256 positions): small
-arrays fit in the cache.
+pass. On a CPU, working in parts also makes attention three times as fast and the loss twice as fast (at 256 positions),
+because small arrays fit in the cache.
 
 No array with an entry per position is a constant of the compiled program: masks and rotary positions are computed at
 run time.
@@ -28,14 +28,14 @@ from datakit.trainer.models.shapes import Array, Bool, Float, Int
 from datakit.trainer.models.weights import BATCH, current_mesh, gathered
 
 MASKED = -1e30  # finite, so that a fully masked row does not become NaN
-QUERY_BLOCKS, SMALLEST_BLOCK = 8, 32  # maximum number of query groups, and their minimum size; tuned on CPUs
+QUERY_BLOCKS, SMALLEST_BLOCK = 8, 32  # maximum number of query groups; their minimum size in positions; tuned on CPUs
 ROTARY_STRIDE = 512  # does not depend on the length, so neither does a position's rotation
 # Maximum size of one piece's fp32 logits: it fits in a CPU's cache and is small for a GPU.
 LOGIT_BYTES = {"cpu": 8 << 20, "accelerator": 512 << 20}
 
 
 def embed(table: Float[Array, "V D"], tokens: Int[Array, "B S"], dtype: Any) -> Float[Array, "B S D"]:
-    """Return the tokens' rows of the fp32 table in the compute type.
+    """Return the tokens' rows of the fp32 table, cast to `dtype`.
 
     The cast comes last, so the table's gradient is an fp32 sum over the tokens. A bf16 sum would be wrong by up to 40 %
     for a frequent token.
@@ -117,7 +117,7 @@ def _attend(
     start: int,
     first: int,
 ) -> Float[Array, "B s M G H"]:
-    """Compute attention of the queries from position `start` on to the keys from position `first` on."""
+    """Compute the attention of a group of queries, the first at position `start`, to the keys from position `first`."""
     stop = start + query.shape[1]
     near_key, near_value = (wide[:, first:stop].astype(query.dtype) for wide in (key, value))
     seen = _visible(segments, window, start, first, stop)
@@ -130,7 +130,7 @@ def _attend(
 def _visible(
     segments: Int[Array, "B S"], window: Int[Array, ""] | int, start: int, first: int, stop: int
 ) -> Bool[Array, "B s t"]:
-    """Return True where a query in [start, stop) sees a key in [first, stop): same segment, in window, not later."""
+    """Mark the keys in [first, stop) that each query in [start, stop) sees: same segment, in window, not later."""
     distance = (start + jnp.arange(stop - start))[:, None] - (first + jnp.arange(stop - first))
     same_segment = segments[:, start:stop, None] == segments[:, None, first:stop]
     return (distance >= 0) & (distance < window) & same_segment
@@ -163,8 +163,8 @@ def next_tokens(
     tokens: Int[Array, "B S"], segments: Int[Array, "B S"], loss_mask: Bool[Array, "B S"]
 ) -> tuple[Int[Array, "B S"], Float[Array, "B S"]]:
     """Return the label and weight of each position. Position i predicts token i + 1. The weight is 1 if that token's
-    mask is set and both tokens are in the same segment, otherwise 0. So no document's first token is predicted, and the
-    last position has weight 0.
+    mask is set and tokens i and i + 1 are in the same segment, otherwise 0. So no document's first token is predicted,
+    and the last position has weight 0.
     """
     labels = jnp.concatenate([tokens[:, 1:], tokens[:, :1]], axis=1)
     counted = loss_mask[:, 1:] & (segments[:, 1:] == segments[:, :-1])
@@ -175,9 +175,9 @@ def cross_entropy(
     hidden: Float[Array, "B S D"], head: Float[Array, "D V"], labels: Int[Array, "B S"], piece: int | None = None
 ) -> tuple[Float[Array, "B S"], Float[Array, "B S"]]:
     """Return -log p(label) and the logsumexp of the logits for each position, in nats and in fp32. Logits are held for
-    only `piece` positions at a time (None: as many as fit in `LOGIT_BYTES`). This number is rounded down to a divisor
-    of the length. On a mesh, each device computes its own rows, so `head`'s gradient is summed over the devices only
-    once, not once per piece.
+    only `piece` positions at a time (None: as many as fit in `LOGIT_BYTES`). The number is rounded down to a divisor of
+    the sequence length. On a mesh, each device computes its own rows, so `head`'s gradient is summed over the devices
+    only once, not once per piece.
     """
     compute = partial(_cross_entropy_of_rows, piece=piece)
     if current_mesh().size > 1:

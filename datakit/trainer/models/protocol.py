@@ -13,8 +13,8 @@ from datakit.trainer.models.shapes import Array, Bool, Float, Int
 from datakit.trainer.models.weights import Tree
 
 PADDING_SEGMENT = 0
-# Metadata of a field of a Config that affects only how results are computed (with how much memory, how fast). Such
-# settings stay out of the run's fingerprint, so a run can resume with other values.
+# Metadata for the fields of a Config that affect only how results are computed (memory use and speed). These settings
+# stay out of the run's fingerprint, so a run can resume with other values.
 OPERATION = {"operation": True}
 
 

@@ -2,12 +2,13 @@
 `sigmoid_route` is the quantile-balanced router, which docs/trainer.md describes. `softmax_route` is the classical
 router, which is balanced by a loss.
 
-Balancing needs, for each expert, the q-th largest of its scores over all tokens of the batch. This value is found a few
-bits at a time, by counting over [T, E]. Each count is a sum of integers, which is exact under any sharding. So the bias
-does not depend on the number of devices, and nothing is sorted. On a mesh, each device routes its own tokens
-(`on_own_tokens`). Only the statistics and the counts (eight arrays [15, E]) are summed over the devices, so no [T, E]
-array of the whole batch exists. The logits are computed in fp32: this is only a thousandth of a model's work, and in
-bf16, rounding could change which of two experts with nearly equal scores is trained.
+Balancing needs, for each expert, the q-th largest of its scores over the tokens of the batch (see
+`quantile_thresholds`). This value is found a few bits at a time, by counting over [T, E]. Each count is a sum of
+integers, which is exact under any sharding. So the bias does not depend on the number of devices, and nothing is
+sorted. On a mesh, each device routes its own tokens (`on_own_tokens`). Only the statistics and the counts (eight arrays
+[15, E]) are summed over the devices, so no [T, E] array of the whole batch exists. The logits are computed in fp32:
+this is only a thousandth of a model's work, and in bf16, rounding could change which of two experts with nearly equal
+scores is trained.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class RouterStatistics(NamedTuple):
 def on_own_tokens(route: Callable[..., tuple[Any, Any]], tokens: Any, weights: Any) -> tuple[Any, Any]:
     """Compute route(tokens, weights, axes) -> (results per token, sums over all tokens) on each device's own tokens.
 
-    `route` must sum over `axes` what it sums over tokens.
+    Whatever `route` sums over tokens, it must also sum over the mesh axes `axes`.
     """
     if current_mesh().size <= 1:
         return route(tokens, weights, axes=())

@@ -45,7 +45,7 @@ class Weight:
 
 
 def make_mesh(replicas: int = 1, devices: Sequence[Any] | None = None) -> Mesh:
-    """Return a mesh for `replicas` copies of the weights. Raises UsageError if the devices cannot be split evenly."""
+    """Return a mesh with `replicas` equal groups of devices. Raises UsageError if the devices cannot be so divided."""
     devices = jax.devices() if devices is None else devices
     if len(devices) % replicas:
         raise UsageError(f"{len(devices)} devices cannot hold {replicas} replicas; choose a divisor of {len(devices)}")
@@ -88,7 +88,7 @@ def shardings(table: Tree, mesh: Mesh) -> Tree:
             if name is not None and weight.shape[axis] % mesh.shape[name]:
                 raise UsageError(
                     f"weight {path} {weight.shape}: axis {axis} cannot be split evenly over {mesh.shape[name]} "
-                    "devices; raise `replicas`, or choose another size"
+                    f"devices; raise `replicas`, or make the size of this axis a multiple of {mesh.shape[name]}"
                 )
     return jax.tree.map(lambda weight: NamedSharding(mesh, weight.sharding), table)
 
@@ -104,5 +104,5 @@ def constrain(x: Shaped[Array, "*shape"], spec: P) -> Shaped[Array, "*shape"]:
 
 
 def current_mesh() -> AbstractMesh:
-    """Return the mesh of the surrounding `jax.set_mesh`. If there is none, the size of the result is at most 1."""
+    """Return the mesh of the surrounding `jax.set_mesh`. If there is none, return a mesh whose `size` is at most 1."""
     return jax.sharding.get_abstract_mesh()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
 from datakit.errors import LoaderError
 from datakit.loader import Component, Loader, Mixture, Schedule, Shuffle, Stage
+from datakit.loader.mixture.sequence_order import SequenceOrder
+from datakit.loader.sources.token_source import RangeSource, TokenSource
 from tests.support.loader.mixtures import two_components
 from tests.support.loader.sources import counting, real_tokens
 
@@ -91,3 +97,42 @@ def test_limit_too_far_ahead_to_be_computed_matters_only_if_it_ends_the_run(stop
         return
     with Loader(mixture) as loader:
         assert loader.steps in (steps - 1, steps)
+
+
+FULL = Shuffle("full", block_tokens=1 << 20)
+
+
+def huge() -> TokenSource:
+    """10^13 tokens that cannot be read; only the order of their sequences is asked for."""
+    return RangeSource(counting([1]), [(0, 10**13)])
+
+
+def peak_of(work: Callable[[], Any]) -> int:
+    """The largest amount of memory that Python and numpy had allocated at once for `work`."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_full_shuffle_of_any_size_keeps_to_its_memory() -> None:
+    def read_order() -> None:
+        order = SequenceOrder(
+            Mixture({"x": Component(huge(), shuffle=FULL)}, {"x": 1}, sequence_length=4096, memory_bytes=256 << 20)
+        )
+        (stream,) = order.streams
+        for epoch in range(3):
+            window = stream.window_at(epoch * stream.end_of_epochs(1) + 5)
+            units, _ = window.at(np.arange(0, window.count, 10**7))
+            assert window.count > 2 * 10**9 and len(set(window.units.take(units))) == len(units)
+
+    assert peak_of(read_order) < 64 << 20
+
+
+def test_change_of_length_in_a_large_full_shuffle_is_refused() -> None:
+    """The unread sequences of the whole epoch would be joined."""
+    lengths = Schedule(((0, 4096), (100, 8192)))
+    with pytest.raises(LoaderError, match=r"'x': .* at step 100 .* joining .* would take about 3\d\d\.\d GiB"):
+        SequenceOrder(Mixture({"x": Component(huge(), shuffle=FULL)}, {"x": 1}, sequence_length=lengths))

@@ -28,7 +28,7 @@ from datakit.storage.manifest import Manifest
 from tests.support.normalize.sources import normalize, normalize_step, run_plan_inline
 
 RECORDS = 100
-CHANGED = r"a\.\w+(\.gz)? (has changed since it was listed|was listed but no longer exists)"
+CHANGED = r"a\.\w+(\.gz)? (has changed since it was listed|was listed but (no longer exists|is no longer a regular))"
 
 
 def documents(count: int = RECORDS, word: str = "doc") -> bytes:
@@ -217,3 +217,15 @@ def test_change_after_reading_matters_only_if_mapped(tmp_path: Path, name: str, 
         with pytest.raises(ChangedInputError, match=CHANGED):
             normalize_inline(tmp_path)
     assert not list(tmp_path.rglob("exchange/**/*.arrow"))
+
+
+@pytest.mark.parametrize("replace", [os.mkfifo, os.mkdir])
+def test_file_replaced_by_a_pipe_or_a_folder_is_refused(tmp_path: Path, replace: Callable[[Path], None]) -> None:
+    """Opening the pipe does not wait for a writer."""
+    write_source(tmp_path)
+    (listed,) = list_source(f"{tmp_path}/in", [], [])
+    (tmp_path / "in/a.jsonl").unlink()
+    replace(tmp_path / "in/a.jsonl")
+    files = Inputs(str(tmp_path / "in"), {listed.path: (listed.size, listed.mtime_ns, listed.checksum)})
+    with pytest.raises(ChangedInputError, match=CHANGED), files.open(listed.path):
+        pass

@@ -127,6 +127,21 @@ def test_arrow_arrays_with_wrong_offsets_are_quarantined(tmp_path: Path) -> None
         assert found == [] and reasons(counts) == [(0, "what follows cannot be decoded")]
 
 
+@pytest.mark.parametrize("column", [0, 1, 2])
+def test_arrow_column_shorter_than_its_batch_is_quarantined(tmp_path: Path, column: int) -> None:
+    """The header of a batch gives its rows, and the length and nulls of each column and of the values in lists."""
+    path, table = tmp_path / "in.arrow", pa.table({"text": ["abc", "de", "f"], "n": [[1, 2], [3], [4]]})
+    for new in (pa.ipc.new_file, pa.ipc.new_stream):
+        with pa.OSFile(str(path), "wb") as sink, new(sink, table.schema) as writer:
+            writer.write_table(table)
+        data = bytearray(path.read_bytes())
+        place = data.index(np.array([3, 0, 3, 0, 4, 0], np.int64).tobytes()) + 16 * column
+        data[place : place + 8] = (2).to_bytes(8, "little")
+        path.write_bytes(data)
+        found, counts = read(tmp_path, path.name)
+        assert found == [] and reasons(counts) == [(0, "what follows cannot be decoded")]
+
+
 def test_arrow_stream_without_its_end_marker_is_truncated(tmp_path: Path) -> None:
     table, path = pa.Table.from_pylist(RECORDS), tmp_path / "in.arrow"
     sink = pa.BufferOutputStream()
@@ -188,7 +203,7 @@ def test_row_that_kills_the_reader_costs_as_few_rows_as_can_be_decoded(tmp_path:
     assert found == RECORDS[:120] + RECORDS[150:]
     (one, rest) = counts.quarantined
     assert (one.position, one.records, one.reason) == (120, 1, "memory")
-    assert (rest.position, rest.records) == (121, 29) and "behind row 120" in rest.reason
+    assert (rest.position, rest.records) == (121, 29) and "after row 120" in rest.reason
     last = ("in.parquet", 149)
     found, counts, _ = read_group(tmp_path, set(), {last: "memory"})
     assert found == RECORDS[:149] + RECORDS[150:] and [entry.records for entry in counts.quarantined] == [1]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,3 +37,41 @@ def test_invalid_predicate_is_refused(tmp_path: Path, where: str, error: type[Ex
     with pytest.raises(error, match=words) as caught:
         normalize(tmp_path, tmp_path / "in.jsonl", where=where)
     assert "secret" not in str(caught.value)
+
+
+PRINT_MATCHES = """
+import sys
+import pyarrow as pa
+from datakit.normalize.where.predicate import Predicate
+seconds = ["2020-01-01 00:30:00 +0000", "2020-12-27 23:30:00 -0500", "2021-07-01 12:00:00 +0200", None]
+table = pa.table({"s": pa.array(seconds), "n": [1, 2, 3, 4]})
+types = table.schema.serialize().to_pybytes()
+for sql in sys.argv[1:]:
+    print(Predicate(sql, types).matches(table, "file").tolist())
+"""
+OF_TIME_ZONES = [
+    "hour(strptime(s, '%Y-%m-%d %H:%M:%S %z')) > 12",
+    "day(try_strptime(s, '%Y-%m-%d %H:%M:%S %z')) = 1",
+    "year(strptime(s, '%Y-%m-%d %H:%M:%S %z')) = 2020",
+    "strftime(strptime(s, '%Y-%m-%d %H:%M:%S %z'), '%H') = '00'",
+    "CAST(strptime(s, '%Y-%m-%d %H:%M:%S %z') AS DATE) = DATE '2020-12-28'",
+    "CAST(strptime(s, '%Y-%m-%d %H:%M:%S %z') AS VARCHAR) LIKE '%00:30%'",
+    "date_part('week', strptime(s, '%Y-%m-%d %H:%M:%S %z')) = 53",
+    "date_trunc('day', strptime(s, '%Y-%m-%d %H:%M:%S %z')) > DATE '2020-12-27'",
+]
+
+
+def matches(**environment: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", PRINT_MATCHES, *OF_TIME_ZONES],
+        env={**os.environ, **environment}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout.splitlines()
+
+
+def test_result_does_not_depend_on_the_time_zone_and_the_locale_of_the_machine() -> None:
+    """`%z` gives points in time, whose parts DuckDB computes in the time zone and calendar of the connection."""
+    found = matches(TZ="UTC", LC_ALL="C", LANG="C")
+    assert found[:3] == ["[False, False, False, False]", "[True, False, True, False]", "[True, True, False, False]"]
+    for zone, locale in (("America/New_York", "en_US.UTF-8"), ("Asia/Tokyo", "th_TH@calendar=buddhist")):
+        assert matches(TZ=zone, LC_ALL=locale, LANG=locale) == found
