@@ -36,12 +36,12 @@ def run(
     ignore_disk_space: bool = False,
     observer: Observer | None = None,
 ) -> RunResult:
-    """Run a recipe, given as a name, a file or a Recipe. Prints nothing.
+    """Run a recipe, given as a catalog name, a file or a Recipe. Prints nothing.
 
-    `settings` have the form of the arguments of `--set`, for example "dedup.threshold=0.9". An `observer` receives
-    progress events. A run that probably needs more space than a local disk has is refused, unless `ignore_disk_space`
-    is True. Raises InputError, PartialError, StepFailedError or StorageError, which are all subclasses of
-    DatakitError.
+    Each string in `settings` has the form of an argument of `--set`, for example "dedup.threshold=0.9". `observer`
+    receives progress events. A run that probably needs more space than is free on a local disk is refused, unless
+    `ignore_disk_space` is True. Raises InputError, PartialError, StepFailedError or StorageError, which are all
+    subclasses of DatakitError.
     """
     return pipeline.run(
         _recipe(recipe, settings), os.fspath(root), workers=workers, ray=ray, until=until, offline=offline, fresh=fresh,
@@ -58,7 +58,7 @@ def plan(
     settings: Iterable[str] = (),
     offline: bool = False,
 ) -> RunPlan:
-    """Return a plan of what `run` with the same arguments would do. Writes nothing."""
+    """Return a plan of what `run` would do with the same arguments. Writes nothing."""
     return pipeline.plan(_recipe(recipe, settings), os.fspath(root), workers=workers, until=until, offline=offline)
 
 
@@ -74,12 +74,16 @@ def status(directory: Root) -> list[StepStatus]:
 
 
 def ls(directory: Root = "./data") -> Overview:
-    """Return the steps in a root, a dataset or a source, each with its state (such as "current" or "superseded")."""
+    """Return the steps in a root or in the directory of a dataset or source, each with its state (such as "current" or
+    "superseded").
+    """
     return pipeline.overview(os.fspath(directory))
 
 
 def inspect(target: Root) -> StepDescription | RawReport:
-    """Describe a finished step or a raw source. A dataset's directory stands for its current run."""
+    """Describe a finished step or a raw source, given by its path or URL. A dataset's directory stands for the
+    dataset's current step.
+    """
     return pipeline.inspect(os.fspath(target))
 
 
@@ -92,11 +96,13 @@ def why(
     most: int = 20,
     report: Callable[[int, int, str], None] = lambda done, total, what: None,
 ) -> Answer:
-    """Return what each stage did with a document, given by its id or by the id that its record has in your files.
+    """Return what each stage did with a document. Give either its `id` or its `source_id`, the id of its record in your
+    files.
 
-    For near duplicates, also returns both texts and their similarity; with `cluster`, does so for all near duplicates
-    in the document's cluster. At most `most` documents and pairs of texts are returned. `report` is called with the
-    number of files searched so far, their total number, and a description of the search.
+    If the document is a near duplicate, the answer also contains both texts and their similarity; with `cluster`, it
+    contains these for all near duplicates in the document's cluster. At most `most` documents and at most `most` pairs
+    of texts are returned. `report` is called with the number of files searched so far, their total number, and a
+    description of the search.
     """
     return pipeline.why(os.fspath(dataset), id=id, source_id=source_id, cluster=cluster, most=most, report=report)
 
@@ -108,11 +114,11 @@ def diff(
     report: Callable[[int, int, str], None] = lambda done, total, what: None,
     listed: Callable[[str, str, str, list[str]], None] | None = None,
 ) -> Difference:
-    """Count the documents that only one of two datasets or steps has, by source and reason.
+    """Count the documents that only one of two datasets or steps has, separately for each source and each reason.
 
     `report` is called with the number of documents read so far, their total number, and the word "documents". `listed`
     is called once per batch of counted documents, with "-" (only in the first) or "+" (only in the second), the source,
-    the reason, and the list of their ids.
+    the reason, and the list of these documents' ids.
     """
     return pipeline.diff(os.fspath(first), os.fspath(second), report, listed)
 

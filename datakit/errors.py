@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-REFUSALS_SHOWN = 20  # number of inputs named in one error
+REFUSALS_SHOWN = 20  # number of inputs that one error names
 
 
 class DatakitError(Exception):
@@ -19,7 +19,7 @@ class DatakitError(Exception):
 
 
 class InputError(DatakitError):
-    """Unusable input from the user: an option, a recipe, data, a root or a tokenizer."""
+    """Input from the user that cannot be used: an option, a recipe, data, a root or a tokenizer."""
 
     exit_code = 2
 
@@ -37,9 +37,10 @@ class RefusedError(InputError):
 
 
 class RefusedInputsError(RefusedError):
-    """Several inputs that cannot be used. messages: one per input; the error's text shows the first REFUSALS_SHOWN.
+    """Several inputs that cannot be used. messages: one message per input; the error's text contains the first
+    REFUSALS_SHOWN of them.
 
-    listed: the file that lists all of them, if any.
+    listed: the path of the file that lists all of these inputs; "" if there is none.
     """
 
     def __init__(self, messages: Iterable[str], listed: str = "") -> None:
@@ -60,7 +61,7 @@ class EmptyStageError(RefusedError):
 
 
 class ColumnError(RefusedError):
-    """A missing column, or two files whose columns do not match."""
+    """A missing column, a column of an unsupported type, or two files whose columns do not match."""
 
 
 class UnreadableError(RefusedError):
@@ -72,7 +73,9 @@ class ChangedInputError(InputError):
 
 
 class RootError(InputError):
-    """A root or other URL that cannot be used: no permission, no library for its scheme, or not shared by all nodes."""
+    """A root or other URL that cannot be used: access is denied, no library for its scheme is installed, or not all
+    nodes share the directory.
+    """
 
 
 class TokenizerError(InputError):
@@ -90,7 +93,7 @@ class LoaderError(InputError):
 
 
 class MixtureChangedError(LoaderError):
-    """A resumed run whose mixture was changed, so that the batches already read would have been different."""
+    """A resumed run whose mixture has changed in such a way that the batches already read would have been different."""
 
 
 class StorageError(DatakitError):
@@ -110,15 +113,17 @@ class CorruptError(StorageError):
 
 
 class DivergentOutputError(StorageError):
-    """A nondeterministic task, which wrote different outputs when it ran twice. The first output is kept."""
+    """A task whose output differs from the output of an earlier attempt. The earlier output is kept."""
 
 
 class TaskError(DatakitError):
-    """A refusal by a task function to process its input, for the reason that the message gives."""
+    """A task that cannot run because of the state of its process or of its inputs; the message gives the reason."""
 
 
 class UserCodeError(DatakitError):
-    """An exception in a user's transform or tokenizer. The message has the traceback and a description of the input."""
+    """An exception in a user's transform or tokenizer. The message contains the traceback and a description of the
+    function's input.
+    """
 
 
 class StepFailedError(DatakitError):
@@ -142,13 +147,15 @@ class PartialError(DatakitError):
 
 
 def messages_of(errors: Iterable[DatakitError]) -> list[str]:
-    """Return the messages of errors, one for each input; each is a single line."""
+    """Return the messages of these errors, each as a single line. A RefusedInputsError contributes one message per
+    refused input.
+    """
     found = (error.messages if isinstance(error, RefusedInputsError) else (str(error),) for error in errors)
     return [" ".join(message.splitlines()) for messages in found for message in messages]
 
 
 def refuse_all(errors: Sequence[RefusedError]) -> None:
-    """Raise the error if there is one, or one error for all if there are several. Return if there is none."""
+    """Raise the only error, or a RefusedInputsError if there are several. If there is none, return."""
     if len(errors) == 1:
         raise errors[0]
     if errors:
@@ -157,7 +164,7 @@ def refuse_all(errors: Sequence[RefusedError]) -> None:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, in the singular for 1.
+    """Return a number with a noun, which is in the singular if the number is 1.
 
     >>> counted(1, "record"), counted(2000, "record")
     ('1 record', '2,000 records')

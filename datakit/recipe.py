@@ -1,4 +1,5 @@
-"""Defines the recipe format (sources and the tables of stages), checks names and keys, and applies `--set`.
+"""Defines the recipe format (sources and the tables of stages), checks names and keys, and applies the assignments of
+`--set`.
 
 A recipe is a TOML file, given by its path or by its name in the catalog:
 
@@ -39,7 +40,9 @@ RESERVED = ("sources",)  # a directory in the root that belongs to no dataset
 
 @dataclass(frozen=True)
 class Source:
-    """A source: where its files are and how to read them. In fields from `format` on, None defers to `[normalize]`."""
+    """A source: where its files are and how to read them. In `format` and the fields after it, None means the value in
+    `[normalize]`.
+    """
 
     name: Annotated[str, key("The source's name: a directory name, unique in the recipe.", "novels")]
     url: Annotated[
@@ -68,7 +71,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The definition of a dataset. The tables of stages are not decoded; None disables an optional stage."""
+    """The definition of a dataset. The tables of stages are not decoded; None in place of a table disables an optional
+    stage.
+    """
 
     name: Annotated[str, key("The dataset's name, and its directory in the root.", "shelf")]
     sources: tuple[Source, ...]
@@ -85,16 +90,17 @@ class Recipe:
         return self.origin or f"recipe {self.name!r}"
 
     def document(self) -> dict[str, Any]:
-        """Return the equivalent TOML document, without settings that are None or empty strings."""
+        """Return the recipe as a TOML document, without settings that are None or empty strings."""
         plain = {key: value for key, value in asdict(self).items() if key != "origin" and value not in (None, "")}
         plain["sources"] = [_source_document(source) for source in plain["sources"]]
         return plain
 
     def with_overrides(self, assignments: Iterable[str]) -> Recipe:
-        """Return a copy with assignments such as `dedup.threshold=0.9` or `sources.web.sample=0.1` applied in order.
+        """Return a copy of the recipe, changed by assignments such as `dedup.threshold=0.9` or
+        `sources.web.sample=0.1`, in order.
 
-        Values are parsed as TOML, and a bare word is a string. Relative paths in assignments are relative to the
-        working directory.
+        Values are parsed as TOML; a value that is not valid TOML is taken as a string. Relative paths in assignments
+        are relative to the working directory.
         """
         document = self.document()
         for assignment in assignments:
@@ -111,9 +117,11 @@ Check = Callable[[dict[str, Any], str], list[str]]
 
 
 def load_recipe(name_or_path: str | os.PathLike[str], check_tables: Check = lambda document, place: []) -> Recipe:
-    """Load a recipe by catalog name or file. Raises RecipeError, which names the place and the nearest valid name.
+    """Load a recipe by catalog name or file. Raises RecipeError, which names the place of the mistake and the nearest
+    valid name.
 
-    check_tables: called if there are mistakes; returns those in the tables of stages, so that all are reported at once.
+    check_tables: called with the recipe's document and its place if the recipe has mistakes; returns the mistakes in
+    the tables of stages, so that all mistakes are reported at once.
     """
     path = find_toml(name_or_path, CATALOG, "no recipe {!r}: neither a file nor a catalog name", RecipeError)
     document = read_toml(path, "give a recipe file or a catalog name")
@@ -128,7 +136,9 @@ def catalog_names() -> list[str]:
 def parse_recipe(
     document: dict[str, Any], place: str, base: Path, check_tables: Check = lambda document, place: []
 ) -> Recipe:
-    """Parse a TOML document, in which relative paths are relative to `base`. Raises RecipeError with all mistakes."""
+    """Parse a TOML document, in which relative paths are relative to `base`. Raises RecipeError, which lists all
+    mistakes.
+    """
     tables = document.get("sources", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise RecipeError(f"{place}: sources must be [[sources]] tables, one per source")
@@ -156,7 +166,9 @@ def _source(table: dict[str, Any], base: Path) -> Source:
 
 
 def absolute(url: str, base: Path) -> str:
-    """Make a path absolute. URLs and placeholders (`{stdlib}`) are returned unchanged."""
+    """Return the absolute form of a path that is relative to `base`. URLs, and paths that start with a placeholder
+    (`{stdlib}`), are returned unchanged.
+    """
     if "://" in url or url.startswith("{"):
         return url
     return os.path.normpath(base / Path(url).expanduser())
@@ -176,12 +188,16 @@ def _with_absolute_tokenizer(table: dict[str, Any] | None, base: Path) -> dict[s
 
 
 def is_hub_name(tokenizer: Any) -> TypeGuard[str]:
-    """Return True if a tokenizer that is not a file can be the name of a model on the Hugging Face Hub."""
+    """Return True if `tokenizer`, a value from a recipe that is not the path of a file, has the form of the name of a
+    model on the Hugging Face Hub.
+    """
     return isinstance(tokenizer, str) and bool(HUB_NAME.fullmatch(tokenizer)) and not NOT_A_FILE.fullmatch(tokenizer)
 
 
 def _name_mistakes(name: Any, sources: Sequence[Any], place: str) -> list[str]:
-    """Return a message for each name that cannot be used; values of a wrong type are reported elsewhere."""
+    """Return a message for each dataset name or source name that cannot be used; values of a wrong type are reported
+    elsewhere.
+    """
     found = [] if sources else [f"{place}: no sources; add a [[sources]] table with a name and a url"]
     for kind, value in (("name", name), *(("source name", source) for source in sources)):
         if isinstance(value, str) and not NAME_RULE.fullmatch(value):

@@ -1,5 +1,5 @@
-"""Lists every key of a recipe (type, default, meaning, example), and makes the JSON schema of recipes for editors.
-Both are made from the type hints of the config classes, so they cannot differ from what a run accepts.
+"""Lists every key of a recipe (type, default, meaning, example), and makes the JSON schema of recipes for editors. Both
+are derived from the type hints of the config classes, so they cannot differ from what a run accepts.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class RecipeKey:
-    """A key of a recipe. `default` and `example` are in TOML notation; a key without a default has None."""
+    """A key of a recipe. `default` and `example` are in TOML notation; `default` is None for a key without a
+    default.
+    """
 
     table: str
     name: str
@@ -82,7 +84,7 @@ def _keys(table: str, kind: type) -> Iterator[RecipeKey]:
         hint, default, meaning = hints[field.name], field.default, ""
         if get_origin(hint) is not Annotated:
             if kind is not Source:
-                continue  # the tables of a recipe, and its origin
+                continue  # a field of Recipe that is a table, or its origin
             hint, meaning = inherited[field.name], f"Replaces `normalize.{field.name}` for this source."
         meta = next(extra for extra in get_args(hint) if isinstance(extra, msgspec.Meta))
         if field.default_factory is not MISSING:
@@ -115,7 +117,7 @@ _WORDS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 def _type(hint: Any) -> str:
-    """Describe a type hint in TOML's terms; None is left out, because TOML has no null."""
+    """Return a description of a type hint in TOML's terms. None is left out, because TOML has no null."""
     if get_origin(hint) in (Union, types.UnionType):
         return " or ".join(_type(part) for part in get_args(hint) if part is not type(None))
     if get_origin(hint) is tuple:

@@ -1,7 +1,7 @@
 """Reads TOML files (recipes, mixtures, training runs), parses `key=value` assignments, and composes errors about
 unknown keys. Tables are decoded strictly into dataclasses. An unknown key is an error that suggests the nearest valid
-key, so a misspelled threshold is never silently ignored. Errors name the file or table, the key and what was expected.
-Their class is given by the `error` parameter.
+key, so a misspelled threshold is never silently ignored. Each error names the file or table, the key and what was
+expected. Its class is the one that the caller passes as `error`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ T = TypeVar("T")
 
 
 def key(meaning: str, example: Any, choices: Sequence[str] = ()) -> msgspec.Meta:
-    """Document a key for `datakit recipe keys`. choices: the permitted values, if only certain names are permitted."""
+    """Return the metadata of a key, from which `datakit recipe keys` describes it. choices: the permitted values; empty
+    if any value of the key's type is permitted.
+    """
     return msgspec.Meta(
         description=meaning, examples=[example], extra_json_schema={"enum": [*choices]} if choices else {}
     )
@@ -30,7 +32,7 @@ def key(meaning: str, example: Any, choices: Sequence[str] = ()) -> msgspec.Meta
 def load_toml(
     name_or_path: str | os.PathLike[str], folder: Path, missing: str, advice: str, assignments: Iterable[str]
 ) -> tuple[Path, dict[str, Any]]:
-    """Find and read a file, and apply assignments such as `model.hidden=64` to its content.
+    """Find and read a TOML file, and apply assignments such as `model.hidden=64` to its content.
 
     A value that is not valid TOML is taken as a string. Raises RecipeError for a file that cannot be read, and
     UsageError for an unknown name or an invalid assignment.
@@ -47,8 +49,8 @@ def load_toml(
 
 
 def find_toml(name_or_path: str | os.PathLike[str], folder: Path, missing: str, error: type[InputError]) -> Path:
-    """Return the given path or, for a name, the path of its file in `folder`. Raises `error` for an unknown name;
-    `missing` is the template for its message.
+    """Return the given path or, for a name, the path of the TOML file with this name in `folder`. Raises `error` for an
+    unknown name; `missing` is the template of the message and contains `{}` or `{!r}` for the name.
     """
     name = os.fspath(name_or_path)
     path = Path(name).expanduser()
@@ -77,7 +79,8 @@ def read_toml(path: Path, advice: str, error: type[InputError] = RecipeError) ->
 def check_idle(table: str, settings: Any, idle: Iterable[Mapping[str, str]]) -> None:
     """Raise UsageError for a setting that has no effect and yet differs from its default.
 
-    Each of `idle` maps the names of such settings to the reason, e.g. {"decay": "unless the schedule is trapezoid"}.
+    Each mapping in `idle` has the names of such settings as keys and, as values, the circumstances in which they have
+    no effect, e.g. {"decay": "unless the schedule is trapezoid"}.
     """
     defaults = {one.name: one.default for one in fields(settings)}
     for name, circumstance in (pair for group in idle for pair in group.items()):
@@ -87,7 +90,9 @@ def check_idle(table: str, settings: Any, idle: Iterable[Mapping[str, str]]) -> 
 
 
 def assign(table: dict[str, Any], keys: Sequence[str], text: str, place: str, error: type[InputError]) -> None:
-    """Set the key at path `keys` in a table to the value that `text` stands for; raise `error` for an invalid path."""
+    """Parse `text` as a value, and set the key at the path `keys` in a table to it. Raises `error` if a key on the path
+    is not a table.
+    """
     for key in keys[:-1]:
         table = table.setdefault(key, {})
         if not isinstance(table, dict):
@@ -116,8 +121,8 @@ def decoded(
 def mistakes(
     table: Any, kind: type, place: str, error: type[InputError] = RecipeError, other_keys: Iterable[str] = ()
 ) -> list[str]:
-    """Return a message for each mistake in a table: unknown and missing keys, and values of a wrong type. If there are
-    none, return the message of the first failed check of the dataclass itself, if any.
+    """Return a message for each mistake in a table: unknown and missing keys, and values of a wrong type. If there is
+    no such mistake, return the message of the first check of the dataclass itself that fails, if one fails.
     """
     if not isinstance(table, Mapping):
         return [f"{place} must be a table"]
@@ -132,7 +137,7 @@ def mistakes(
 
 
 def refuse(messages: Iterable[str], error: type[InputError] = RecipeError) -> None:
-    """Raise `error` with all these messages, if there are any."""
+    """Raise one `error` with all these messages. If there are none, return."""
     found = list(messages)
     if found:
         raise error(found[0] if len(found) == 1 else "\n  ".join([f"{len(found)} mistakes:", *found]))
@@ -150,21 +155,27 @@ def check_keys(
     error: type[InputError] = RecipeError,
     other_keys: Iterable[str] = (),
 ) -> None:
-    """Raise `error` if keys are not in `known`; it suggests the nearest keys in `known` or `other_keys`."""
+    """Raise `error` if a table has keys that are not in `known`. The message suggests the nearest keys in `known` or
+    `other_keys`.
+    """
     refuse(unknown_keys(table, known, place, other_keys), error)
 
 
 def unknown_keys(
     table: Mapping[str, Any], known: Iterable[str], place: str, other_keys: Iterable[str] = ()
 ) -> list[str]:
-    """Return a message for each key that is not in `known`; it suggests the nearest key in `known` or `other_keys`."""
+    """Return a message for each key that is not in `known`. The message suggests the nearest key in `known` or
+    `other_keys`.
+    """
     names = list(known)
     near = [*names, *other_keys]
     return [f"{place}: unknown key {name!r}; {suggestion(name, near)}" for name in table if name not in names]
 
 
 def convert(table: Mapping[str, Any], kind: type[T], place: str, error: type[InputError] = RecipeError) -> T:
-    """Convert a table to a dataclass, with strict types. Raises `error`, which names the key."""
+    """Convert a table to a dataclass, with strict types. Raises `error`, which names the key, if a key is missing or
+    its value has a wrong type.
+    """
     refuse(_value_mistakes(table, kind, place), error)
     try:
         return msgspec.convert(table, kind)
@@ -173,7 +184,7 @@ def convert(table: Mapping[str, Any], kind: type[T], place: str, error: type[Inp
 
 
 def _value_mistakes(table: Mapping[str, Any], kind: type, place: str) -> list[str]:
-    """Return a message for each missing key and for each value of a wrong type."""
+    """Return a message for each key of the dataclass that is missing or has a value of a wrong type."""
     found, hints = [], get_type_hints(kind)
     for entry in fields(kind):
         if entry.name in table:

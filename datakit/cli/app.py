@@ -1,6 +1,7 @@
-"""Registers all subcommands of `datakit`, defines the main help text, and turns errors into a line and an exit code.
-Each module of commands imports what a command needs only when that command runs. As a result, `datakit --help` loads
-neither Arrow nor any stage, and takes 120 ms. Errors are shown without a traceback unless `DATAKIT_DEBUG=1` is set.
+"""Registers all subcommands of `datakit`, defines the main help text, and turns errors into messages and exit codes.
+The modules of the commands import what a command needs only when that command runs. As a result, `datakit --help` loads
+neither Arrow nor any stage, and takes only 120 ms. Errors are shown without a traceback unless `DATAKIT_DEBUG=1` is
+set.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ DATAKIT_DEBUG=1 shows tracebacks; NO_COLOR=1 disables color.
 
 
 def build() -> App:
-    """Build the command line."""
+    """Return the command line: an App with all commands and groups of commands."""
     app = App(
         name="datakit",
         help=HELP,
@@ -117,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _stopped("terminated", TERMINATED)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python prints an error at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise, Python would print an error at exit
         return FAILURE
     except DatakitError as error:
         return _failed(str(error), error.exit_code)

@@ -1,4 +1,6 @@
-"""Implements `datakit cache show` (decodes tokens, marks their borders) and `datakit cache stats` (prints totals)."""
+"""Implements `datakit cache show`, which decodes tokens and marks their borders, and `datakit cache stats`, which
+prints totals.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from datakit.tokenize.encoders.token_text import Piece
 
 BACKGROUNDS = (236, 24, 236, 58)  # in the 256-color palette: neighbors differ, and light text is readable on each
-JOINED = 53  # background of several tokens that only together form valid text
+JOINED = 53  # for a piece of several tokens that form valid text only together
 BAR = 40
 
 
@@ -34,7 +36,7 @@ def show(
     ids: Flag = False,
     json: Flag = False,
 ) -> int:
-    """Decode a document or a sequence in a token cache, and mark the borders between tokens.
+    """Show the text of a document or a sequence in a token cache, with the borders between tokens marked.
 
     On a terminal, adjacent tokens have different background colors. Elsewhere, or with NO_COLOR=1, each token is in
     ⟦brackets⟧. The default is to show the first document.
@@ -169,7 +171,9 @@ def _in_colour() -> bool:
 
 
 def _coloured(parts: Iterable[Piece]) -> str:
-    """Give each piece a background color, separately on each line, so that no color extends to the window's edge."""
+    """Return the text with a background color for each piece. Each line of a piece is colored separately, so that no
+    color extends to the window's edge.
+    """
     shown = []
     for number, part in enumerate(parts):
         background = JOINED if len(part.ids) > 1 else BACKGROUNDS[number % len(BACKGROUNDS)]

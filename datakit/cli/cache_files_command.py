@@ -179,7 +179,9 @@ def export_cache(
 
 
 def _progress(what: str) -> Callable[[int, int], None]:
-    """Return a function that prints progress to stderr, at most every half second and only if stderr is a terminal."""
+    """Return a function that prints progress (in `what`) to stderr, at most every half second and only if stderr is a
+    terminal.
+    """
     last = time.monotonic()
 
     def show(count: int, size: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 Cell = str | int | None
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 GAP = "  "
-WIDTH = 80  # of every table, unless its numbers alone take more
+WIDTH = 80  # of every table in characters, unless its numbers alone take more
 NARROWEST = 12  # width to which a column of words may be narrowed; columns of short words are narrower
 INDENT = "    "  # before the text below a row
 COUNTS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**4, "k"))
@@ -25,17 +25,19 @@ PICTURES = {code: chr(0x2400 + code) for code in range(32)} | dict.fromkeys(rang
 
 
 def say(text: str = "") -> None:
-    """Print one line of data on stdout."""
+    """Print data (one or more lines of text) on stdout."""
     print(text)
 
 
 def note(text: str) -> None:
-    """Print one line on stderr: a message for the user, not data."""
+    """Print a message for the user on stderr; stdout holds only data."""
     print(text, file=sys.stderr)
 
 
 def progress_note(verb: str) -> Callable[[int, int, str], None]:
-    """Return a function that prints progress on stderr, at most every half second and only if stderr is a terminal."""
+    """Return a function that prints progress on stderr, such as "<verb> 3 of 7 files", at most every half second and
+    only if stderr is a terminal.
+    """
     last = time.monotonic()
 
     def show(done: int, total: int, what: str) -> None:
@@ -48,7 +50,7 @@ def progress_note(verb: str) -> Callable[[int, int, str], None]:
 
 
 def say_json(value: Any) -> None:
-    """Print one JSON object on stdout, with sorted keys."""
+    """Print a value as one JSON object on stdout, with sorted keys."""
     import msgspec
 
     plain = msgspec.to_builtins(value)
@@ -56,9 +58,11 @@ def say_json(value: Any) -> None:
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[Cell]], below: Sequence[str] = ()) -> str:
-    """Format aligned columns under headers. Numbers get thousands separators and right alignment; None is a dash.
+    """Return a table with aligned columns under headers. Numbers are right-aligned and have thousands separators; None
+    becomes a dash.
 
-    A table wider than WIDTH has its widest columns of words wrapped. below: for each row, a text to print below it.
+    If a table would be wider than WIDTH, its widest columns of words are wrapped. below: for each row, the text below
+    it, or "".
 
     >>> print(table(["stage", "rows"], [["normalize", 12345], ["dedup", None]], ["", "see below"]))
     stage        rows
@@ -91,7 +95,9 @@ def wrapped(text: str, indent: str = "", more: str = "") -> str:
 
 
 def _widths(texts: Sequence[Sequence[str]], numeric: Sequence[bool]) -> list[int]:
-    """Return the widths of the columns; while they do not fit, the widest column that can be wrapped is narrowed."""
+    """Return the widths of the columns. While the table is wider than WIDTH, the widest column that can be wrapped is
+    narrowed.
+    """
     columns = range(len(numeric))
     widths = [max(len(text[column]) for text in texts) for column in columns]
     filled = [max((len(text[column]) for text in texts[1:]), default=0) for column in columns]
@@ -115,7 +121,7 @@ def _cell(value: Cell) -> str:
 
 
 def count_text(number: int | None) -> str | None:
-    """Format a count briefly: exact below 10,000, then with three digits and a unit.
+    """Format a count briefly: in full below 10,000, otherwise with three digits and a unit. None stays None.
 
     >>> count_text(9_999), count_text(12_345), count_text(1_234_567)
     ('9,999', '12.3 k', '1.23 M')
@@ -127,7 +133,9 @@ def count_text(number: int | None) -> str | None:
 
 
 def visible(text: str) -> str:
-    """Replace control characters with symbols, so that a document cannot control the terminal; mark line breaks."""
+    """Return a text with symbols in place of control characters, so that a document cannot control the terminal. A
+    symbol also marks each line break.
+    """
     return text.translate(PICTURES)
 
 

@@ -23,8 +23,8 @@ def doctor(*, root: str | None = None, ray: str | None = None, json: Flag = Fals
     root
         The root to check, as given to `datakit run`. The check writes, reads and deletes a file in it.
     ray
-        The Ray cluster to check, as given to `datakit run`. The check joins the cluster, except that without --root it
-        only tests whether a running cluster answers.
+        The Ray cluster to check, as given to `datakit run`. With --root, the check joins the cluster; without --root,
+        it only tests whether a running cluster answers.
     json
         Print one JSON object.
     """

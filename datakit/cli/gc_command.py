@@ -27,7 +27,7 @@ def gc(root: str = "./data", /, *, delete: Flag = False, older_than: float = 24.
         Delete the listed leftovers.
     older_than
         Include unfinished steps (and temporary files from other hosts) that have not changed for this many hours.
-        If you keep an unfinished step, a resumed run can reuse its work.
+        If you keep an unfinished step, a resumed run can reuse the results of the step's finished tasks.
     json
         Print one JSON object.
     """

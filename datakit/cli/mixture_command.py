@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from datakit.pipeline.run_packing import PackingResult
 
 PLOT_POINTS = 200
-SLOTS_A_POINT = 512  # with fewer slots, a point would reflect the order in a mixture block, not the shares
+SLOTS_A_POINT = 512  # with fewer slots, a point would show the order in a mixture block rather than the shares
 MIN_PLOT_POINTS = 20
 PACK_HEADERS = ("component", "length", "blocks", "documents", "sequences", "padding", "too long", "time", "directory")
 SHOW_HEADERS = ("component", "has", "held out", "documents", "gives", "share", "epochs", "at most")
 TOO_LONG = ("split", "truncated", "dropped")
 MAX_DETAILED = 2  # with more components, each point shows only the shares, so that the table fits the terminal
-MAX_SHARES = 6  # components in one table of shares
+MAX_SHARES = 6  # maximum number of components in one table of shares
 
 
 def preview(
@@ -101,7 +101,7 @@ def preview(
 
 
 def _plot(order: SequenceOrder, wanted: int | None, last: int, mixture: str, plot: str) -> None:
-    """Plot the shares up to step `last`, and save the plot to the file `plot`."""
+    """Plot the components' shares up to step `last`, and save the plot to the file `plot`."""
     from datakit.loader import contributions
     from datakit.plots.mixture import write_plot
     from datakit.storage import urls
@@ -113,10 +113,11 @@ def _plot(order: SequenceOrder, wanted: int | None, last: int, mixture: str, plo
 
 
 def pack(mixture: str, /, *, root: str = "./data", workers: int | None = None, json: Flag = False) -> int:
-    """Count the sequences in each block of a mixture's packed components, so that training need not count them.
+    """Count the sequences in each block of a mixture's packed components, so that training does not have to count them.
 
-    For each packed component and sequence length, one step, `<root>/packing/packing-<length>-<policy>-...`, stores the
-    counts. A finished step is reused, even for another mixture, if the same tokens are packed in the same way.
+    For each packed component and sequence length, the counts are stored in a step of their own,
+    `<root>/packing/packing-<length>-<policy>-...`. A finished step is reused, even for another mixture, if the same
+    tokens are packed in the same way.
 
     Examples:
       datakit mixture pack mix.toml --root data
@@ -217,8 +218,9 @@ def _component_row(order: SequenceOrder, view: Preview, number: int) -> tuple[Ce
 
 
 def over_time(view: Preview) -> str:
-    """Format one row per point: each component's share since the previous row, and its tokens and epochs so far. If one
-    table would be too wide, several are made, each with some of the components.
+    """Return a table with one row per point: each component's share since the previous row, and the component's tokens
+    and epochs so far. If one table would be too wide, the result consists of several tables, each for some of the
+    components.
     """
     count = len(view.names)
     at_once = MAX_DETAILED if count <= MAX_DETAILED else MAX_SHARES
@@ -244,7 +246,9 @@ def _table_over_time(view: Preview, components: range, full: bool) -> str:
 
 
 def _held_out(order: SequenceOrder, number: int) -> str | None:
-    """Format the number of a component's tokens that are kept out of training; return None if there are none."""
+    """Format the number of tokens of component `number` that are kept out of training; return None if there are
+    none.
+    """
     from datakit.plots.files import short
 
     away = order.mixture.components[order.names[number]].source.tokens - order.streams[number].source.tokens

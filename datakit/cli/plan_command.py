@@ -1,4 +1,6 @@
-"""Implements `datakit plan`: prints planned steps and resources, and warns if the root has too little disk space."""
+"""Implements `datakit plan`, which prints the planned steps and resources, and warns if the root's disk has too little
+free space.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,7 @@ EARLIER = ("stage", "of", "documents", "text", "disk", "format", "now")
 
 
 def _show_earlier(found: RunPlan) -> None:
-    """List the steps of earlier versions, which the run makes again."""
+    """Print the steps of earlier versions that the run would make again."""
     pairs = [(step, earlier) for step in found.steps for earlier in step.earlier]
     finished = [(step, earlier) for step, earlier in pairs if earlier.finished]
     if finished:

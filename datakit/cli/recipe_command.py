@@ -84,7 +84,7 @@ def keys(name: str | None = None, /, *, json: Flag = False) -> int:
 def schema() -> int:
     """Print the JSON schema of recipes, with which an editor completes keys and marks mistakes.
 
-    Save it beside a recipe, and begin the recipe with the line `#:schema recipe.schema.json`.
+    Save the schema beside a recipe, and begin the recipe with the line `#:schema recipe.schema.json`.
 
     Examples:
       datakit recipe schema > recipe.schema.json

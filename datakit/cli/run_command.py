@@ -67,9 +67,9 @@ def run(
     offline
         Do not list remote sources; use the last download of each.
     fresh
-        First remove the recipe's steps for these settings, except those of its sources, which other recipes share.
+        First remove the recipe's steps with these settings, except those of its sources, which other recipes may share.
     ignore_disk_space
-        Start even if the run is estimated to need more space than a local disk has.
+        Start even if the run probably needs more space than is free on a local disk.
     json
         Print one JSON object instead of the table.
     """
@@ -108,7 +108,9 @@ HEADERS = ("stage", "in", "kept", "text", "tokens", "on disk", "time")
 
 
 def stage_table(lines: Sequence[StageLine]) -> str:
-    """Format one row per stage with its remarks below; shorten the counts if exact counts do not fit into WIDTH."""
+    """Return a table with one row per stage and the stage's remarks below the row. The counts are shortened if exact
+    counts would make the table wider than WIDTH.
+    """
     remarks = [_remarks(line) for line in lines]
     exact = table(HEADERS, [_row(line) for line in lines], remarks)
     if max(map(len, exact.splitlines())) <= WIDTH:
@@ -133,7 +135,9 @@ def _row(line: StageLine) -> tuple[Cell, ...]:
 
 
 def _remarks(line: StageLine) -> str:
-    """Describe what was dropped and found, and how close the tasks came to their memory budgets."""
+    """Return a description of what was dropped and found, and of the peak memory and the budget of the attempt that
+    came closest to its memory budget.
+    """
     dropped = ", ".join(f"{count:,} {why}" for why, count in line.dropped.items())
     found = ", ".join(f"{count:,} {what}" for what, count in line.found.items())
     memory = f"memory {bytes_text(line.peak_memory)} of {bytes_text(line.budget)}" if line.budget else ""

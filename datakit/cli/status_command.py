@@ -63,7 +63,9 @@ def _memory(of: StepStatus | TaskStatus) -> str:
 
 
 def _failure(task: TaskStatus) -> str:
-    """Return the first line of a task's last failure, which has one line per refused input."""
+    """Return a summary of a task's last failure: its first line and the number of its other lines (it has one line per
+    refused input).
+    """
     first, *more = task.last_failure.splitlines() or [""]
     return first and f"last failure: {first}" + (f" (and {len(more):,} more; --json shows all)" if more else "")
 

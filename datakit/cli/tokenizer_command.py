@@ -29,8 +29,8 @@ def train(
 ) -> int:
     """Train a byte-level BPE tokenizer.
 
-    Trains on text files of any supported format, or on a recipe's clean dataset. Documents that occur several times
-    count once. The same input always gives the same file.
+    Trains on text files of any supported format, or on a recipe's clean dataset. Documents that occur several times are
+    counted once. The same input always gives the same file.
 
     Examples:
       datakit tokenizer train texts/ more.jsonl.gz --vocabulary 16384
@@ -83,7 +83,9 @@ def train(
 
 
 def _recipe(inputs: tuple[str, ...], vocabulary: int, special: tuple[str, ...]) -> Recipe:
-    """Return the recipe to train with: the recipe that was given, or a new recipe with one source per input."""
+    """Return the recipe from whose dataset the tokenizer is trained: the recipe that was given, or a new one with one
+    source per input.
+    """
     from dataclasses import replace
 
     from datakit.recipe import Recipe, Source, absolute, catalog_names, load_recipe

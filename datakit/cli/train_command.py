@@ -26,7 +26,7 @@ def train_model(run: str, /, *, root: str = "./data", set_: Settings = (), json:
     run
         A run file (TOML), or the name of a built-in run.
     root
-        The directory that holds the runs. It also replaces {root} in the paths of caches in the run file.
+        The directory that holds the runs. Its path also replaces {root} in the paths of caches in the run file.
     set_
         Override a value of the run, for example optimizer.learning_rate=0.01. Can be repeated.
     json
@@ -106,8 +106,9 @@ def evaluate(
 
 
 def _end_at_sigterm() -> None:
-    """Let SIGTERM end the process at once, until the training loop handles it (shells show 143 either way). There is
-    nothing to save yet, and an exception raised while JAX is loaded or compiles may be lost or crash the interpreter.
+    """Let SIGTERM end the process at once until the training loop handles the signal (shells show exit code 143 either
+    way). There is nothing to save yet, and an exception raised while JAX is being loaded or is compiling may be lost or
+    may crash the interpreter.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,7 +1,7 @@
 """Decodes a recipe into checked settings for each stage, and separates those that enter fingerprints from those that do
 not. A stage's table may hold only the fields of the stage's config class, apart from keys that this module reads itself
 (such as `enabled`). A source's own settings override those in `[normalize]`. Every default is filled in, so two recipes
-with the same meaning share their steps. Limits on quarantined and removed records (`TOLERANCES`) never change a byte of
+with equal settings share their steps. Limits on quarantined and removed records (`TOLERANCES`) never change a byte of
 output. They are kept out of fingerprints, so that a stopped run can be resumed with a higher limit.
 """
 
@@ -68,7 +68,9 @@ class _Table:
 
 
 def configure(recipe: Recipe) -> Configuration:
-    """Decode a whole recipe, and hash its tokenizer file. Raises RecipeError or TokenizerError."""
+    """Return the settings of all stages of a recipe, decoded from its tables. Hashes the recipe's tokenizer file.
+    Raises RecipeError or TokenizerError.
+    """
     try:
         tables = list(_tables(recipe))
     except RecipeError as error:
@@ -87,13 +89,17 @@ def configure(recipe: Recipe) -> Configuration:
 
 
 def table_mistakes(document: Mapping[str, Any], place: str) -> list[str]:
-    """Return the mistakes in a recipe's tables of stages. This is called if the recipe has other mistakes."""
+    """Return a message for each mistake in a recipe's tables of stages. This function is called only if the recipe has
+    other mistakes as well.
+    """
     tables = list(_present(document, place))
     return [text for one in tables for text in mistakes(one.values, one.kind, one.place, other_keys=one.other_keys)]
 
 
 def _present(document: Mapping[str, Any], place: str) -> Iterator[_Table]:
-    """Yield the tables that a recipe has, as they are written, without the keys that this module reads itself."""
+    """Yield the tables of stages that a recipe contains, as they are written, without the keys that this module reads
+    itself.
+    """
     kinds = (
         (normalize.NAME, normalize.Config, ()), (dedup.NAME, dedup.Config, (ENABLED,)),
         (consolidate.NAME, consolidate.Config, ()), (tokenize.NAME, tokenize.Config, (ENABLED, TRAIN_TABLE)),
@@ -169,7 +175,7 @@ def _settings(table: _Table, config: Any) -> Settings:
 
 
 def _file_hash(path: str) -> str:
-    """Hash a tokenizer file, which is identified by its content, never by its path."""
+    """Return the sha256 of a tokenizer file, which is identified by its content, never by its path."""
     if urls.is_local(path) and os.path.isdir(path):
         inside = f"{path}/tokenizer.json"
         advice = f"set tokenize.tokenizer = {inside!r}" if os.path.isfile(inside) else CHOICES

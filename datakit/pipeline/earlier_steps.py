@@ -1,10 +1,11 @@
-"""Finds, in a root, the steps that an earlier version made or began and this version makes again, with the reason.
+"""Finds the steps in a root that an earlier version finished or began and that this version makes again, and gives the
+reason for each.
 
-A step of an earlier version has a different fingerprint, so the search for finished steps does not find it. It counts
-as the predecessor of a planned step if it belongs to the same stage and the same source or dataset, if all parameters
-that both have are equal, and if it read inputs that the planned step reads, or predecessors of them. An unfinished
-step, which records no parameters, counts if it belongs to the same stage and source or dataset and its ledger shows
-that an earlier version began it.
+A step of an earlier version has a different fingerprint, so the search for finished steps does not find it. Such a step
+counts as the predecessor of a planned step if it belongs to the same stage and the same source or dataset, if all
+parameters that both have are equal, and if each of its inputs is an input of the planned step or the predecessor of
+one. An unfinished step, which records no parameters, counts if it belongs to the same stage and source or dataset and
+its ledger shows that an earlier version began it.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ INPUTS = "its inputs are made again"
 
 @dataclass(frozen=True)
 class EarlierStep:
-    """A step of an earlier version. version: its format version; None if it did not record one.
+    """A step of an earlier version. version: the format version that the step recorded; None if it recorded none.
 
-    now: the stage's current format version. documents, bytes: the number of documents that the step read, and the size
-    of its output in bytes; None if the step is unfinished.
+    now: the stage's current format version. why: the reason for making the step again. documents, bytes, text_bytes:
+    the number of documents that the step read, the size of its output in bytes, and the number of bytes of text in it;
+    None if the step is unfinished.
     """
 
     directory: str
@@ -51,7 +53,9 @@ class EarlierStep:
     identity: str | None = None
 
     def message(self, label: str) -> str:
-        """Return the message of a run that makes the step again. The reason is left to `datakit plan`."""
+        """Return the message by which a run says that it makes this step again. Only `datakit plan` shows the
+        reason.
+        """
         place = urls.name(self.directory)
         if self.finished:
             return f"{label}: made again; {place} was made by an earlier version"
@@ -70,9 +74,9 @@ def find_earlier(
     inputs: Collection[str],
     remade: Collection[str],
 ) -> list[EarlierStep]:
-    """Return the predecessors of the step in `directory`, which is not done.
+    """Return the predecessors of the step in `directory`, which is not done; the other parameters describe this step.
 
-    inputs: the identities of the step's inputs. remade: the identities of the inputs' predecessors.
+    inputs: the identities of the step's inputs. remade: the identities of the predecessors of these inputs.
     """
     home, found = urls.parent(directory), []
     for place in steps_in(home):
@@ -90,7 +94,9 @@ def find_earlier(
 
 
 def _begun_versions(directory: str) -> Iterator[int | None]:
-    """Yield the format version in the first line of each of the step's ledgers, if that line is complete."""
+    """Yield the format version (or None) in the first line of each of the step's ledgers. Skips ledgers whose first
+    line is no complete driver line.
+    """
     for segment in urls.listing(urls.join(directory, FOLDER)):
         try:
             yield msgspec.json.decode(urls.read_bytes(segment.url).partition(b"\n")[0], type=DriverLine).version
@@ -123,6 +129,6 @@ def _finished(directory: str, manifest: Manifest, version: int) -> EarlierStep:
 
 
 def documents_read(manifest: Manifest) -> int:
-    """Return the number of records or documents that the step read."""
+    """Return the number of records or documents that the step with this manifest read."""
     names = ("/records_in", "/documents", "/documents_in")
     return max((n for name, n in manifest.counters.items() if name.endswith(names)), default=manifest.totals.rows)

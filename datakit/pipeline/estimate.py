@@ -1,8 +1,8 @@
 """Estimates, before a step runs, how much text it reads, how much disk space it needs, and how many of its tasks run at
 once. The size of the text is estimated from the sizes and the compression of the raw files. Everything else is
 estimated from the size of the text. Once the upstream step is done, the totals in its manifest replace the estimate.
-The shares below were measured on 121 MB of text of 13 kinds (such as laws, novels, manuals, short pages and code).
-Other datasets deviate by up to 50 %, so `plan` says "about".
+The shares below were measured on 121 MB of text of 13 kinds (such as laws, novels, manuals, short pages and code). For
+other datasets, the estimates may be off by up to 50 %, so `plan` says "about".
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ EXCHANGE_SHARE = {"normalize": 1.05, "dedup": 0.15}  # temporary bytes on disk p
 
 @dataclass(frozen=True)
 class Resources:
-    """The resources that a run may use, with reasons for the limits. `disk_free` is None for an object store."""
+    """The resources that a run may use, with the reason for each limit. disk_free: the number of free bytes on the
+    root's disk; None for an object store.
+    """
 
     workers: int
     workers_reason: str
@@ -42,7 +44,9 @@ class Resources:
 
 @dataclass(frozen=True)
 class Concurrency:
-    """A step's first phase: its tasks, the largest one's memory in bytes, how many run at a time, and the limit."""
+    """A step's first phase. tasks: the number of its tasks. task_memory: the memory, in bytes, of the largest task.
+    at_a_time: how many tasks run at a time. reason: what limits this number.
+    """
 
     tasks: int | None
     task_memory: int | None
@@ -63,7 +67,9 @@ def resources(root: str, workers: int | None) -> Resources:
 
 
 def disk_free(root: str) -> int | None:
-    """Return the free bytes of the disk that holds, or will hold, a local folder; None for an object store."""
+    """Return the number of free bytes on the disk that holds, or will hold, a local folder; None for an object
+    store.
+    """
     if not urls.is_local(root):
         return None
     place = urls.local_path(root)
@@ -74,25 +80,27 @@ def disk_free(root: str) -> int | None:
 
 
 def raw_text_bytes(files: Iterable[SourceFile]) -> int:
-    """Estimate the number of bytes of text in raw files."""
+    """Return the estimated number of bytes of text in raw files."""
     return int(sum(file.size * EXPANSION.get(os.path.splitext(file.path)[1], 1.0) for file in files))
 
 
 def manifest_text_bytes(manifest: Manifest) -> int | None:
-    """Return the number of bytes of text in a finished step: estimated for a download, else as recorded (or None)."""
+    """Return the number of bytes of text in a finished step's output: an estimate for a download, otherwise the
+    recorded number (None if none is recorded).
+    """
     if manifest.stage == "download":
         return raw_text_bytes(SourceFile(part.path, part.bytes, part.xxh3) for part in manifest.partitions)
     return manifest.totals.text_bytes
 
 
 def disk_bytes(stage: str, text_bytes: int) -> tuple[int, int]:
-    """Estimate the disk use of a step that processes this much text: (bytes that remain, bytes at the peak)."""
+    """Return the estimated disk use of a step that processes this much text: (bytes that remain, bytes at the peak)."""
     stays = int(text_bytes * OUTPUT_SHARE.get(stage, 0.0))
     return stays, stays + int(text_bytes * EXCHANGE_SHARE.get(stage, 0.0))
 
 
 def concurrency_of(phase: Phase, available: Resources) -> Concurrency:
-    """Determine how many tasks of a phase would run at a time, and what limits their number."""
+    """Return how many tasks of a phase would run at a time, and what limits this number."""
     largest = max((task.input_bytes for task in phase.tasks), default=0)
     memory = int(phase.memory_bytes + phase.memory_per_input_byte * largest)
     limits = {

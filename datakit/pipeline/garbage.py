@@ -5,9 +5,9 @@
     unfinished steps   directories with a ledger but no manifest that have not changed within the age limit (by ledger
                        lines and file times) and that no live process on this host is working on
 
-The output of finished steps is never touched, nor are directories that datakit did not create: a step's directory is
-recognized by its name and its ledger (or its `partial.json`). A resumed run can continue an unfinished step, so only
-old unfinished steps are listed.
+The output of finished steps is never touched, and neither is a directory that datakit did not create: a step's
+directory is recognized by its name and its ledger (or its `partial.json`). A resumed run can continue an unfinished
+step, so only old unfinished steps are listed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class Leftover:
 
 
 def find_leftovers(root: str, age_seconds: float = DAY_SECONDS) -> list[Leftover]:
-    """Find everything in `root` that can be removed. Raises InputError if the root does not exist."""
+    """Find everything in `root` that can be removed. age_seconds: the time without a change after which an unfinished
+    step, or a temporary file from another host, can be removed. Raises InputError if the root does not exist.
+    """
     root = urls.absolute(root)
     if urls.is_local(root) and not os.path.isdir(urls.local_path(root)):
         raise InputError(f"{root} does not exist; give the root of a run")
@@ -54,7 +56,7 @@ def find_leftovers(root: str, age_seconds: float = DAY_SECONDS) -> list[Leftover
 
 
 def remove_leftovers(found: list[Leftover]) -> None:
-    """Remove what `find_leftovers` found."""
+    """Remove these files and directories, which `find_leftovers` has returned."""
     for leftover in found:
         if urls.is_local(leftover.url) and os.path.isfile(leftover.url):
             removal.remove(leftover.url)
@@ -63,7 +65,9 @@ def remove_leftovers(found: list[Leftover]) -> None:
 
 
 def _steps(root: str) -> dict[str, list[FileInfo]]:
-    """Return step -> files for every step in `<root>/<dataset>/<step>/` or `<root>/sources/<source>/<step>/`."""
+    """Return a mapping from the path of every step in `<root>/<dataset>/<step>/` or `<root>/sources/<source>/<step>/`
+    to the step's files.
+    """
     steps: dict[str, list[FileInfo]] = {}
     for info in urls.listing(root):
         parts = info.path.split("/")
@@ -86,7 +90,9 @@ def _step_leftovers(root: str, step: str, files: list[FileInfo], age_seconds: fl
 
 
 def _in_use(directory: str, files: list[FileInfo], age_seconds: float) -> bool:
-    """Return True if one of the step's drivers is alive on this host, or if the step changed recently."""
+    """Return True if one of the step's drivers is alive on this host, or if the step changed less than `age_seconds`
+    ago.
+    """
     changed = 0.0
     for line in read_ledger(directory):
         if isinstance(line, DriverLine) and _is_running(line.driver):
@@ -100,7 +106,9 @@ def _in_use(directory: str, files: list[FileInfo], age_seconds: float) -> bool:
 
 
 def _is_running(driver: str) -> bool:
-    """Return True if a process on this host has the driver's pid. If the pid was reused, a dead driver seems alive."""
+    """Return True if a process on this host has the driver's pid. If another process has been given the pid of a dead
+    driver, the driver seems to be alive.
+    """
     pid = driver.split("-")[1] if driver.count("-") >= 2 else ""
     return pid.isdigit() and psutil.pid_exists(int(pid))
 

@@ -7,8 +7,8 @@ directory that holds a step with other settings.
     train-tokenizer, tokenize           the consolidated dataset
 
 A step's directory depends on the identities of its inputs. The identity of an input is final only once that input is
-finished, because quarantined records change it. So directories are found node by node: `Graph.locate` is given the
-located upstream steps, and assumes that unfinished upstream steps will quarantine no records.
+finished, because quarantined records change it. So directories are determined node by node: `Graph.locate` is given the
+upstream steps that are already located, and assumes that unfinished upstream steps will quarantine no records.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from datakit.storage.manifest import Manifest, find_manifest, manifest_url
 from datakit.tokenize import stage as tokenize
 from datakit.tokenize import train_stage
 
-READS: dict[ModuleType, tuple[ModuleType, ...]] = {  # stage -> the stages it reads (unless disabled), in flow order
+READS: dict[ModuleType, tuple[ModuleType, ...]] = {  # stage -> the stages that it reads if they are enabled, in order
     download: (),
     normalize: (download,),
     signatures: (normalize,),
@@ -72,24 +72,28 @@ class Node:
 
 @dataclass(frozen=True)
 class LocatedStep:
-    """A node and its directory. `manifest` is None until the step is done. `settled` means that all inputs are done."""
+    """A node and the directory of its step. `manifest` is None until the step is done. `settled` is True if all inputs
+    of the step are done.
+    """
 
     node: Node
     fingerprint: str
     directory: str
     manifest: Manifest | None
     settled: bool
-    earlier: tuple[EarlierStep, ...] = ()  # its predecessors, made by earlier versions; empty if the step is done
+    earlier: tuple[EarlierStep, ...] = ()  # predecessors that earlier versions made; empty if the step is done
 
     @property
     def identity(self) -> str:
-        """The identity from which downstream fingerprints are computed; for an unfinished step, its fingerprint."""
+        """The step's identity, from which downstream fingerprints are computed; for an unfinished step, its
+        fingerprint.
+        """
         return self.manifest.identity if self.manifest is not None else self.fingerprint
 
 
 @dataclass(frozen=True)
 class Graph:
-    """All nodes of a recipe, upstream nodes first. `notes` are messages for the user."""
+    """All nodes of a recipe, upstream nodes first. notes: messages for the user."""
 
     dataset: str
     root: str
@@ -97,8 +101,8 @@ class Graph:
     notes: tuple[str, ...]
 
     def locate(self, node: Node, located: Mapping[str, LocatedStep]) -> LocatedStep:
-        """Return the node with its directory and, if it is done, its manifest. Raises CorruptError if the manifest
-        belongs to another step.
+        """Return the node with the directory of its step and, if the step is done, the step's manifest. located: the
+        steps of the upstream nodes, by label. Raises CorruptError if the manifest belongs to another step.
         """
         inputs = [located[above.label] for above in node.upstream]
         identities = [above.identity for above in inputs]
@@ -131,7 +135,9 @@ def check_workers(workers: int | None) -> None:
 
 
 def build(recipe: Recipe, root: str, options: ListingOptions, until: str | None = None) -> Graph:
-    """List a recipe's sources, and build its graph, up to and including stage `until`. Raises InputError."""
+    """List the files of a recipe's sources, and build the recipe's graph, up to and including stage `until`. Raises
+    InputError.
+    """
     recipe, notes = _with_hub_tokenizer(recipe, root, options)
     configuration = configure(recipe)
     modules = _modules(configuration, until, recipe.place)
@@ -156,7 +162,9 @@ def build(recipe: Recipe, root: str, options: ListingOptions, until: str | None 
 
 
 def _with_hub_tokenizer(recipe: Recipe, root: str, options: ListingOptions) -> tuple[Recipe, tuple[str, ...]]:
-    """Return the recipe with the path of a tokenizer.json instead of a name on the Hub, and a note for the user."""
+    """Return the recipe and notes for the user. If the recipe's tokenizer is the name of a model on the Hub, it is
+    replaced by the path of the model's tokenizer.json, and there is a note about this.
+    """
     table, name = recipe.tokenize or {}, (recipe.tokenize or {}).get("tokenizer")
     if not is_hub_name(name):
         return recipe, ()
@@ -170,7 +178,9 @@ def _with_hub_tokenizer(recipe: Recipe, root: str, options: ListingOptions) -> t
 
 
 def _feeds(node: Node, read: ModuleType, source: str | None) -> bool:
-    """Return True if `node` belongs to stage `read` and is an input for `source` (None: for the whole dataset)."""
+    """Return True if `node` belongs to stage `read` and is an input of a step of `source` (None: of the whole
+    dataset).
+    """
     return node.module is read and source in (None, node.source)
 
 
@@ -200,7 +210,9 @@ def engine_step(located: LocatedStep, upstream: Mapping[str, LocatedStep]) -> St
 
 
 def _reading(downloaded: LocatedStep) -> dict[str, Any]:
-    """Return operations for normalize: the base of its files' paths, and the expected state of files read in place."""
+    """Return the operations of normalize that describe its input: the directory to which the files' paths are relative,
+    and the expected state of the files that are read in place.
+    """
     state = downloaded.node.state
     assert state is not None
     return {"base": download.files_base(state.base, downloaded.directory), "listed": state.listed()}

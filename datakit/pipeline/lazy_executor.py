@@ -10,7 +10,9 @@ from datakit.engine.worker.local_executor import LocalExecutor
 
 @dataclass
 class LazyExecutor:
-    """Creates, when needed, a local executor or, if `ray` is given, one for a Ray cluster, whose nodes share `root`."""
+    """Creates an executor when it is first needed: a local one or, if `ray` is given, one for a Ray cluster whose nodes
+    share `root`.
+    """
 
     workers: int | None
     ray: str | None

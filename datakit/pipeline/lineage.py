@@ -1,5 +1,5 @@
 """Decides whether the target of `datakit inspect` is a step or raw files, and describes a step with its lineage. The
-lineage is everything from which the step was made, back to the raw files. It is read from manifests only. Manifests
+lineage is everything from which the step was made, back to the raw files, and is read from manifests only. Manifests
 refer to one another by relative paths, so this also works on a moved or mirrored dataset. If only a part of the dataset
 was moved, each missing step is shown by its identity.
 """
@@ -23,7 +23,7 @@ SAMPLE_IDS = 3
 
 @dataclass(frozen=True)
 class Ancestor:
-    """An upstream step, `depth` + 1 levels above the described step. `found`: True if it is still there."""
+    """An upstream step, `depth` + 1 levels above the described step. found: True if the step is still there."""
 
     depth: int
     stage: str
@@ -38,7 +38,9 @@ class Ancestor:
 
 
 class SourceTotals(NamedTuple):
-    """The part of a step's output that comes from one source. Sizes are in bytes, or None if they are not recorded."""
+    """The totals of the part of a step's output that comes from one source. text_bytes, tokens: None if they are not
+    recorded.
+    """
 
     source: str
     partitions: int
@@ -80,7 +82,7 @@ def inspect(
     """Describe a finished step or a raw source. A dataset's directory stands for the last step of its current run.
 
     Calls `compiling` if kernels must be compiled to read a raw source. Raises NotFoundError if the target is an
-    unfinished step, and NoInputError if nothing is found.
+    unfinished step, and NoInputError if it contains neither a step nor raw files.
     """
     target = os.fspath(target)
     found = finished_step(urls.absolute(target))
@@ -88,8 +90,8 @@ def inspect(
 
 
 def finished_step(place: str) -> tuple[str, Manifest, tuple[str, ...]] | None:
-    """Return the directory and manifest of the step at a URL, or of the last step of a dataset's current run, and the
-    dataset's other finished steps; None if the URL is neither.
+    """Return the directory and manifest of the step at a URL. If the URL is that of a dataset, return those of the last
+    step of its current run, and the dataset's other finished steps. Return None if the URL is neither.
 
     Raises NotFoundError if the URL is an unfinished step, and UsageError if nothing records which step of a dataset is
     current.
@@ -110,7 +112,9 @@ def finished_step(place: str) -> tuple[str, Manifest, tuple[str, ...]] | None:
 
 
 def _last_step(place: str, finished: list[str]) -> tuple[str, Manifest] | None:
-    """Return the finished step of the last stage. Raises UsageError if that stage has several."""
+    """Return the directory and manifest of the step in `finished` that belongs to the last stage. Raises UsageError if
+    that stage has several.
+    """
     last = max(map(_stage, finished), key=stage_order, default="")
     step = only_finished(place, [step for step in finished if _stage(step) == last])
     return (step, read_manifest(step)) if step else None
@@ -144,7 +148,9 @@ def _source_totals(manifest: Manifest) -> Iterator[SourceTotals]:
 
 
 def _sample_ids(manifest: Manifest) -> tuple[str, ...]:
-    """Return up to three document ids, spread over the partitions. They come from the manifest, not from the data."""
+    """Return up to SAMPLE_IDS document ids, spread over the partitions. They come from the manifest, not from
+    the data.
+    """
     known = [part.first_id for part in manifest.partitions if part.first_id]
     known += [part.last_id for part in manifest.partitions if part.last_id]
     ids = list(dict.fromkeys(known))
@@ -153,7 +159,9 @@ def _sample_ids(manifest: Manifest) -> tuple[str, ...]:
 
 
 def _ancestors(directory: str, manifest: Manifest, depth: int, seen: set[str]) -> Iterator[Ancestor]:
-    """Yield all steps upstream of a step, depth first. If a step recurs, its ancestors are not repeated."""
+    """Yield all steps upstream of a step, depth first. If a step occurs more than once, its ancestors are listed only
+    the first time.
+    """
     for reference in manifest.inputs:
         place = urls.parent(urls.join(directory, reference.path))
         above = find_manifest(place)

@@ -1,7 +1,8 @@
 """Lists the steps of a root or a dataset, and decides which are superseded, that is, not used by any current step.
 
 The current steps are those that `latest.json` names for each dataset (or, without this file, the only candidates), and
-all steps from which these were made. A packing is current if its cache is. Manifests are read one at a time.
+all steps from which these were made. A packing step is current if the cache whose sequences it counts is current.
+Manifests are read one at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ CURRENT, SUPERSEDED, UNFINISHED, UNDECIDED = "current", "superseded", "unfinishe
 
 @dataclass(frozen=True)
 class ListedStep:
-    """A step. dataset: the name of its recipe or source. written: end time in seconds since 1970; None if unfinished.
+    """A step. dataset: the name of its recipe or source. written: the time at which it ended, in seconds since 1970;
+    None if it is unfinished.
 
     state: "current", "superseded", "unfinished", or "undecided" if the dataset's current steps are unknown.
     """
@@ -38,13 +40,15 @@ class ListedStep:
 
     @property
     def home(self) -> str:
-        """The directory of the dataset or source."""
+        """The directory of the dataset or source to which the step belongs."""
         return urls.parent(self.directory)
 
 
 @dataclass(frozen=True)
 class Overview:
-    """The steps below a directory, by dataset and stage. problems: for each undecided dataset, why it is undecided."""
+    """The steps below a directory, by dataset and stage. problems: for each undecided dataset, the reason why it is
+    undecided.
+    """
 
     directory: str
     steps: tuple[ListedStep, ...]
@@ -67,7 +71,9 @@ def overview(directory: str) -> Overview:
 
 
 def _root_of(place: str) -> str:
-    """Return the root that holds a dataset or a source, or `place` itself if it contains no step directly."""
+    """Return the root that holds the dataset or source at `place`, or `place` itself if it contains no step
+    directly.
+    """
     if not any(urls.parent(step) == place for step in steps_in(place)):
         return place
     above = urls.parent(place)
@@ -86,7 +92,9 @@ def _read(directory: str) -> ListedStep:
 
 
 def _current(steps: dict[str, ListedStep]) -> tuple[set[str], dict[str, str]]:
-    """Return the current steps, and why each undecided dataset is undecided."""
+    """Return the directories of the current steps, and a mapping from the directory of each undecided dataset to the
+    reason why it is undecided.
+    """
     homes = dict.fromkeys(one.home for one in steps.values() if not _shared(one))
     found, problems = set[str](), dict[str, str]()
     for home in homes:
@@ -104,7 +112,7 @@ def _current(steps: dict[str, ListedStep]) -> tuple[set[str], dict[str, str]]:
 
 
 def _add_behind(directories: Sequence[str], steps: dict[str, ListedStep], found: set[str]) -> None:
-    """Add to `found` these steps and all steps in `steps` from which they were made."""
+    """Add to `found` these directories of steps, and those of all steps in `steps` from which these steps were made."""
     for directory in directories:
         if directory in steps and directory not in found:
             found.add(directory)

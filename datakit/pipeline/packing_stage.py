@@ -1,8 +1,8 @@
-"""Implements the packing stage: counts the sequences in each block of a packed mixture component, and checks the token
-total. Each task counts the sequences in a range of blocks from the document lengths alone. Each block is packed
-independently, and the ranges have fixed boundaries, so the output is the same for any number of workers. The last task
-concatenates the parts into one file of 4 bytes per block (4 MB for a trillion tokens), which is read in one request.
-Counting takes about 0.7 us per document, and needs memory for the document lengths of a few shards.
+"""Implements the packing stage: counts the sequences in each block of a packed mixture component, and checks the total
+number of tokens. From the document lengths alone, each task counts the sequences in a range of blocks. Each block is
+packed independently, and the ranges have fixed boundaries, so the output is the same for any number of workers. The
+last task concatenates the parts into one file of 4 bytes per block (4 MB for a trillion tokens), which is read in one
+request. Counting takes about 0.7 us per document. A task holds the document lengths of a few shards in memory.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ from datakit.storage import atomic, urls
 from datakit.storage.manifest import Partition
 
 BLOCKS_A_TASK = 256  # 268 million tokens if a block has 2^20
-BLOCKS_A_REPORT = 16  # blocks counted between two heartbeats
+BLOCKS_A_REPORT = 16  # number of blocks counted between two heartbeats
 SCHEMA = pa.schema([("sequences", pa.int32())])
 PRELOADS = (Preload(__name__),)
 
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """The location of a packed component's tokens: the step's operations, which are not part of the fingerprint."""
+    """The location of a packed component's tokens. These are the step's operations, which are not part of its
+    fingerprint.
+    """
 
     name: str
     cache: str
@@ -46,7 +48,7 @@ class PackedTokens:
 def plan(step: Step) -> Plan:
     """Plan tasks that count the sequences in ranges of blocks, and one task that joins the counts.
 
-    The step's parameters are a `CountParameters`, its operations a `PackedTokens`.
+    The step's parameters are the fields of a `CountParameters`, and its operations are those of a `PackedTokens`.
     """
     parameters = msgspec.convert(step.parameters, CountParameters)
     axis = BlockAxis(parameters.tokens, parameters.block_tokens)
@@ -67,7 +69,9 @@ def _task(first: int, last: int) -> Task:
 
 
 def _require_all_tokens(step: Step, parameters: CountParameters, counted: Sequence[TaskResult]) -> None:
-    """Raise CorruptError unless the blocks' token counts add up to the source's. Each token is in exactly one block."""
+    """Raise CorruptError unless the token counts of all blocks add up to the number of tokens in the source: each token
+    is in exactly one block.
+    """
     seen = sum(result.counters["packing/tokens"] for result in counted)
     if seen != parameters.tokens:
         raise CorruptError(
@@ -101,7 +105,9 @@ def join_task(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCo
 
 
 def _source(tokens: PackedTokens, identity: str) -> TokenSource:
-    """Open the tokens of the documents that are not held out. Raises TaskError if they changed after planning."""
+    """Open the tokens of the documents that are not held out for validation. Raises TaskError if the tokens changed
+    after planning.
+    """
     opened = Component(open_source(tokens.cache, tokens.source), validation_tokens=tokens.validation_tokens)
     simulate = None if tokens.simulate is None else SimulatedEpochs(*tokens.simulate)
     source = training_source(opened, tokens.name, simulate)

@@ -30,8 +30,8 @@ TEXT_STAGES = ("download", "normalize", "consolidate")  # stages whose output is
 class PlannedStep:
     """A step of a plan. Sizes are in bytes, or None if unknown. `settled` means that all inputs are done, so the
     directory is final. Otherwise, the directory will change if records are quarantined in an input, because that
-    changes the input's identity. `disk` is the size of what remains when the step is done, and `disk_peak` is the space
-    that the step needs while it runs. `earlier` lists the steps of earlier versions that this step replaces.
+    changes the input's identity. `disk` is the space that remains in use when the step is done, and `disk_peak` is the
+    space that the step needs while it runs. `earlier` lists the steps of earlier versions that this step replaces.
     """
 
     stage: str
@@ -54,7 +54,9 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The steps of a recipe in the order in which they would run, and the resources that the run may use."""
+    """The steps of a recipe, in the order in which they would run, and the resources that the run may use. notes:
+    messages for the user.
+    """
 
     dataset: str
     root: str
@@ -76,7 +78,7 @@ class RunPlan:
 def plan(
     recipe: Recipe, root: str, *, workers: int | None = None, until: str | None = None, offline: bool = False
 ) -> RunPlan:
-    """Return a plan of what `run` with the same arguments would do. Raises InputError for unusable input."""
+    """Return a plan of what `run` would do with the same arguments. Raises InputError for unusable input."""
     check_workers(workers)
     root = urls.absolute(root)
     graph = build(recipe, root, ListingOptions(offline=offline, dry_run=True), until)
@@ -87,8 +89,8 @@ def plan(
 
 @dataclass(frozen=True)
 class Remaining:
-    """The rest of a run: its stages, the peak of additional disk use, and the number of bytes of text in the step with
-    the most text. A size is None if it is unknown.
+    """The steps of a run that are not done. stages: their stages. disk: the peak of additional disk use, in bytes.
+    text: the number of bytes of text in the step with the most text. A size is None if it is unknown.
     """
 
     stages: frozenset[str]
@@ -97,7 +99,7 @@ class Remaining:
 
 
 def remaining(graph: Graph, done: Mapping[str, LocatedStep]) -> Remaining:
-    """Estimate what is left of a run; `done` holds the steps located so far."""
+    """Return an estimate for the steps of a run that are not done. done: the steps located so far, by label."""
     planner = _Planner(graph, estimate.resources(graph.root, None), dict(done))
     left = [(step, text) for step, text in map(planner.locate, graph.nodes) if step.manifest is None]
     texts = [text for _, text in left if text is not None]
@@ -106,7 +108,9 @@ def remaining(graph: Graph, done: Mapping[str, LocatedStep]) -> Remaining:
 
 
 def _peak(steps: Sequence[tuple[int | None, int | None]]) -> int | None:
-    """Return the peak of the disk use of steps, given the space that each keeps, and that it needs while it runs."""
+    """Return the peak of the disk use, in bytes, of steps that run one after another. steps: for each step, the space
+    that remains in use afterward and the space that the step needs while it runs. Return None if a size is unknown.
+    """
     stays = peak = 0
     for disk, disk_peak in steps:
         if disk is None or disk_peak is None:
@@ -134,7 +138,7 @@ class _Planner:
         return _planned(located, text, _concurrency(located, phase, self.available))
 
     def locate(self, node: Node) -> tuple[LocatedStep, int | None]:
-        """Return the node's step and the bytes of text that it produces or processes."""
+        """Return the node's step, and the number of bytes of text that it produces or processes."""
         located = self._located.get(node.label) or self.graph.locate(node, self._located)
         self._located[node.label] = located
         self._text_bytes[node.label] = text = self._text(located)
@@ -159,7 +163,9 @@ def _is_listed(node: Node) -> bool:
 
 
 def _first_phase(step: Step, node: Node) -> tuple[Phase | None, Manifest | None]:
-    """Return the first phase that the stage yields or, if it yields none, the manifest that the step would get."""
+    """Return the first phase that the stage's plan yields or, if it yields none, the manifest that the step
+    would get.
+    """
     generator = node.module.plan(step)
     try:
         return next(generator), None

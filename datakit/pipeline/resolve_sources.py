@@ -1,11 +1,11 @@
 """Decides what identifies each source (a revision or its listing), when it is listed, what `--offline` trusts, and
 which notes about it `run` and `plan` print.
 
-A source pinned by a revision is identified by its URL, revision and selection. Once downloaded, it need not be listed.
-Any other source is identified by its listing. With `--offline`, nothing remote is contacted: a pinned source must have
-been downloaded already, and for any other remote source, the listing of its last download is trusted. Local sources are
-always listed, which is cheap because the hashes of their files are stored in the root. A source that contains files of
-the output root is rejected.
+A source pinned by a revision is identified by its URL, its revision and its patterns (`include` and `exclude`). Once it
+has been downloaded, it need not be listed. Any other source is identified by its listing. With `--offline`, nothing
+remote is contacted: a pinned source must have been downloaded already, and for any other remote source, the listing of
+its last download is trusted. Local sources are always listed, which is cheap because the hashes of their files are
+stored in the root. A source that contains files of the output root is rejected.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class ListingOptions:
 
 @dataclass(frozen=True)
 class SourceState:
-    """A source's current state. `content` identifies it; `files` is None if it was not listed; `note` is for users."""
+    """A source's current state. content: what identifies it. files: None if the source was not listed. note: a message
+    for the user, or "".
+    """
 
     name: str
     content: dict[str, Any]
@@ -57,7 +59,9 @@ class SourceState:
 
 
 def resolve_source(source: Source, selection: dict[str, Any], root: str, options: ListingOptions) -> SourceState:
-    """Return a source's state. Its globs are in `selection`. Raises NoInputError, RecipeError or a store's error."""
+    """Return a source's state. selection: the source's patterns, `include` and `exclude`. Raises NoInputError,
+    RecipeError or a store's error.
+    """
     url = pinned(source.url, source.revision)
     local = urls.is_local(globs.expand(url))
     if local and source.revision:
@@ -76,8 +80,8 @@ def resolve_source(source: Source, selection: dict[str, Any], root: str, options
 def _list(
     name: str, url: str, selection: dict[str, Any], root: str, options: ListingOptions
 ) -> tuple[str, list[SourceFile], str]:
-    """Return (base of the relative paths, files, note for the user). Errors of the store's client library are raised as
-    DatakitErrors.
+    """Return (the directory to which the files' paths are relative, the files, a note for the user). Errors of the
+    store's client library are raised as DatakitErrors.
     """
     skipped: list[str] = []
     with read_errors(url):
@@ -115,7 +119,7 @@ def _pinned(source: Source, url: str, selection: dict[str, Any], root: str, opti
 
 
 def _last_download(source: Source, url: str, selection: dict[str, Any], root: str) -> SourceState:
-    """Return the state that the last download recorded. Used with `--offline`."""
+    """Return the state of the source that its last download recorded. Used with `--offline`."""
     home = source_directory(root, source.name)
     found: list[tuple[float, str, dict[str, Any]]] = []
     for info in urls.listing(home):

@@ -33,7 +33,9 @@ def source_directory(root: str, source: str) -> str:
 
 
 def step_directory(root: str, dataset: str, source: str | None, stage: str, fingerprint: str) -> str:
-    """Return the directory of a step: below its source or, if `source` is None, below its dataset."""
+    """Return the directory of a step, which is below the directory of its source or, if `source` is None, of its
+    dataset.
+    """
     home = urls.join(root, dataset) if source is None else source_directory(root, source)
     return urls.join(home, f"{stage}-{short(fingerprint)}")
 
@@ -44,7 +46,9 @@ def run_directory(root: str, dataset: str, run: str) -> str:
 
 
 def steps_in(directory: str) -> list[str]:
-    """List the step directories of a dataset, a source or a root. The contents of steps are not listed."""
+    """Return the sorted directories of the steps of a dataset, a source or a root. The contents of these directories
+    are not listed.
+    """
     children = subdirectories(directory)
     homes = [directory]
     if SOURCES in children:  # a root
@@ -56,13 +60,13 @@ def steps_in(directory: str) -> list[str]:
 
 
 def stage_order(stage: str) -> int:
-    """Return a stage's position in the flow of data, or -1 for a stage outside the flow."""
+    """Return a stage's position in the flow of data, or -1 for a stage that is not part of this flow."""
     return STAGE_NAMES.index(stage) if stage in STAGE_NAMES else -1
 
 
 def flow_order(directory: str) -> tuple[bool, str, int, str]:
-    """Return a key that sorts step directories in the order of the flow of data: first those of the sources, then those
-    of each dataset.
+    """Return a key by which step directories are sorted in the order of the flow of data: first those of the sources,
+    then those of one dataset after another.
     """
     home, stage = urls.parent(directory), urls.name(directory).rpartition("-")[0]
     of_source = urls.name(urls.parent(home)) == SOURCES

@@ -31,7 +31,9 @@ from datakit.storage.manifest import Manifest, read_manifest
 
 @dataclass(frozen=True)
 class PackingResult:
-    """A finished packing step. `reused` is True if it was already done; `seconds` is the time this run spent on it."""
+    """A finished packing step. `reused` is True if it was already done; `seconds` is the time that this run spent on
+    it.
+    """
 
     component: str
     length: int
@@ -44,7 +46,8 @@ class PackingResult:
 def pack_mixture(
     mixture: Mixture, root: str, *, workers: int | None = None, observer: Observer | None = None
 ) -> list[PackingResult]:
-    """Count the sequences in each block of every packed component, for every sequence length.
+    """Count the sequences in each block of every packed component, for every sequence length that the mixture uses for
+    it.
 
     `workers` is the number of tasks that run at a time, by default one per usable CPU. Raises PartialError,
     StepFailedError, and LoaderError for a component that cannot be packed or is not a token cache.
@@ -73,7 +76,9 @@ def pack_mixture(
 
 @dataclass(frozen=True)
 class _PackingStep:
-    """A step that counts one component's sequences for one length, as described by the loader and by the engine."""
+    """A step that counts one component's sequences for one length. counts: its description for the loader. step: its
+    description for the engine.
+    """
 
     component: str
     counts: CountsStep

@@ -1,5 +1,6 @@
-"""Defines a run's result, and computes the table that a complete run prints: for each stage, the numbers of documents
-read, kept, and dropped for each reason, summed over the sources.
+"""Defines a run's result, and computes the table that a complete run prints. For each stage, this table has the number
+of documents that were read, the number that were kept, and, for each reason, the number that were dropped; all are sums
+over the sources.
 
 The numbers add up: the input of each stage is the output of the previous stage, and the output of a stage is its input
 minus the documents listed as dropped. Stages that write no documents report how many documents they processed
@@ -57,7 +58,8 @@ FOUND = {
 class StepResult:
     """A finished step. `reused` is True if it was already done; `seconds` is the time that this run spent on it.
 
-    `peak_memory` and `budget`, in bytes, are those of the attempt that came closest to its budget, or 0 if nothing ran.
+    `peak_memory` and `budget` are the peak memory and the memory budget, in bytes, of the attempt that came closest to
+    its budget; both are 0 if nothing ran.
     """
 
     stage: str
@@ -77,8 +79,9 @@ class StepResult:
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run. `cache` is the token cache's directory, or None; `log` is the event log's URL, or None. It is
-    printed as a summary of a few lines; a notebook adds a table of the stages.
+    """A finished run. `cache` is the token cache's directory, or None if the run has no tokenize step; `log` is the
+    event log's URL, or None if nothing ran. The result is printed as a summary of a few lines; a notebook also shows a
+    table of the stages.
     """
 
     dataset: str
@@ -107,11 +110,11 @@ class RunResult:
 
 @dataclass(frozen=True)
 class StageLine:
-    """Sums over the steps of one stage. Sizes are in bytes; a value that the stage does not have is None.
+    """Sums over the steps of one stage. Sizes are in bytes; None stands for a value that the stage does not record.
 
     `rows_in` counts the records or documents read, and `rows_out` the documents passed on. `dropped` counts the
-    documents that were not passed on, by reason. `found` holds further counts. `peak_memory` and `budget` belong to the
-    attempt that came closest to its budget.
+    documents that were not passed on, by reason. `found` holds further counts. `peak_memory` and `budget` are those of
+    the attempt that came closest to its memory budget.
     """
 
     stage: str
@@ -130,7 +133,7 @@ class StageLine:
 
 
 def stage_lines(result: RunResult) -> list[StageLine]:
-    """Summarize a run in one line per stage, in the order in which data flows through the stages."""
+    """Return a summary of a run, one StageLine per stage, in the order in which data flows through the stages."""
     ordered = sorted(result.steps, key=lambda step: stage_order(step.stage))
     return [_line(stage, list(steps)) for stage, steps in groupby(ordered, key=lambda step: step.stage)]
 
@@ -157,7 +160,9 @@ def _line(stage: str, steps: Sequence[StepResult]) -> StageLine:
 
 
 def summary_text(result: RunResult) -> str:
-    """Describe a run in a few lines: documents, tokens, what was dropped and why, and where the output is."""
+    """Return a description of a run in a few lines: documents, tokens, what was dropped and why, and where the output
+    is.
+    """
     lines = {line.stage: line for line in stage_lines(result)}
     dropped = Counter[str]()
     for line in lines.values():
@@ -191,7 +196,7 @@ def summary_html(result: RunResult) -> str:
 
 
 def _marked(manifests: Sequence[Manifest]) -> dict[str, int]:
-    """Count the documents that dedup marked, and the tokens in a trained vocabulary."""
+    """Return the number of documents that dedup marked, by reason, and the number of tokens in a trained vocabulary."""
     found = Counter[str]()
     for manifest in manifests:
         if manifest.stage == "dedup":

@@ -46,9 +46,9 @@ def run(
 ) -> RunResult:
     """Run a recipe up to and including stage `until`.
 
-    With `fresh`, the directories of the dataset's own steps for the current parameters are removed first. Steps of its
-    sources are kept, because other recipes share them. With `ignore_disk_space`, the run starts even if a local disk
-    probably lacks the space. Raises InputError, PartialError, StepFailedError or StorageError.
+    With `fresh`, the directories of the dataset's own steps with the current parameters are removed first. The steps of
+    its sources are kept, because other recipes may share them. With `ignore_disk_space`, the run starts even if a local
+    disk probably lacks the space. Raises InputError, PartialError, StepFailedError or StorageError.
     """
     started = time.monotonic()
     check_workers(workers)
@@ -76,7 +76,9 @@ def run(
 
 
 def _record_latest(dataset: str, steps: Sequence[StepResult]) -> None:
-    """Record the run's last own step (not a shared step of a source) and its cache as the dataset's current ones."""
+    """Record the run's last step that belongs to the dataset (not to a source), and the run's token cache, as the
+    dataset's current step and cache.
+    """
     own = [step for step in steps if step.source is None]
     if own:
         last = max(own, key=lambda step: stage_order(step.stage))
@@ -100,7 +102,9 @@ def _remove_own_steps(graph: Graph) -> list[str]:
 
 
 def _of_source(node: Node, error: RefusedError) -> RefusedError:
-    """Return the error with the name of the source in every message, because files of two sources may share a name."""
+    """Return an error like `error`, but with the name of the source in every message, because files of two sources may
+    share a name.
+    """
     named = [text if text.startswith("source ") else f"{node.source}: {text}" for text in messages_of([error])]
     return RefusedInputsError(named, getattr(error, "listed", ""))
 
@@ -116,12 +120,14 @@ class _Run:
     driver: str = field(default_factory=driver_name)
     log: str | None = None
     _done: dict[str, LocatedStep] = field(default_factory=dict)
-    _unfinished: dict[str, str] = field(default_factory=dict)  # label -> message that names the step
+    _unfinished: dict[str, str] = field(default_factory=dict)  # label -> message, which names the step
     _refused: list[tuple[Node, RefusedError]] = field(default_factory=list)
     _observer: Observer | None = None
 
     def run(self, node: Node) -> StepResult | None:
-        """Run or reuse the node's step. Return its result, or None if it was skipped or ended as partial."""
+        """Run or reuse the node's step. Return its result, or None if the step was skipped, was refused, or ended as
+        partial.
+        """
         if self._refused and self._refused[0][0].stage != node.stage:
             return None
         missing = [above.label for above in node.upstream if above.label in self._unfinished]
@@ -158,7 +164,9 @@ class _Run:
         )
 
     def _observer_for(self, reused: bool) -> Observer:
-        """Return the caller's observer. Once a step has to run, an event log and, with Ray, metrics are added to it."""
+        """Return the caller's observer. From the first step that has to run, the result also contains an event log and,
+        with Ray, metrics.
+        """
         if self._observer is None and not reused:
             log = EventLog(run_directory(self.graph.root, self.graph.dataset, self.driver))
             metrics = [RayMetrics()] if self.executor.ray is not None else []
@@ -166,8 +174,8 @@ class _Run:
         return self._observer or self.user_observer
 
     def raise_unfinished(self) -> None:
-        """Raise RefusedError if inputs of any step cannot be used, and PartialError if any step ended as partial or was
-        skipped.
+        """Raise RefusedError if a step has inputs that cannot be used; otherwise, raise PartialError if a step ended as
+        partial or was skipped.
         """
         refuse_all([error if len(self._refused) == 1 else _of_source(node, error) for node, error in self._refused])
         if self._unfinished:

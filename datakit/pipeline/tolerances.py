@@ -16,7 +16,7 @@ from datakit.storage.manifest import Manifest
 
 
 def check_tolerances(node: Node, directory: str, manifest: Manifest) -> None:
-    """Raise InputError if a finished step exceeds the limits of this recipe. Call this function for every step, not
+    """Raise InputError if a finished step exceeds the recipe's limits for it. Call this function for every step, not
     only for reused steps: another driver, with other limits, may have finished a step while this driver ran it.
     """
     limits = node.settings.operations
@@ -40,6 +40,7 @@ def _check_removal(label: str, limit: float, directory: str, details: dict[str, 
     share, name = max(((rate, name) for name, rate in rates.items()), default=(0.0, ""))
     if share > limit:
         raise InputError(
-            f"{label}: source {name!r} loses {share:.1%} of its documents ({directory}), but this recipe allows "
-            f"dedup.max_removal = {limit:g}; check the attribute files, and raise the limit if the removals are right"
+            f"{label}: {share:.1%} of the documents of source {name!r} are removed ({directory}), but this recipe "
+            f"allows dedup.max_removal = {limit:g}; check the attribute files, and raise the limit if the "
+            "removals are right"
         )

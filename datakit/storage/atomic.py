@@ -1,11 +1,11 @@
-"""Creates files that appear whole or not at all, on a disk (by a hard link, or by a rename where links are not
+"""Creates files that appear complete or not at all, on a disk (by a hard link, or by a rename where links are not
 supported) or in an object store, and never overwrites an output.
 
 A file is created only if its name is free. On a disk, this takes a temporary file, fsync, and then `link`, which fails
 if the name is taken (`rename` would overwrite the existing file). In an object store, it takes one conditional PUT
 (`If-None-Match: *`). If the name is taken, the checksums of both files are compared. If they are equal, another process
-has done the same work. If they differ, the work is not deterministic; the first file is kept and DivergentOutputError
-is raised. Concurrent drivers, retried tasks and resumed runs therefore need no lock.
+has done the same work. If they differ, the work is not deterministic, or a library has been upgraded; the first file is
+kept, and DivergentOutputError is raised. Concurrent drivers, retried tasks and resumed runs therefore need no lock.
 Cost: one fsync or one request per file; if the file already exists, also one read of it.
 Memory: an upload takes 65 MiB (measured).
 """
@@ -35,13 +35,13 @@ TEMPORARY_PREFIX = ".tmp-"
 HASH_CHUNK = 4 << 20
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)  # exFAT and some network mounts lack hard links
 S3_PART_BYTES, S3_PARTS_AT_ONCE, S3_MOST_PARTS = 8 << 20, 4, 10_000  # s3fs's defaults would take 500 MB of memory
-SHOWN_BYTES = 60  # bytes kept of the host's name and of the file's name, so that a temporary name fits into 255 bytes
+SHOWN_BYTES = 60  # maximum number of bytes of a host's or file's name in a temporary name, which has at most 255
 CONFLICT_WAITS = (0.1, 0.3, 1.0, 3.0)
 
 
 @dataclass(frozen=True)
 class Committed:
-    """A committed file: URL, size in bytes, xxh3-128. `created` is False if the file already existed."""
+    """A committed file: its URL, its size in bytes and its xxh3-128. `created` is False if the file already existed."""
 
     url: str
     bytes: int
@@ -53,7 +53,7 @@ class Committed:
 def staging(url: str) -> Iterator[Path]:
     """Provide a private local path at which to write the file that will become `url`. A file left at this path is
     removed at the end. If `url` is on a disk, the path is in the same directory, since a hard link cannot cross file
-    systems. The name starts with a dot, so listings skip it.
+    systems. The file's name starts with a dot, so listings skip the file.
     """
     if urls.is_local(url):
         target = Path(urls.local_path(url))
@@ -64,7 +64,7 @@ def staging(url: str) -> Iterator[Path]:
         path = Path(tempfile.gettempdir()) / temporary_name(urls.name(url))
     try:
         yield path
-    except OSError as error:  # raised for this file or for anything else that the block uses
+    except OSError as error:  # raised for this file or for any other file that the block uses
         refusal = translated(error, url, "write")
         if refusal is not None and (error.errno in SPACE or error.filename in (str(path), path)):
             raise refusal from error
@@ -80,7 +80,9 @@ def temporary_name(name: str) -> str:
 
 
 def owner_of(temporary: str) -> int | None:
-    """Return the id of the process that writes a temporary file, or None if this process cannot see that process."""
+    """Return the id of the process that wrote the file with this temporary name, or None if that process is not visible
+    to this one.
+    """
     _, space, pid, *_ = [*temporary.split("-"), "", "", ""]
     return int(pid) if pid.isdigit() and space == process_space() else None
 
@@ -100,7 +102,9 @@ def process_space() -> str:
 
 
 def commit_file(path: Path, url: str) -> Committed:
-    """Give the finished local file `path` its final name `url`. Raises DivergentOutputError, StorageError."""
+    """Create the file `url` with the content of the finished local file `path`, unless a file with the same content
+    exists. Raises StorageError, and DivergentOutputError if a file with different content exists.
+    """
     xxh3, length = hash_file(path)
     with storage_errors(url):
         created = _link(path, urls.local_path(url)) if urls.is_local(url) else _put(path, url)
@@ -116,7 +120,9 @@ def commit_file(path: Path, url: str) -> Committed:
 
 
 def commit_bytes(data: bytes, url: str) -> Committed:
-    """Create the file `url` with these bytes. Raises DivergentOutputError, StorageError."""
+    """Create the file `url` with these bytes, unless a file with the same content exists. Raises DivergentOutputError,
+    StorageError.
+    """
     with staging(url) as path:
         path.write_bytes(data)
         return commit_file(path, url)
@@ -157,8 +163,8 @@ def folders_above(directory: str, paths: Iterable[str]) -> set[str]:
 
 
 def sync_directories(urls_of_directories: Iterable[str]) -> None:
-    """Make the file names in these directories durable. Without this call, a power cut may remove a file's name even
-    though its contents were synced.
+    """Make the file names in these directories durable. Without this call, a power failure may remove a file's name
+    even though the file's content was synced.
     """
     for url in urls_of_directories:
         if urls.is_local(url):
@@ -177,14 +183,16 @@ def hash_file(path: Path) -> tuple[str, int]:
 
 
 def hash_url(url: str) -> tuple[str, int]:
-    """Return the xxh3-128 and the size in bytes of any file, which is read as a stream."""
+    """Return the xxh3-128 (32 hex digits) and the size in bytes of a local or remote file, which is read as a
+    stream.
+    """
     with urls.open_read(url) as file:
         return hash_open(file)
 
 
 def hash_open(file: BinaryIO, check: Callable[[], None] = lambda: None) -> tuple[str, int]:
-    """Return the xxh3-128 and the size in bytes of an open file, from the current position to its end. `check` is
-    called after each chunk, and may raise an exception to stop.
+    """Return the xxh3-128 (32 hex digits) and the number of the bytes from an open file's current position to its end.
+    `check` is called after each chunk, and may raise an exception to stop.
     """
     digest, length = xxhash.xxh3_128(), 0
     while chunk := file.read(HASH_CHUNK):

@@ -38,18 +38,22 @@ def config_of(parameters: Mapping[str, Any], kind: type[T]) -> T:
 
 
 def fingerprint(stage: str, version: int, parameters: dict[str, Any], inputs: Sequence[str]) -> str:
-    """Hash a step into 32 hex digits. `inputs` holds the upstream identities in the order in which they are read."""
+    """Return a step's fingerprint, 32 hex digits. inputs: the identities of the step's inputs, in the order in which
+    they are read.
+    """
     content = {"stage": stage, "version": version, "parameters": parameters, "inputs": list(inputs)}
     return xxhash.xxh3_128_hexdigest(canonical_json(content))
 
 
 def identity(step_fingerprint: str, quarantined: Sequence[str]) -> str:
-    """Return the value that downstream steps depend on: the fingerprint or, if records were skipped, a hash of both."""
+    """Return a step's identity, on which downstream steps depend: its fingerprint or, if it skipped records, a hash of
+    the fingerprint and of the list of these records.
+    """
     if not quarantined:
         return step_fingerprint
     return xxhash.xxh3_128_hexdigest(canonical_json([step_fingerprint, sorted(quarantined)]))
 
 
 def short(value: str) -> str:
-    """Return the leading digits of a hash, as used in paths and messages."""
+    """Return the leading digits of a hash, which stand for it in paths and messages."""
     return value[:SHOWN_DIGITS]

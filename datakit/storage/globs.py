@@ -6,7 +6,7 @@ match within one path component, `[...]` matches one of the characters listed, a
 components. A pattern without `/` matches file names at any depth. `{stdlib}` at the start of a URL stands for the
 directory of the running Python's standard library, whose text files exist on every machine.
 Names that start with a dot are never listed. Links to directories are followed, except links to enclosing directories.
-Cost: one listing (a directory walk on a disk, or as few requests as the store needs to list the directory).
+Cost: one listing. On a disk, this is a directory walk; in an object store, as few requests as the store allows.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from datakit.storage.urls import FileInfo
 
 _MAGIC = re.compile(r"[*?\[]")
 _DANGLING = "a link to a file that does not exist"
-SHOWN = 5  # number of files named in a message
+SHOWN = 5  # maximum number of files that a message names
 
 
 @dataclass(frozen=True)
 class Place:
-    """A set of files: those below `base` that match `pattern` (None: all), or the single file `file` in `base`."""
+    """A set of files: those below `base` that match `pattern` (None: all of them), or the single file `file` in
+    `base`.
+    """
 
     base: str
     pattern: str | None = None
@@ -63,7 +65,7 @@ def _is_file(url: str) -> bool:
 
 
 def files_at(place: Place, exclude: Sequence[str] = ()) -> list[FileInfo]:
-    """List every file of a place, sorted by path, whether or not it matches the place's pattern. The list is empty if
+    """Return every file of a place, sorted by path, whether or not it matches the place's pattern. The list is empty if
     the directory does not exist. On a disk, directories that `exclude` covers entirely (`**/tests/**`) are not entered,
     because a Python installation may have a hundred thousand files in site-packages.
     """
@@ -75,7 +77,9 @@ def files_at(place: Place, exclude: Sequence[str] = ()) -> list[FileInfo]:
 
 
 def select(files: Sequence[FileInfo], place: Place, include: Sequence[str], exclude: Sequence[str]) -> list[FileInfo]:
-    """Return the files that match the URL's glob, any pattern of `include` (if it has any), and none of `exclude`."""
+    """Return the files that match the place's glob (if it has one), at least one pattern in `include` (if it is not
+    empty), and no pattern in `exclude`.
+    """
     wanted, unwanted = matcher(include), matcher(exclude)
     glob = matcher([place.pattern]) if place.pattern else None
     return [
@@ -88,7 +92,8 @@ def select(files: Sequence[FileInfo], place: Place, include: Sequence[str], excl
 
 
 def regular(files: Sequence[FileInfo]) -> tuple[list[FileInfo], str]:
-    """Return the regular files, and a clause that names the other entries: opening a named pipe could block forever.
+    """Return the regular files, and a clause that names the other entries. Those must not be read: opening a named pipe
+    could block forever.
 
     Raises UnreadableError if a file is a link to a file that does not exist.
     """

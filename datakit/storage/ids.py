@@ -1,9 +1,10 @@
 """Converts document ids between hex digits (in files) and pairs of uint64 (in memory), and assigns ids to partitions.
 
 An id is the xxh3-128 of a document's text, written as 32 hex digits. Partition `i` of `2**bits` holds the ids whose top
-`bits` bits are `i`, so the partitions of two sources nest even if their numbers of partitions differ, and every join is
-a merge of sorted ids. Sorting and comparing pairs of uint64 is several times faster than comparing hex strings. Both
-forms sort in the same order, since the digits are lowercase and zero-padded.
+`bits` bits are `i`. If one of two sources has more partitions than the other, each of its partitions therefore lies
+within one partition of the other, and every join is a merge of sorted ids. Sorting and comparing pairs of uint64 is
+several times faster than comparing hex strings. Both forms sort in the same order, since the digits are lowercase and
+zero-padded.
 """
 
 from __future__ import annotations
@@ -55,13 +56,15 @@ def ids_from_arrow(column: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.n
 
 
 def strictly_ascending(high: np.ndarray, low: np.ndarray) -> bool:
-    """Return True if the ids are sorted and unique."""
+    """Return True if the ids, given as (high, low), uint64 [N] each, are sorted and unique."""
     larger = (high[1:] > high[:-1]) | ((high[1:] == high[:-1]) & (low[1:] > low[:-1]))
     return bool(larger.all())
 
 
 def top_bits(values: np.ndarray, count: int) -> np.ndarray:
-    """Return each uint64's bucket, int64 [N], from its top bits; `count` is the number of buckets, a power of two."""
+    """Return the bucket of each value, int64 [N], which is given by the value's top bits. `count` is the number of
+    buckets, a power of two.
+    """
     bits = count.bit_length() - 1
     return (values >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(values), np.int64)
 
@@ -73,5 +76,5 @@ def partition_range(index: int, bits: int) -> tuple[str, str]:
 
 
 def partition_name(index: int, count: int, suffix: str = ".parquet") -> str:
-    """Return a name like `part-00017-of-00106.parquet`, the form used for every partitioned output."""
+    """Return a file name such as `part-00017-of-00106.parquet`. All partitioned outputs have names of this form."""
     return f"part-{index:05d}-of-{count:05d}{suffix}"

@@ -75,7 +75,7 @@ def translated(error: Exception, url: str, verb: str) -> DatakitError | None:
 
 def _of_system(error: OSError, url: str, verb: str) -> DatakitError:
     if error.errno in SPACE:
-        if "://" in url and not url.startswith("file://"):  # stores never fill up; the temporary disk does
+        if "://" in url and not url.startswith("file://"):  # stores never fill up, so it is the temporary disk
             return _temporary_full(url, verb)
         where = f" ({error.filename})" if error.filename else ""
         advice = "free some space (the next run continues from here), or choose another --root"

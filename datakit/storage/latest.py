@@ -1,9 +1,9 @@
 """Records a dataset's current steps in `<root>/<dataset>/latest.json`, and resolves the dataset's directory to them.
 
-A complete run replaces the file as a whole (a rename on a disk, one PUT in an object store). The file is a hint for
-people who name a dataset instead of a step: it enters no fingerprint, and code that has resolved a dataset uses only
-the step's directory from then on. Of two runs that end at the same time, either may be recorded. A dataset without the
-file, made by an earlier version, is resolved if there is only one candidate.
+A complete run replaces the file atomically (by a rename on a disk, by one PUT in an object store). The file is a hint
+for people who name a dataset instead of a step: it enters no fingerprint, and code that has resolved a dataset uses
+only the step's directory from then on. Of two runs that end at the same time, either may be recorded. A dataset without
+the file, made by an earlier version, is resolved if there is only one candidate.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from datakit.storage.manifest import Manifest, find_manifest
 FILE_NAME = "latest.json"
 FORMAT = "datakit.latest/1"
 CACHE_STAGE = "tokenize"
-SHOWN = 5  # number of steps named in a message
+SHOWN = 5  # maximum number of steps that a message names
 
 
 class Current(msgspec.Struct, frozen=True):
-    """A step: its directory's name within the dataset's directory, and its identity."""
+    """A step: the name of its directory within the dataset's directory, and its identity."""
 
     directory: str
     identity: str
 
 
 class Latest(msgspec.Struct, frozen=True):
-    """The content of the file. step: the last step of the last complete run. cache: the last token cache, which is from
-    an earlier run if the last run ended before tokenize.
+    """The content of `latest.json`. step: the last step of the last complete run. cache: the last token cache, which is
+    from an earlier run if the last complete run ended before tokenize; None if there is none.
     """
 
     step: Current
@@ -40,7 +40,9 @@ class Latest(msgspec.Struct, frozen=True):
 
 
 def record_latest(dataset: str, step: Current, cache: Current | None) -> None:
-    """Record a complete run's steps, unless they are recorded already. If `cache` is None, the recorded cache stays."""
+    """Record a complete run's last step and token cache, unless both are already recorded. If `cache` is None, the
+    recorded cache is kept.
+    """
     url = urls.join(dataset, FILE_NAME)
     try:
         before = read_latest(dataset)
@@ -52,7 +54,9 @@ def record_latest(dataset: str, step: Current, cache: Current | None) -> None:
 
 
 def read_latest(dataset: str) -> Latest | None:
-    """Return what is recorded for a dataset; None if nothing is recorded. Raises CorruptError."""
+    """Return what is recorded for a dataset; None if nothing is recorded. Raises CorruptError if the record cannot be
+    read.
+    """
     url = urls.join(dataset, FILE_NAME)
     try:
         latest = msgspec.json.decode(urls.read_bytes(url), type=Latest)
@@ -94,7 +98,9 @@ def current_cache(dataset: str) -> tuple[str, Manifest] | None:
 
 
 def only_finished(dataset: str, finished: list[str]) -> str | None:
-    """Return a stage's only finished step; None if there is none. Raises UsageError if there are several."""
+    """Return the only entry of `finished`, the directories of a stage's finished steps; None if there is none. Raises
+    UsageError if there are several.
+    """
     if len(finished) > 1:
         names = ", ".join(urls.name(step) for step in finished[:SHOWN]) + (", ..." if len(finished) > SHOWN else "")
         raise UsageError(

@@ -1,4 +1,5 @@
-"""Defines the fields and the encoding of `manifest.json`, a step's typed result, and reads and writes it.
+"""Defines the fields and the encoding of `manifest.json`, which describes a step's result, and reads and writes this
+file.
 
 The manifest is written last, so a step without a manifest is unfinished. It is the only file in a step's directory on
 which other steps and programs may rely. Its keys are sorted, its paths are relative to its own directory, and it
@@ -7,8 +8,8 @@ manifest does not depend on the machine. Every counter that a reader needs is a 
 error, never a zero.
 
 A manifest holds its own checksum: the xxh3-128 of its bytes without the line that holds the checksum. The checksum is
-compared whenever a manifest is read. Manifests of format 1 lack this line, the format version of the step, the
-checksums of the inputs' manifests and `files`; they can still be read.
+compared whenever a manifest is read. Manifests of format 1 can still be read, although they lack this line, the step's
+format version, the checksums of the inputs' manifests, and the field `files`.
 """
 
 from __future__ import annotations
@@ -29,22 +30,23 @@ UNSEALED = "datakit.manifest/1"  # the earlier format, without checksums of mani
 FILE_NAME = "manifest.json"
 PARTIAL_NAME = "partial.json"
 DATA_FOLDER = "data"
-PIECE = 1000  # number of partitions or files that are encoded at a time
+PIECE = 1000  # maximum number of partitions or files that are encoded at a time
 CHECKSUM_LINE = re.compile(rb'\n "checksum": "[0-9a-f]{32}",')  # the first line, because keys are sorted
 
 
 class Column(msgspec.Struct, frozen=True):
-    """A column of the step's partitions: its name and its Arrow type as text."""
+    """A column of the step's partitions: its name, and its Arrow type as a string."""
 
     name: str
     type: str
 
 
 class InputReference(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An upstream step: its stage, its identity, and the path of its manifest relative to this manifest's directory.
+    """An upstream step: its stage, its identity, and the path of its manifest relative to the directory of the manifest
+    that holds this reference.
 
-    checksum: the checksum of the upstream step's manifest; empty in format 1. covered: True if the fingerprint of the
-    step that reads it covers this identity; otherwise, that step's parameters determine what is read.
+    checksum: the checksum of the upstream step's manifest; empty in format 1. covered: True if this identity is part of
+    the fingerprint of the step that has this input; otherwise, that step's parameters determine what it reads.
     """
 
     stage: str
@@ -55,7 +57,10 @@ class InputReference(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Partition(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One file of the output. Sizes are in bytes; `text_bytes` and `tokens` are set only if the stage counts them."""
+    """One file of a step's output. bytes, xxh3: the size and the xxh3-128 of the file. text_bytes, tokens: the number
+    of bytes of text and of tokens in it, set only if the stage counts them. first_id, last_id: the first and the last
+    id in the file, if the stage records them.
+    """
 
     path: str
     source: str
@@ -98,7 +103,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     version: the stage's format version, which the fingerprint covers; None in format 1. files: all files except those
     that the partitions (or `details`) describe. checksum: the checksum of this manifest's bytes without the line that
-    holds it; in format 1, of all bytes.
+    holds the checksum; in format 1, of all bytes.
     """
 
     stage: str
@@ -141,9 +146,9 @@ def totals_of(partitions: list[Partition]) -> Totals:
 
 
 def pieces(manifest: Manifest) -> Iterator[bytes]:
-    """Yield the manifest as canonical JSON, indented for human readers; equal manifests give equal bytes. PIECE
-    partitions or files are encoded at a time: encoding and indenting 100,000 at once would determine the driver's peak
-    memory.
+    """Yield the manifest as canonical JSON, indented for human readers; equal manifests give equal bytes. At most PIECE
+    partitions or files are encoded at a time, because encoding and indenting 100,000 of them at once would determine
+    the driver's peak memory.
     """
     lists = {name: entries for name in ("files", "partitions") if (entries := getattr(manifest, name))}
     plain = msgspec.to_builtins(msgspec.structs.replace(manifest, partitions=[], files=[]))
@@ -163,7 +168,7 @@ def pieces(manifest: Manifest) -> Iterator[bytes]:
 
 
 def sealed(manifest: Manifest) -> Manifest:
-    """Return the manifest with its own checksum."""
+    """Return a copy of the manifest whose field `checksum` is its own checksum."""
     digest = xxhash.xxh3_128()
     for piece in pieces(msgspec.structs.replace(manifest, checksum="")):
         digest.update(piece)
@@ -171,7 +176,7 @@ def sealed(manifest: Manifest) -> Manifest:
 
 
 def computed_fingerprint(manifest: Manifest) -> str | None:
-    """Return the fingerprint that follows from the rest of the manifest, or None for a manifest of format 1."""
+    """Return the fingerprint computed from the other fields of the manifest, or None for a manifest of format 1."""
     if manifest.version is None:
         return None
     inputs = [entry.identity for entry in manifest.inputs if entry.covered]
@@ -179,7 +184,7 @@ def computed_fingerprint(manifest: Manifest) -> str | None:
 
 
 def decode(data: bytes, url: str) -> Manifest:
-    """Decode a manifest. Raises CorruptError if it cannot be parsed, was altered, or has a different format."""
+    """Decode a manifest. Raises CorruptError if the data cannot be parsed, was altered, or has an unknown format."""
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except msgspec.DecodeError as error:
@@ -189,7 +194,7 @@ def decode(data: bytes, url: str) -> Manifest:
     checksum = _checksum(data)
     if manifest.format == FORMAT and manifest.checksum != checksum:
         raise CorruptError(
-            f"{url} was altered after it was written: its checksum is {checksum}, but it states "
+            f"{url} was altered after it was written: its checksum is {checksum}, but the file states "
             f"{manifest.checksum!r}; restore the file, or remove this directory and run again"
         )
     return msgspec.structs.replace(manifest, checksum=checksum)
@@ -214,7 +219,7 @@ def read_manifest(directory: str) -> Manifest:
 
 
 def find_manifest(directory: str) -> Manifest | None:
-    """Return the manifest, or None if the step is unfinished or was never started."""
+    """Return the manifest in a step's directory, or None if the step is unfinished or was never started."""
     try:
         return read_manifest(directory)
     except NotFoundError:

@@ -1,11 +1,11 @@
 """Reads and writes Parquet shards; decides their compression, dictionaries, statistics and the size of row groups.
 
 Every Parquet file that a stage writes has this format. Files are compressed with zstd-3 and have a page index. Columns
-of texts, ids and lists have no dictionary encoding, because their values are unique, and writing with dictionaries
-would take 17 % longer (measured). All columns except those of texts have statistics. The minimum and maximum of a text
-column would be copies of whole documents: with them, a document of 200 MB made the writer take 775 MB of memory instead
-of 200 MB (measured). The positions at which row groups end depend only on the rows (their bytes and count), not on the
-batches in which the rows arrived, so equal rows give equal bytes.
+of texts, ids and lists are written without dictionary encoding, because their values are unique; with dictionaries,
+writing would take 17 % longer (measured). All columns except those of texts have statistics. The minimum and maximum of
+a text column would be copies of whole documents: with these statistics, a document of 200 MB made the writer take 775
+MB of memory instead of 200 MB (measured). The positions at which row groups end depend only on the rows (on their sizes
+and their number), not on the batches in which the rows arrived, so equal rows give equal bytes.
 Memory: the writer holds at most one row group (16 MiB of values, or one longer document) plus the current batch; a
 reader decodes one row group at a time.
 """
@@ -81,7 +81,7 @@ class ShardWriter:
         return self
 
     def write(self, rows: pa.Table | pa.RecordBatch) -> None:
-        """Append rows; their columns must match the schema."""
+        """Append rows, whose columns must match the schema."""
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
         while table.num_rows:
             cut = self._rows_that_fit(table)
@@ -93,7 +93,9 @@ class ShardWriter:
             table = table.slice(cut)
 
     def _rows_that_fit(self, table: pa.Table) -> int:
-        """Return the number of rows of `table` that go into the open row group, including the row that fills it."""
+        """Return the number of rows at the start of `table` that go into the open row group, including the row that
+        fills it.
+        """
         filled = self._pending_bytes + np.cumsum(row_sizes(table))
         by_bytes = int(np.searchsorted(filled, ROW_GROUP_BYTES)) + 1
         return min(by_bytes, ROW_GROUP_ROWS - self._pending_rows, table.num_rows)
@@ -140,8 +142,8 @@ def iterate_shard(url: str, columns: list[str] | None = None) -> Iterator[pa.Tab
 
 
 def read_group(shard: pq.ParquetFile, group: int, url: str, columns: list[str] | None = None) -> pa.Table:
-    """Decode a row group of an open shard. Raises CorruptError if its number of rows differs from that in the footer:
-    if rows are missing, pyarrow returns the remaining rows without an error.
+    """Decode row group `group` of an open shard. Raises CorruptError if the number of decoded rows differs from the
+    number that the footer states: if rows are missing, pyarrow returns the remaining rows without an error.
     """
     table, stated = shard.read_row_group(group, columns, use_threads=False), shard.metadata.row_group(group).num_rows
     if table.num_rows != stated:
@@ -150,9 +152,10 @@ def read_group(shard: pq.ParquetFile, group: int, url: str, columns: list[str] |
 
 
 def find_rows(url: str, identity: str, columns: list[str]) -> list[tuple[int, dict[str, Any]]]:
-    """Return the rows with this id, as pairs (row counted from 0, values of `columns`).
+    """Return the rows with this id as pairs: the row's index in the file, and a mapping from each of `columns` to the
+    row's value.
 
-    The file's first column must be the id. Skips row groups whose statistics rule out the id.
+    The file's first column must be `id`. Skips row groups whose statistics rule out the id.
     """
     found: list[tuple[int, dict[str, Any]]] = []
     with open_shard(url) as shard:
@@ -170,7 +173,7 @@ def find_rows(url: str, identity: str, columns: list[str]) -> list[tuple[int, di
 
 
 def read_shard(url: str, columns: list[str] | None = None) -> pa.Table:
-    """Read a whole shard as one table. Use it only for tables that are known to be small."""
+    """Read a whole shard as one table. Use this function only for tables that are known to be small."""
     with open_shard(url) as shard:
         table, stated = shard.read(columns, use_threads=False), shard.metadata.num_rows
     if table.num_rows != stated:

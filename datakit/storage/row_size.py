@@ -1,4 +1,4 @@
-"""Computes the size in bytes of each row of a table; these sizes decide where files and sorted runs are cut.
+"""Computes the size in bytes of each row of a table; these sizes determine where files and sorted runs are cut.
 
 A size depends only on the row's values. Arrow's `nbytes` depends on how the rows arrived (chunks, slices, validity
 bitmaps), so it must not decide where a file is cut. The sizes are exact for strings, lists, maps and structs at any
@@ -16,7 +16,7 @@ from datakit.errors import ColumnError
 
 
 def row_sizes(table: pa.Table) -> np.ndarray:
-    """Return the size of each row's values in bytes, int64 [rows]. Raises ColumnError for an unsupported type."""
+    """Return the size in bytes of each row's values, int64 [rows]. Raises ColumnError for an unsupported type."""
     total = np.zeros(table.num_rows, np.int64)
     for name, column in zip(table.column_names, table.columns, strict=True):
         start = 0
@@ -27,9 +27,11 @@ def row_sizes(table: pa.Table) -> np.ndarray:
 
 
 def value_bytes(table: pa.Table) -> int:
-    """Return the size of all values in bytes: strings by their length, other values as 8 bytes, nulls as 0 bytes.
+    """Return the total size in bytes of the table's values: a string counts as its length in bytes, any other value as
+    8 bytes, and a null as 0 bytes.
 
-    A column without values counts as 0 bytes, so the size does not depend on which other rows are in the table.
+    A column that is null in all of the table's rows counts as 0 bytes, so the size does not depend on whether such a
+    column is in the table.
     """
     return sum(_value_bytes(chunk) for column in table.columns for chunk in column.chunks)
 

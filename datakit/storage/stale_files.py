@@ -1,7 +1,9 @@
-"""Decides which temporary files and scratch directories belong to dead processes of this host, and removes them.
+"""Decides which temporary files and scratch directories belong to dead processes of this host, and removes these files
+and directories.
 
-The name of a temporary file contains the host's name and the id of the process that writes it. A later run on the same
-host removes the files of dead processes, but never those of a concurrent run. Object stores have no temporary files.
+The name of a temporary file contains the host's name and the id of the process that writes the file. A later run on the
+same host removes the files of dead processes, but never those of a concurrent run. Object stores have no temporary
+files.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ SCRATCH_PREFIX = "datakit-scratch-"
 
 
 def remove_dead_files(directory: str) -> list[Path]:
-    """Remove the temporary files that dead processes of this host left below a local directory; return their paths."""
+    """Remove the temporary files that dead processes of this host left below a local directory; return the files'
+    paths.
+    """
     if not urls.is_local(directory):
         return []
     found = os.walk(urls.local_path(directory))  # tolerates vanishing directories, unlike rglob
@@ -26,7 +30,9 @@ def remove_dead_files(directory: str) -> list[Path]:
 
 
 def remove_dead_files_in(directory: str) -> list[Path]:
-    """Remove dead processes' temporary files from a local directory but not its subdirectories; return their paths."""
+    """Remove dead processes' temporary files from a local directory, but not from its subdirectories; return the files'
+    paths.
+    """
     folder = urls.local_path(directory)
     return _remove_dead(folder, os.listdir(folder))
 
@@ -43,12 +49,14 @@ def _remove_dead(folder: str, names: Iterable[str]) -> list[Path]:
 
 
 def scratch_directory() -> Path:
-    """Create a private directory for one attempt; its name contains our process id."""
+    """Create a private directory for one attempt, and return its path. The directory's name contains our process id."""
     return Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{atomic.process_space()}-{os.getpid()}-"))
 
 
 def remove_dead_scratch() -> list[Path]:
-    """Remove scratch directories of this host's dead processes, and the files that these processes had staged."""
+    """Remove the scratch directories of this host's dead processes and the temporary files that these processes left;
+    return their paths.
+    """
     removed = remove_dead_files_in(tempfile.gettempdir())
     for path in Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*"):
         space, owner, *_ = [*path.name.removeprefix(SCRATCH_PREFIX).split("-"), ""]

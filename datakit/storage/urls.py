@@ -1,5 +1,5 @@
-"""Resolves URLs, builds the client of every store, and reads and lists files on a disk or in an object store,
-with a limit on parallel requests.
+"""Resolves URLs, creates the clients of all stores, and reads and lists files on a disk or in an object store, with a
+limit on parallel requests.
 
 Every function takes a URL string: a plain path, `file://`, or any protocol that fsspec supports (`s3://`, `gs://`,
 ...). Local files are accessed directly because, for small files, a call to fsspec's local layer costs more than the
@@ -34,13 +34,13 @@ T = TypeVar("T")
 class FileInfo:
     """A file in a listing. `url` is absolute, `path` is relative to the listed directory, and `size` is in bytes.
 
-    special: the kind of a local entry that is not a regular file ("a named pipe"), else empty.
+    special: the kind of a local entry that is not a regular file (such as "a named pipe"); empty for any other entry.
     """
 
     url: str
     path: str
     size: int
-    checksum: str | None = None  # the store's own checksum (such as an ETag), if it has one
+    checksum: str | None = None  # the store's own checksum (such as an ETag), if the store has one
     special: str = ""
 
 
@@ -93,8 +93,8 @@ def relative(url: str, base: str) -> str:
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """Return the fsspec file system of a remote `url`, and the path in it. Credentials and endpoints come from the
-    environment (`AWS_ENDPOINT_URL`, ...), never from the URL, so that no manifest contains them.
+    """Return the fsspec file system of a remote `url`, and the path of `url` in it. Credentials and endpoints come from
+    the environment (`AWS_ENDPOINT_URL`, ...), never from the URL, so that no manifest contains them.
     """
     import fsspec  # importing it takes 60 ms, and no local run needs it
 
@@ -111,7 +111,9 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 
 def exists(url: str) -> bool:
-    """Return True if a file exists (one request). Raises StorageError if that cannot be determined."""
+    """Return True if a file exists. In an object store, this takes one request. Raises StorageError if that cannot be
+    determined.
+    """
     if is_local(url):
         return os.path.exists(local_path(url))
     with read_errors(url):
@@ -129,7 +131,7 @@ def size(url: str) -> int:
 
 
 def special_kind(mode: int) -> str:
-    """Return the kind of an entry with these mode bits, with its article, or "" for a regular file or a directory."""
+    """Return a phrase for the kind of an entry with these mode bits ("a socket"), or "" for a file or directory."""
     return next((kind for is_kind, kind in SPECIAL if is_kind(mode)), "a device")
 
 
@@ -151,7 +153,7 @@ def open_regular(path: str) -> BinaryIO:
 
 
 def open_read(url: str) -> BinaryIO:
-    """Open a binary, seekable reader. Raises NotFoundError, StorageError, UnreadableError."""
+    """Open a file; return a binary, seekable reader. Raises NotFoundError, StorageError, UnreadableError."""
     with read_errors(url):
         if is_local(url):
             return open_regular(local_path(url))
@@ -165,8 +167,8 @@ def read_bytes(url: str) -> bytes:
 
 
 def read_range(url: str, start: int, stop: int | None) -> bytes:
-    """Read bytes `[start, stop)` of a file in one request; stop at its end if it is shorter or `stop` is None. Raises
-    NotFoundError, StorageError.
+    """Read bytes [start, stop) of a file in one request. The result ends at the end of the file if the file is shorter
+    or `stop` is None. Raises NotFoundError, StorageError.
     """
     if stop is not None and stop <= start:
         return b""
@@ -185,7 +187,9 @@ def read_range(url: str, start: int, stop: int | None) -> bytes:
 
 
 def fetch_ahead(fetch: Callable[[str], T], places: Sequence[str], at_once: int = PARALLEL_REQUESTS) -> Iterator[T]:
-    """Yield `fetch(place)` for each place in order. From an object store, fetch ahead, `at_once` in parallel."""
+    """Yield `fetch(place)` for each place in order. Places in an object store are fetched ahead, with `at_once` calls
+    in parallel.
+    """
     if not places or is_local(places[0]):
         yield from map(fetch, places)
         return
@@ -195,8 +199,8 @@ def fetch_ahead(fetch: Callable[[str], T], places: Sequence[str], at_once: int =
 
 
 def listing(url: str) -> list[FileInfo]:
-    """List every file below directory `url`, at any depth, sorted by path; return [] if the directory does not exist.
-    Names that start with a dot (temporary files, editor backups) are skipped at every level.
+    """Return the files at any depth below directory `url`, sorted by path. The list is empty if the directory does not
+    exist. Names that start with a dot (temporary files, editor backups) are skipped at every level.
     """
     with read_errors(url):
         found = list(_local_listing(local_path(url)) if is_local(url) else _remote_listing(url))
@@ -217,7 +221,9 @@ def _local_listing(root: str) -> Iterator[FileInfo]:
 
 
 def _raise_unless_gone(error: OSError) -> None:
-    """Raise the error unless the directory has disappeared, because an unreadable directory must not count as empty."""
+    """Raise `error` unless it states that the directory has disappeared: an unreadable directory must not count as
+    empty.
+    """
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
 
@@ -236,8 +242,8 @@ def _remote_listing(url: str) -> Iterator[FileInfo]:
 
 
 def last_change(url: str) -> float:
-    """Return the time of the last write below a remote directory, in seconds since 1970 by the store's clock. Takes one
-    listing. Returns 0 if the store does not provide times.
+    """Return the time of the last write below a remote directory, in seconds since 1970, by the store's clock. Takes
+    one listing. Returns 0 if the store does not provide times.
     """
     with read_errors(url):
         file_system, root = filesystem(url)
@@ -249,7 +255,9 @@ def last_change(url: str) -> float:
 
 
 def modified(url: str) -> float:
-    """Return the time at which a file was written, in seconds since 1970 (one request). Raises NotFoundError."""
+    """Return the time at which a file was written, in seconds since 1970. In an object store, this takes one request.
+    Raises NotFoundError.
+    """
     with read_errors(url):
         if is_local(url):
             return os.path.getmtime(local_path(url))
@@ -263,5 +271,7 @@ def _seconds(moment: datetime | float | str) -> float:
 
 
 def checksum_of(info: dict[str, object]) -> str | None:
-    """Return the checksum of a file's content from the store's description of the file; None if there is none."""
+    """Return the checksum of a file's content that the store's description of the file contains; None if there
+    is none.
+    """
     return next((str(info[key]).strip('"') for key in CHECKSUM_KEYS if info.get(key)), None)

@@ -1,12 +1,12 @@
 """Checks the messages of conversations, encodes each message as head, content and tail, and makes the loss mask.
 
-The three parts of a message are encoded separately, so no token spans two of them, just as none does when a model
-continues from a head. The mask is 1 on the content and tail of messages of the target roles ("assistant"), and 0
-elsewhere. Heads and tails are those of the recipe's chat format, and every head contains a special token
+The three parts of a message are encoded separately, so no token spans two of them, just as no token does when a model
+generates content after a head. The mask is 1 on the content and tail of messages of the target roles ("assistant"), and
+0 elsewhere. Heads and tails are those of the recipe's chat format, and every head contains a special token
 (chat_format.py). Only known roles are allowed. The contents of messages are untrusted: a special token's string in a
 message's content is encoded as ordinary text, so a message cannot end its own turn. A message without content (null, as
-in a tool call) keeps its place as an empty turn. Such a message is never a target, because a model would learn from it
-to answer with nothing. Like every document, a conversation needs a text, from which its id is computed and which dedup
+in a tool call) keeps its place as an empty turn. Such a message is never a target, because it would teach a model to
+answer with nothing. Like every document, a conversation needs a text, from which its id is computed and which dedup
 compares. The transform `with_text` makes this text.
 """
 
@@ -31,8 +31,9 @@ LONGEST_SHOWN = 20  # maximum number of characters in a role that is shown; a lo
 
 @dataclass(frozen=True)
 class Conversations:
-    """N conversations. roles, contents: one entry per message. silent: bool, True for each message without content.
-    turns: int64 [N], the number of messages in each conversation.
+    """N conversations. roles, contents: the role and the content ("" if null) of each message, with the messages of all
+    conversations end to end. silent: bool, True for each message whose content is null. turns: int64 [N], the number of
+    messages in each conversation.
     """
 
     roles: list[str]
@@ -43,6 +44,7 @@ class Conversations:
 
 def conversations(messages: pa.Array, documents: pa.Array, roles: Sequence[str], place: str) -> Conversations:
     """Return the conversations in a column of type list<struct<role, content, ...>>. documents: the conversations' ids.
+    roles: the roles that are allowed. place: what error messages call the column.
 
     Raises ColumnError if the column has another type, and InputError for a conversation that cannot be rendered.
     """
@@ -96,9 +98,11 @@ def _shown(role: str) -> str:
 def encode_chat(
     batch: Conversations, frames: ChatFrames, content: Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the ids, uint32 [T], the length of each conversation, int64 [N], and the loss mask, uint8 [T].
+    """Return the ids of all conversations, uint32 [T]; the number of ids of each conversation, int64 [N]; and the loss
+    mask, uint8 [T].
 
-    `content` encodes the contents of messages. Raises TokenizerError if `content` returns a marker of the format.
+    `content` encodes the contents of messages, and returns what Encoder.encode_batch returns. Raises TokenizerError if
+    one of its ids is a marker of the format.
     """
     number_of = {role: number for number, role in enumerate(frames.roles)}
     heads = np.fromiter(map(number_of.__getitem__, batch.roles), np.int64, len(batch.roles))
@@ -123,7 +127,7 @@ def encode_chat(
 
 
 def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the concatenated indices of the ranges that begin at `starts` and have these lengths."""
+    """Return the indices in the ranges that begin at `starts` and have these lengths, one range after another."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
 

@@ -5,7 +5,7 @@ something that no content can produce: a special token of the tokenizer. Otherwi
 text of an assistant's head, and that text would get the ids of a real head. A tail must contain a special token too,
 unless it is only white space, which ends nothing by itself.
 
-The roles are fixed as well. A role enters the head as trusted text, and the role decides whether a message is a target.
+The set of roles is fixed. A role enters the head as trusted text, and the role decides whether a message is a target.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class ChatFrames:
 
 
 def chat_format(form: str) -> ChatFormat:
-    """Parse a format, which is a name or a string such as "<|im_start|>{role} {content}<|im_end|>".
+    """Parse a format, which is a known name or a string such as "<|im_start|>{role} {content}<|im_end|>".
 
-    Raises RecipeError.
+    Raises RecipeError if `form` is neither.
     """
     if form in FORMATS:
         return ChatFormat(*FORMATS[form])
@@ -97,7 +97,9 @@ def chat_frames(form: ChatFormat, trusted: Encoder, special: Mapping[str, int]) 
 
 
 def _markers(text: str, ids: np.ndarray, special: Mapping[str, int]) -> list[int]:
-    """Return the ids of the special tokens found in a text and in its ids (an unknown token is only in the ids)."""
+    """Return the ids of the special tokens that occur both as strings in a text and in its ids (the token that stands
+    for unknown characters occurs only in the ids).
+    """
     present = set(ids.tolist())
     return [number for token, number in special.items() if token and token in text and number in present]
 

@@ -19,7 +19,7 @@ TEXT, CHAT, TOKENS = FORMATS = ("text", "chat", "tokens")  # the kinds of docume
 
 @dataclass(frozen=True)
 class Config:
-    """The settings that decide how documents become tokens."""
+    """The settings that determine how documents become tokens."""
 
     tokenizer: Annotated[
         str,

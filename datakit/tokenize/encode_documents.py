@@ -1,6 +1,7 @@
 """Encodes a partition's documents (texts, conversations or lists of tokens) as their source's format requires, and adds
-the contract's tokens around each document. All three kinds become batches of encoded documents. A sample of the texts
-and conversations is verified. Prebuilt tokens cannot be verified, because there is no reference to compare them with.
+the contract's tokens around each document. All three kinds become batches of encoded documents. For a sample of the
+texts and conversations, the ids are compared with the reference's. Prebuilt tokens cannot be verified, because there is
+no reference with which they could be compared.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ CHAT_STRIDE = 300  # in a source of conversations, one in this many messages is 
 
 
 class PartitionToEncode(msgspec.Struct, frozen=True):
-    """One partition of a task. dataset: its file's URL. name: its path in the dataset. shard: the new shard's path."""
+    """One partition that a task encodes. dataset: the URL of the partition's file. name: the path of this file in the
+    dataset. shard: the path, in the cache, of the shard to write.
+    """
 
     dataset: str
     name: str
@@ -44,11 +47,11 @@ class PartitionToEncode(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Encoding:
-    """The encoders of one task.
+    """The encoders that one task uses.
 
     texts: encodes documents that are texts. contents: encodes the contents of messages. frames: the heads and tails of
     messages; None if no source holds conversations. reference, contents_reference: the encoders with which `texts` and
-    `contents` are compared.
+    `contents` are compared; None for a custom tokenizer.
     """
 
     contract: Contract
@@ -73,7 +76,7 @@ class Encoding:
             texts, contents = tokenizer.long_texts(text, special_strings), tokenizer.long_texts(content, "text")
         else:
             texts, contents = (LongTexts(one, None, None, contract.long_texts) for one in (text, content))
-        reference = tokenizer.reference_encoder(special_strings)  # also for checking the reference's encoding in parts
+        reference = tokenizer.reference_encoder(special_strings)  # also if it is the encoder, to check its parts
         return cls(contract, texts, contents, frames, reference, tokenizer.reference_encoder("text"))
 
     def verification(self, rows: int, text_bytes: int, place: str) -> Verification | None:
@@ -95,7 +98,7 @@ def encoded_documents(
 ) -> Iterator[Documents]:
     """Encode a partition's documents, each batch under `guard`, and verify a sample of them with `check`.
 
-    Messages without content are counted in `counters`.
+    The number of messages without content is added to `counters`.
     """
     kind = config.formats.get(partition.source, TEXT)
     columns, encode = _encoder_for(kind, config, encoding, partition.dataset)

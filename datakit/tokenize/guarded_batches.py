@@ -1,5 +1,5 @@
-"""Leaves out quarantined documents, and announces each batch to the engine before it is encoded, so that a document
-that crashes the encoder can be identified. Only a list of the quarantined documents is kept in memory.
+"""Leaves out quarantined documents, and announces each batch to the engine before the batch is encoded, so that a
+document that crashes the encoder can be identified. Only a list of the quarantined documents is kept in memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from datakit.tokenize.text_batches import TextBatch
 
 @dataclass
 class PartitionGuard:
-    """Guards the batches of the partition `name`, and lists the documents left out."""
+    """Guards the batches of the partition `name`, and lists the documents that are left out. quarantined_bytes: the
+    number of bytes of text in these documents.
+    """
 
     name: str
     context: TaskContext
@@ -28,7 +30,7 @@ class PartitionGuard:
 
     def batches(self, batches: Iterable[TextBatch], encode_one: Callable[[TextBatch], object]) -> Iterator[TextBatch]:
         """Yield each batch without its quarantined documents. If an earlier attempt died in a batch, `encode_one` is
-        first called with each document of the batch alone.
+        first called once for each document of that batch, with a batch of this document alone.
         """
         for batch in batches:
             rows = range(batch.row, batch.row + len(batch.ids))
@@ -48,7 +50,7 @@ def _encode_row(batch: TextBatch, encode_one: Callable[[TextBatch], object], row
 
 
 def _only(batch: TextBatch, rows: Any) -> TextBatch:
-    """Return these rows of a batch, with all its columns."""
+    """Return a batch of these rows of `batch`, with all its columns."""
     chosen = {entry.name: _take(getattr(batch, entry.name), pa.array(rows, pa.int64())) for entry in fields(batch)}
     data, offsets = string_buffers(chosen["text"])
     return replace(batch, **{**chosen, "data": data, "offsets": offsets})

@@ -1,5 +1,5 @@
-"""Makes a cache's contract: finds the begin- and end-of-text tokens, compares the golden strings' ids with the
-reference's, and probes encoding in parts.
+"""Makes a cache's contract: finds the begin- and end-of-text tokens, compares the encoder's ids of the golden strings
+with the reference's, and tests encoding in parts on a probe.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def make_contract(
     *,
     special_strings: str = "keep",
 ) -> Contract:
-    """Make the contract. Raises TokenizerError if a token is not found or is ambiguous, or if the reference and the
-    encoder disagree on the golden strings.
+    """Make the contract. Raises TokenizerError if a begin- or end-of-text token is not found or is ambiguous, or if the
+    reference and the encoder disagree on the golden strings.
     """
     if add not in ADDED:
         raise TokenizerError(f"tokenize.add: {add!r} is not one of {', '.join(ADDED)}; {suggestion(add, ADDED)}")
@@ -60,7 +60,7 @@ def make_contract(
 
 
 def _special(tokenizer: AnyTokenizer, side: str, named: str | None, usual: tuple[str, ...]) -> Special:
-    """Return the token called `named` or, if that is None, the only one of `usual` that the vocabulary contains."""
+    """Return the token `named` or, if this is None, the only token in `usual` that the vocabulary contains."""
     found = {token: tokenizer.token_id(token) for token in ([named] if named else usual)}
     present = [(token, number) for token, number in found.items() if number is not None]
     if len(present) == 1:
@@ -75,7 +75,9 @@ def _special(tokenizer: AnyTokenizer, side: str, named: str | None, usual: tuple
 
 
 def _require_ordinary_text(tokenizer: AnyTokenizer, encoder: Encoder) -> None:
-    """Raise TokenizerError if the encoder returns a special token for its string (some models contain the string)."""
+    """Raise TokenizerError if the encoder, which should treat special tokens' strings as ordinary text, returns a
+    special token for one of them (some models contain these strings).
+    """
     for token, number in special_ids(tokenizer).items():
         if number in encoder.encode_batch([token, f"a{token}b", f"a {token} b"])[0]:
             raise TokenizerError(
@@ -91,7 +93,9 @@ def special_ids(tokenizer: AnyTokenizer) -> dict[str, int]:
 
 
 def _golden(reference: Encoder, encoder: Encoder, tokenizer: AnyTokenizer) -> list[Golden]:
-    """Return the golden strings with their ids. Compare these, and the ids of added tokens, with the reference's."""
+    """Return the golden strings with their ids. Raises TokenizerError if the encoder and the reference give different
+    ids for these strings or for the added tokens.
+    """
     added = [] if isinstance(tokenizer, CustomTokenizer) else tokenizer.reference.get_added_tokens_decoder().values()
     texts = [*GOLDEN, *(f"a{token.content}b {token.content}{token.content}" for token in added)]
     expected, lengths = reference.encode_batch(texts)
@@ -107,7 +111,9 @@ def _golden(reference: Encoder, encoder: Encoder, tokenizer: AnyTokenizer) -> li
 
 
 def _long_texts(tokenizer: AnyTokenizer, encoder: Encoder, special_strings: str) -> str:
-    """Return PARTS if encoding in parts is exact and a probe in tiny parts confirms it; else WHOLE and the reason."""
+    """Return PARTS if encoding in parts is known to be exact for this tokenizer and a probe encoded in tiny parts
+    confirms it; otherwise, return WHOLE and the reason.
+    """
     parts = tokenizer.long_texts(encoder, special_strings)
     reference = tokenizer.reference_encoder(special_strings)
     if parts.reason or reference is None:

@@ -1,9 +1,9 @@
-"""Checks prebuilt tokens and loss masks (types, lengths, id range), and removes begin- and end-of-text tokens that the
-contract adds again. Prebuilt tokens are a column of lists of integers. An optional column with lists of the same
-lengths marks each token as a target (1) or not (0). The contract's tokens are added around these documents as around
-any others, but never twice: a begin- or end-of-text token that is already present is removed first. When it is added
-again, it keeps its value in the loss mask. Like every document, such a list needs a text, from which its id is computed
-and which dedup compares. The transform `with_text` makes this text.
+"""Checks prebuilt tokens and loss masks (types, lengths, range of ids), and removes the begin- and end-of-text tokens
+that the contract adds again. Prebuilt tokens are a column of lists of integers. An optional column with lists of the
+same lengths marks each token as a target (1) or not (0). The contract's tokens are added around these documents as
+around any others, but never twice: a begin- or end-of-text token that is already present is removed first. When it is
+added again, it keeps its value in the loss mask. Like every document, such a list needs a text, from which its id is
+computed and which dedup compares. The transform `with_text` makes this text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TRANSFORM_VERSION = 1
 
 
 def prebuilt_tokens(column: pa.Array, contract: Contract, place: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids, uint32 [T], and the lengths, int64 [N], of the lists in a list<int> column.
+    """Return the ids, uint32 [T], in all lists of a list<int> column, and the number of ids in each list, int64 [N].
 
     Raises CorruptError if the column has another type or contains nulls, and TokenizerError if an id is not in the
     vocabulary.
@@ -35,7 +35,9 @@ def prebuilt_tokens(column: pa.Array, contract: Contract, place: str) -> tuple[n
 
 
 def prebuilt_mask(column: pa.Array, lengths: np.ndarray, place: str) -> np.ndarray:
-    """Return a list<int> column's loss mask, uint8 [T]. Raises CorruptError unless it has a 0 or a 1 per token."""
+    """Return the loss mask, uint8 [T], in a list<int> column. lengths: the number of tokens of each document. Raises
+    CorruptError unless the mask has a 0 or a 1 for each token.
+    """
     values, found = _lists(column, place)
     if len(found) != len(lengths) or (found != lengths).any():
         raise CorruptError(f"{place}: a loss mask and its tokens have different lengths")
@@ -45,9 +47,9 @@ def prebuilt_mask(column: pa.Array, lengths: np.ndarray, place: str) -> np.ndarr
 
 
 def unframed(ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> tuple[np.ndarray, np.ndarray]:
-    """Return a mask of the tokens to keep, bool [T], and the number of tokens that remain in each document.
+    """Return a mask of the tokens to keep, bool [T], and the number of tokens that remain in each document, int64 [N].
 
-    The mask leaves out begin- and end-of-text tokens that the contract will add again.
+    The mask is False for the begin- and end-of-text tokens that the contract will add again.
     """
     kept = np.ones(len(ids), bool)
     left = lengths.copy()
@@ -62,7 +64,8 @@ def unframed(ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> tuple[
 
 
 def framed_mask(mask: np.ndarray, ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> np.ndarray:
-    """Extend the loss mask of prebuilt tokens, uint8 [T], to the framed documents.
+    """Return the loss mask, uint8, of the framed documents. mask: the loss mask of the prebuilt tokens `ids`, uint8
+    [T].
 
     A begin- or end-of-text token that the prebuilt tokens already contain keeps its value in the mask.
     """

@@ -1,10 +1,10 @@
-"""Chooses the sample of each partition on which the encoder is compared with the reference; the first difference stops
-the run. The sample depends only on the partition, not on its batches. It consists of 16 documents evenly spread over
-the rows, and of a window of 8 KiB in every 2.7 MB of the texts laid end to end, which is 0.3 % of the bytes. If a
+"""Chooses, in each partition, the sample on which the encoder is compared with the reference; the first difference
+stops the run. The sample depends only on the partition, not on its batches. It consists of 16 documents evenly spread
+over the rows, and of a window of 8 KiB in every 2.7 MB of the texts laid end to end, which is 0.3 % of the bytes. If a
 document fits in its window, the reference's ids for the whole document are compared with the ids about to be written.
 If the document is longer, both libraries encode only the window (split_check.py compares some long documents as a
-whole). The window is at the start of the first of the 16 documents, at the end of the last, and moves evenly in
-between. The reference takes about thirty times as long as the encoder, so the windows of the 16 documents cover only
+whole). In the 16 documents, the place of the window moves evenly from the start of the first document to the end of the
+last. The reference takes about thirty times as long as the encoder, so the windows of the 16 documents cover only
 another 0.3 % of the bytes, 1 to 8 KiB each.
 
 Cost: encoding 0.6 % of the bytes, but at least 16 KiB per partition, at the reference's speed.
@@ -31,7 +31,9 @@ PERIOD = round(WINDOW_BYTES / SHARE)
 
 @dataclass(frozen=True)
 class _Sample:
-    """Bytes [start, stop) of the document in row `row` of a batch. `whole` is True if they are the whole document."""
+    """Bytes [start, stop) of the document in row `row` of a batch. `whole` is True if these bytes are the whole
+    document.
+    """
 
     row: int
     start: int
@@ -41,9 +43,9 @@ class _Sample:
 
 @dataclass
 class Verification:
-    """Checks the batches of one partition, in order. rows: the number of documents in the partition. partition_bytes:
-    the number of bytes of text in it. split: checks the documents that are encoded in parts. documents, text_bytes: the
-    numbers of documents and bytes compared so far.
+    """Checks the batches of one partition, in order. rows, partition_bytes: the numbers of documents and of bytes of
+    text in the partition. place: what error messages call the partition. split: checks the documents that are encoded
+    in parts. documents, text_bytes: the numbers of documents and of bytes of text that have been compared so far.
     """
 
     reference: Encoder
@@ -63,7 +65,10 @@ class Verification:
         self._window = min(max(share, SMALLEST_WINDOW), WINDOW_BYTES)
 
     def check(self, batch: TextBatch, ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Compare this batch's part of the sample with `ids`. Raises TokenizerError at the first difference."""
+        """Compare the reference's ids for this batch's part of the sample with the encoder's. ids, lengths: the
+        encoder's ids for the whole batch, and the number of ids of each document. Raises TokenizerError at the first
+        difference.
+        """
         if self.split is not None:
             self.split.check(batch, ids, lengths)
         samples = list(self._sample(batch))
@@ -85,7 +90,9 @@ class Verification:
             self.text_bytes += sample.stop - sample.start
 
     def compare(self, names: Sequence[str], texts: Sequence[str], ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Compare `ids` with the reference's. names: each text's document id. Raises TokenizerError if `ids` differ."""
+        """Compare `ids`, the encoder's ids for `texts`, with the reference's. names: the document id for each text.
+        lengths: the number of ids of each text. Raises TokenizerError at the first difference.
+        """
         expected, counts = self.reference.encode_batch(texts)
         for name, wanted, found in zip(names, _split(expected, counts), _split(ids, lengths), strict=True):
             if len(found) != len(wanted) or (found != wanted).any():

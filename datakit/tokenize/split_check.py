@@ -1,10 +1,10 @@
 """Chooses the long documents of each partition whose encoding in parts is compared with the reference.
 
-The sample consists of the partition's first two documents that are encoded in parts. Documents are in the order of
-their ids, which are hashes, so this is a random choice. If such a document has at most 512 KiB, the ids about to be
-written are compared with the reference's ids of the whole document. A longer document would take the reference too
-long, so three windows of 8 KiB are cut out of it. Each window is encoded in tiny parts, by the same code, and its ids
-are compared with the reference's.
+The sample consists of the partition's first two documents that are encoded in parts. A partition is sorted by document
+id, and ids are hashes, so this is a random choice. If such a document has at most 512 KiB, the ids about to be written
+are compared with the reference's ids for the whole document. A longer document would take the reference too long, so
+three windows of 8 KiB are cut out of it. Each window is encoded by the code that encodes long documents, but in tiny
+parts, and its ids are compared with the reference's.
 
 Cost: at most 1 MiB per partition, at the reference's speed, and only in partitions that have long documents.
 """
@@ -29,7 +29,9 @@ TINY_PART_BYTES = 64
 
 @dataclass
 class SplitVerification:
-    """Checks the long documents of one partition. documents, text_bytes: how many have been compared so far."""
+    """Checks the long documents of one partition. documents, text_bytes: the numbers of documents and of bytes of text
+    that have been compared so far.
+    """
 
     reference: Encoder
     texts: LongTexts
@@ -39,13 +41,14 @@ class SplitVerification:
 
     @cached_property
     def tiny(self) -> LongTexts:
-        """An encoder like `texts`, but with tiny parts; the two share an encoder of words."""
+        """An encoder like `texts`, but with tiny parts; both use the same WordEncoder."""
         return replace(self.texts, part_bytes=TINY_PART_BYTES, make_words=lambda: self.texts.words)
 
     def check(self, batch: TextBatch, ids: np.ndarray, lengths: np.ndarray) -> None:
         """Compare the documents of the sample that lie in this batch.
 
-        ids, lengths: the encoder's results for the batch. Raises TokenizerError at the first difference.
+        ids, lengths: the encoder's ids for the whole batch, and the number of ids of each document. Raises
+        TokenizerError at the first difference.
         """
         if self.texts.splitter is None:
             return
@@ -62,8 +65,8 @@ class SplitVerification:
             self.documents += 1
 
     def _compare(self, batch: TextBatch, row: int, place: tuple[int, int], found: np.ndarray | None) -> None:
-        """Compare the ids of a range of bytes with the reference's. found: these ids, or None to encode the range
-        in tiny parts.
+        """Compare the encoder's ids for bytes [first, last) of `batch.data` with the reference's. place: (first, last).
+        found: the encoder's ids, or None to encode this range in tiny parts.
         """
         text = batch.data[slice(*place)].tobytes().decode("utf-8", errors="ignore")
         found = self.tiny.encode_text(text) if found is None else found

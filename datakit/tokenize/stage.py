@@ -5,8 +5,8 @@ each of the other tasks encodes one or more partitions, verifies a sample of eac
 writes the shards. The step fails unless each shard accounts for all documents of its partition, in the dataset's order.
 
 A source's documents are texts unless `formats` declares them to be conversations (chat.py) or lists of tokens
-(prebuilt.py); encode_documents.py encodes all three. Memory: about 300 MB for the tokenizers and a batch, plus three
-times the size of the shard's tokens.
+(prebuilt.py); encode_documents.py encodes all three. Memory per task: about 300 MB for the tokenizers and a batch, plus
+three times the size of the shard's tokens.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CONTRACT_SETTINGS = ("encoder", "add", "bos", "eos", "special_strings")
 
 
 def plan(step: Step) -> Plan:
-    """Plan one task that settles the contract, then the tasks that encode all partitions."""
+    """Plan one task that makes the contract, then the tasks that encode all partitions."""
     (clean,) = step.inputs_of("consolidate")
     config = config_of({"tokenizer": "", **step.parameters}, Config)  # for a file, the parameters hold only its hash
     settings = {key: getattr(config, key) for key in CONTRACT_SETTINGS}
@@ -74,7 +74,9 @@ def _check_formats(config: Config, partitions: Sequence[Partition]) -> None:
 
 
 def _tokenizer_file(step: Step) -> bytes:
-    """Return the tokenizer.json, after checking that it is the one with which the step was planned."""
+    """Return the content of the tokenizer.json. Raises TokenizerError if this is a file that has changed since the step
+    was planned.
+    """
     tokenizer = step.parameters.get("tokenizer") or ""
     if is_custom(tokenizer):
         return describe(tokenizer, step.parameters.get("tokenizer_version"))
@@ -91,7 +93,9 @@ def _tokenizer_file(step: Step) -> bytes:
 
 
 def _partitions(directory: str, partitions: Sequence[Partition]) -> Iterator[PartitionToEncode]:
-    """Yield the dataset's partitions. Each shard gets the number of its partition within the source."""
+    """Yield the dataset's partitions in order. The name of each shard contains the index of its partition within the
+    source.
+    """
     numbers = Counter[str]()
     for partition in partitions:
         yield PartitionToEncode(

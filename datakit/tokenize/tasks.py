@@ -1,5 +1,5 @@
-"""Implements the tasks of the tokenize stage (settle the contract; encode partitions into shards), and computes the
-step's counters from the written shards.
+"""Implements the tasks of the tokenize stage (one makes the contract, the others encode partitions into shards), and
+computes the step's counters from the shards that were written.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def encode(arguments: dict[str, Any], shared: dict[str, Any], context: TaskConte
 
 
 def _encoding(contract: Contract, config: Config, context: TaskContext) -> Encoding:
-    """Return the encoders of the preloaded tokenizer, which use the library that the contract names."""
+    """Return the encoders of the preloaded tokenizer. They use the library that the contract names."""
     tokenizer: AnyTokenizer = preloaded(LOAD, urls.join(context.step_directory, TOKENIZER_FILE))
     contract.require(tokenizer.sha256, context.step_directory)
     name = contract.encoder if contract.encoder in ENCODERS else "auto"
@@ -73,7 +73,7 @@ def _encoding(contract: Contract, config: Config, context: TaskContext) -> Encod
 
 
 def _limit_threads(tokenizer: AnyTokenizer, encoder: Encoder, context: TaskContext) -> None:
-    """Make both libraries start their threads now, with at most one thread per CPU of the task."""
+    """Make the encoder and the reference start their threads now, with at most one thread per CPU of the task."""
     for each in (encoder, tokenizer.reference_encoder()):
         if each is not None:
             limit_threads(each, context.cpus)

@@ -1,6 +1,7 @@
 """Reads the documents of a consolidated partition in batches of at most 8 MiB of text, and refuses documents without a
-text. Documents become Python objects only here, because the encoder needs Python strings. A batch is sliced from a row
-group without a copy, and dropped before the next batch is made. The output does not depend on where a batch ends.
+text. Documents become Python objects only here, because the encoder needs Python strings. A batch is a slice of a row
+group, which is not copied, and it is dropped before the next batch is made. The output does not depend on where a batch
+ends.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ BATCH_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class TextBatch:
-    """A batch of N documents. data: UTF-8 bytes that include all texts. offsets: int64 [N + 1], where each text starts
-    in `data`. row, position: the number of documents, and of bytes of text, that precede this batch in the partition.
-    columns: the other columns that were requested.
+    """A batch of N documents. data: uint8, the UTF-8 bytes of these texts and possibly of others. offsets: int64 [N +
+    1], the index in `data` at which each text starts, and the end of the last text. row, position: the numbers of
+    documents and of bytes of text that precede this batch in the partition. columns: the other columns that were
+    requested.
     """
 
     ids: pa.Array
@@ -43,7 +45,9 @@ class TextBatch:
 
 
 def text_batches(url: str, columns: Sequence[str] = ()) -> Iterator[TextBatch]:
-    """Yield a Parquet file's documents, in order, in batches of up to BATCH_BYTES of text or of one longer document."""
+    """Yield a Parquet file's documents, in order, in batches of up to BATCH_BYTES of text; a longer document is a batch
+    of its own. columns: the names of columns to read in addition to `id` and `text`.
+    """
     row = position = 0
     for table in iterate_shard(url, ["id", "text", *columns]):
         if table.num_rows == 0:

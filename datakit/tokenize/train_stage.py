@@ -1,11 +1,13 @@
 """Stage `train-tokenizer`: trains a byte-level BPE on a sample of the dataset, and decides how much text each source
-contributes. With such a tokenizer, a demonstration needs no network and no account. The sample is bounded. Each source
-contributes in proportion to its size: its first documents in order of id, which are a uniform sample because ids are
-hashes. The last document is cut where the source's share ends. The result does not depend on the process or on the
-number of threads, because merges with equal counts are taken in the order of their token ids, and because the initial
-alphabet consists of all 256 bytes in a fixed order (as a test that trains several times confirms).
+contributes. With such a tokenizer, a demonstration needs no network and no account. The sample has at most
+`sample_bytes` bytes of text. Each source contributes in proportion to its size: its first documents in order of id,
+which are a uniform sample because ids are hashes. The last document is cut where the source's share ends. The result
+does not depend on the process or on the number of threads, because merges with equal counts are taken in the order of
+their token ids, and because the initial alphabet consists of all 256 bytes in a fixed order (as a test that trains
+several times confirms).
 
-Cost: 20 s of CPU time for 64 MiB of text, spent mostly on counting words. Memory: about 0.6 GiB, for distinct words.
+Cost: 20 s of CPU time for 64 MiB of text, spent mostly on counting words. Memory: about 0.6 GiB, for the distinct words
+and their counts.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ SCHEMA = pa.schema([("token", pa.string()), ("id", pa.uint32())])
 
 @dataclass(frozen=True)
 class Config:
-    """The parameters of training."""
+    """The settings of training a tokenizer."""
 
     vocabulary: Annotated[
         int,
@@ -95,7 +97,7 @@ def _shares(directory: str, manifest: Manifest, config: Config) -> list[Share]:
 
 
 def train_task(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Train a tokenizer on the sample, and write tokenizer.json."""
+    """Train a tokenizer on the sample, and write its tokenizer.json into the step's directory."""
     config = msgspec.convert(arguments["config"], Config)
     seen = [0, 0]  # the numbers of documents and bytes read so far
 
@@ -115,7 +117,9 @@ def train_task(arguments: dict[str, Any], shared: dict[str, Any], context: TaskC
 
 
 def train(texts: Iterable[list[str]], config: Config) -> tuple[bytes, int]:
-    """Train a byte-level BPE on batches of texts. Return its tokenizer.json and the size of its vocabulary."""
+    """Train a byte-level BPE on batches of texts. Return the content of its tokenizer.json, and the number of entries
+    in its vocabulary.
+    """
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
@@ -130,7 +134,9 @@ def train(texts: Iterable[list[str]], config: Config) -> tuple[bytes, int]:
 
 
 def _first_texts(partitions: list[str], wanted: int) -> Iterator[tuple[list[str], int]]:
-    """Yield the first `wanted` bytes of text, in batches (texts, size). The last text is cut between characters."""
+    """Yield the first `wanted` bytes of text in these partitions, in batches (texts, number of bytes). The last text is
+    cut between characters.
+    """
     for url in partitions:
         for batch in text_batches(url):
             if wanted <= 0:

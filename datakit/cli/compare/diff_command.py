@@ -1,4 +1,6 @@
-"""Implements `datakit diff`, which prints the documents that only one of two datasets has, and why."""
+"""Implements `datakit diff`, which counts or lists the documents that only one of two datasets has, with the
+reasons.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,9 @@ WHY = {
 
 
 def diff(first: str, second: str, /, *, ids: Flag = False, json: Flag = False) -> int:
-    """Compare two datasets or steps: which documents are in one and not in the other, and why.
+    """Compare two datasets or steps: which documents are in only one of them, and why.
 
-    Documents are compared by source and id, that is, by their text. No text is shown.
+    Documents are matched by source and id; the id is a hash of the text. No text is shown.
 
     Examples:
       datakit diff data/demo/tokenize-0123456789ab data/demo
@@ -85,5 +87,7 @@ def _input(absent: Absent) -> str:
 
 
 def _asked(absent: Absent, side: Side, other: Side) -> str:
-    """Return the directory of the step to ask about an absent document: `other`, or `side` if `other` never read it."""
+    """Return the directory of the step that can answer why a document of `side` is absent from `other`: that of
+    `other`, or that of `side` if `other` never read the document.
+    """
     return (side if absent.reason in ("no-source", "input") else other).directory

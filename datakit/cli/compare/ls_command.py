@@ -20,8 +20,8 @@ HALF_A_YEAR = 182 * 86400
 def ls(directory: str = "./data", /, *, json: Flag = False) -> int:
     """List datasets, their steps and token caches: date, rows, tokens, size, and whether they are current.
 
-    The current steps of a dataset are those of its last complete run; a command that is given the dataset instead of a
-    step uses them. A step is superseded if it is not current and no current step was made from it.
+    The current steps of a dataset are those of its last complete run; a command uses these steps if it is given the
+    dataset instead of a step. A step is superseded if it is not current and no current step was made from it.
 
     Examples:
       datakit ls
@@ -67,7 +67,9 @@ def _row(step: ListedStep) -> list[str | int | None]:
 
 
 def _written(moment: float | None) -> str | None:
-    """Format a time as `ls -l` does: without the year, or without the time of day if it is half a year or more ago."""
+    """Format a time as `ls -l` does: with the time of day, or with the year instead if the time is half a year or more
+    ago.
+    """
     if not moment:
         return None
     recent = abs(time.time() - moment) < HALF_A_YEAR

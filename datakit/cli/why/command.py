@@ -33,8 +33,8 @@ def why(
 ) -> int:
     """Explain why a document is, or is not, in a dataset: what each stage did with it.
 
-    Also works for documents that are not in the output. For a near duplicate, shows its text beside that of the
-    document that was kept instead, and their similarity. No other text is shown.
+    Also works for documents that are not in the output. For a near duplicate, shows its text beside the text of the
+    document that was kept instead, and the similarity of the two. No other text is shown.
 
     Examples:
       datakit why data/demo --id 5f0cd7a1b2c3d4e5f60718293a4b5c6d
@@ -51,9 +51,9 @@ def why(
         The id that the document's record has in your files. To find it, all source ids are read.
     cluster
         Also list the document's cluster, with the texts of all its near duplicates. A cluster consists of removed
-        documents and the documents retained in their place.
+        documents and of the documents that were retained in their place.
     most
-        Show at most this many documents and pairs of texts.
+        Show at most this many documents and at most this many pairs of texts.
     json
         Print one JSON object, with the whole texts of near duplicates.
     """
@@ -123,7 +123,7 @@ def _show_pair(pair: Comparison, width: int) -> None:
 
 
 def _endings(answer: Answer) -> Iterator[str]:
-    """Yield the last lines: what the answer is about, what it leaves out, and what to do next."""
+    """Yield the last lines of the output: what the answer is about, what it leaves out, and what to do next."""
     yield f"according to {answer.last}"
     if answer.others:
         yield f"other finished steps (to ask about one, give its directory): {', '.join(answer.others)}"

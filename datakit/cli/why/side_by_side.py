@@ -10,14 +10,16 @@ from typing import NamedTuple
 
 from datakit.cli.console import visible
 
-COMPARED = 20_000  # words of each text; the time that the comparison takes grows with the square of this number
-CONTEXT = 12  # equal words that are shown before and after a difference
+COMPARED = 20_000  # number of words of each text; the time for the comparison grows with the square of this number
+CONTEXT = 12  # number of equal words that are shown before and after a difference
 NO_SPACES = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ua4cf\uac00-\ud7af\uf900-\ufaff\uff00-\uffef"
 WORD = re.compile(rf"\s*(?:[{NO_SPACES}]|[^\s{NO_SPACES}]+)|\s+$")
 
 
 class Stretch(NamedTuple):
-    """Consecutive words of both texts, either equal or different. left, right: the words with the space before them."""
+    """Consecutive words of two texts, which are equal or different. left, right: the words of each text, with the white
+    space before them.
+    """
 
     equal: bool
     left: str
@@ -43,8 +45,8 @@ def stretches(left: str, right: str) -> Iterator[Stretch]:
 
 
 def side_by_side(titles: tuple[str, str], texts: tuple[str, str], width: int) -> str:
-    """Format the difference between two texts in two columns; words that only one of them has are marked with - (left)
-    or + (right).
+    """Return two texts side by side, in lines of `width` characters. Stretches that differ are marked with - (left) or
+    + (right).
     """
     from rich.console import Console
     from rich.table import Table

@@ -1,8 +1,9 @@
 """Refuses to start a run that probably needs more space than is free on the disk of a local root or of temporary files.
 
-The estimate for the root is that of `datakit plan` (estimate.py has the factors and their origin), less what unfinished
-steps have already written. Object stores have no limit. Temporary files are those of the tasks that run in parallel:
-the shingles of the documents that dedup compares and, if the root is in an object store, copies of a partition's rows.
+The estimate for the root is that of `datakit plan` (estimate.py states the factors and how they were measured), less
+what unfinished steps have already written. Object stores have no limit. The estimate for temporary files covers the
+tasks that run in parallel: their files hold the shingles of the documents that dedup compares and, if the root is in an
+object store, copies of a partition's rows.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ TEMPORARY = "temporary files"
 
 
 class Need(NamedTuple):
-    """A folder, what it is for, and the estimated number of bytes that it needs."""
+    """A folder, what it is used for, and the estimated number of bytes that this use needs."""
 
     folder: str
     use: str
@@ -33,9 +34,10 @@ class Need(NamedTuple):
 
 
 def check_disk_space(graph: Graph, done: Mapping[str, LocatedStep], workers: int | None, cluster: bool) -> None:
-    """Raise NoSpaceError if a local disk lacks the space for what is left of a run. `done`: the steps located so far.
+    """Raise NoSpaceError if a local disk lacks the space for the steps of a run that are not done. done: the steps
+    located so far.
 
-    cluster: True if the tasks, and with them their temporary files, are on other machines.
+    cluster: True if the tasks run, and write their temporary files, on other machines.
     """
     left = remaining(graph, done) if urls.is_local(graph.root) else _whole_run(graph)
     needs = [Need(graph.root, "the output and what is exchanged between tasks", left.disk or 0)]
@@ -50,13 +52,15 @@ def check_disk_space(graph: Graph, done: Mapping[str, LocatedStep], workers: int
 
 
 def _whole_run(graph: Graph) -> Remaining:
-    """Return a whole run as what is left: in an object store, finding out which steps are done would cost requests."""
+    """Return a Remaining that covers the whole run: in an object store, finding out which steps are done would cost
+    requests.
+    """
     files = [file for node in graph.nodes if node.state is not None for file in node.state.files or ()]
     return Remaining(frozenset(node.stage for node in graph.nodes), None, estimate.raw_text_bytes(files))
 
 
 def temporary_bytes(graph: Graph, left: Remaining, workers: int | None) -> int:
-    """Estimate the size of the temporary files of all tasks that run in parallel."""
+    """Return the estimated number of bytes in the temporary files of all tasks that run in parallel."""
     text, share = left.text or 0, 0.0
     if "dedup" in left.stages:
         share = SHINGLES_SHARE

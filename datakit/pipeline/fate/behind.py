@@ -1,4 +1,6 @@
-"""Finds the last step of a dataset and all steps from which it was made, and the place of a document in their files."""
+"""Finds the last step of a dataset, all steps from which this step was made, and the place of a document in their
+files.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,11 @@ class Finished:
     manifest: Manifest
 
     def row(self, source: str, identity: str, columns: list[str], suffix: str = "") -> tuple[str, int, Any] | None:
-        """Return (path, row, values of `columns`) of a document, or None if this step's output does not have it.
+        """Return (path of the partition, row in the partition, values by name of `columns`) for a document, or None if
+        this step's output does not contain it.
 
-        suffix: added to a partition's path to get its Parquet file, where the partition itself is not one.
+        suffix: what has to be appended to the path of a partition that is not itself a Parquet file to get the path of
+        its Parquet file.
         """
         for partition in self.manifest.partitions_of(source):
             if partition.rows and (partition.first_id or "") <= identity <= (partition.last_id or "g"):
@@ -32,7 +36,7 @@ class Finished:
         return None
 
     def url(self, path: str) -> str:
-        """Return the URL of one of the step's files."""
+        """Return the URL of the step's file with this path."""
         return urls.join(self.directory, path)
 
 
@@ -40,7 +44,7 @@ class Finished:
 class Behind:
     """A step (`last`) and, in `steps`, this step and all steps from which it was made.
 
-    last: the step asked about or, for a dataset, the last step of its current run.
+    last: the given step or, if a dataset was given, the last step of its current run.
 
     others: the dataset's other finished steps, which are not among `steps`.
     """
@@ -50,20 +54,22 @@ class Behind:
     others: tuple[str, ...]
 
     def of(self, stage: str, source: str | None = None) -> Finished | None:
-        """Return the step of a stage (and of a source, if the stage has a step per source), or None."""
+        """Return the step of a stage (and of `source`, if the stage has a step per source), or None if there is
+        none.
+        """
         found = (step for step in self.steps if step.manifest.stage == stage)
         return next((step for step in found if source in (None, step.manifest.dataset)), None)
 
     @property
     def normalized(self) -> dict[str, Finished]:
-        """The normalize steps by source, in the order of the recipe."""
+        """The normalize steps by source, in the order of the recipe's sources."""
         return {step.manifest.dataset: step for step in self.steps if step.manifest.stage == "normalize"}
 
 
 def steps_behind(target: str) -> Behind:
     """Find a step, or the last step of a dataset's current run, and all steps from which it was made. Raises
-    NotFoundError if the step is not finished or an upstream step is missing, and UsageError for another target or if
-    nothing records which step is current.
+    NotFoundError if the step is not finished or an upstream step is missing, and UsageError if `target` is neither a
+    step nor a dataset, or if nothing records which step of the dataset is current.
     """
     found = finished_step(urls.absolute(target))
     if found is None:
@@ -88,6 +94,6 @@ def _walk(step: Finished, seen: set[str]) -> Iterator[Finished]:
         if manifest is None or manifest.identity != reference.identity:
             raise NotFoundError(
                 f"{step.directory} was made from {reference.stage} {reference.identity}, which is not in {directory}; "
-                "give its path in the root in which it was made"
+                "give the path of the first step in the root in which that step was made"
             )
         yield from _walk(Finished(directory, manifest), seen)

@@ -1,7 +1,7 @@
 """Compares the documents of two finished steps, and determines why a document of one step is not in the other.
 
-Documents are compared by source and id. If only one step has a document, the reason is the first stage that did not
-pass it on to the other step. The ids in all files are read; the texts are not.
+Documents are matched by source and id. If only one step has a document, the reason is the first stage that did not pass
+it on to the other step. The ids in all files are read; the texts are not.
 """
 
 from __future__ import annotations
@@ -37,10 +37,12 @@ Listed = Callable[
 
 @dataclass(frozen=True)
 class Absent:
-    """Documents of one source that the other step does not have, and the first of their ids.
+    """The number of documents of one source that the other step lacks for one reason, and the first ids of these
+    documents.
 
-    reason: "no-source", "input" (not in the other's normalize), "exact" or "fuzzy" (removed by its dedup),
-    "consolidate" or "tokenize" (quarantined there). differs: for "input", what differs between the two normalize steps.
+    reason: "no-source" (the other step has no such source), "input" (the document is not in the other step's
+    normalize), "exact" or "fuzzy" (the other step's dedup removed it), "consolidate" or "tokenize" (it was quarantined
+    in that stage). differs: for "input", what differs between the two normalize steps.
     """
 
     source: str
@@ -52,7 +54,9 @@ class Absent:
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two steps: its directory, its number of documents, and the documents that the other step lacks."""
+    """One of the two steps: its directory, its stage, the number of its documents, and those that the other
+    step lacks.
+    """
 
     directory: str
     stage: str
@@ -62,7 +66,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference between two steps. in_both: the number of documents that both have."""
+    """The difference between two steps. in_both: the number of documents that both steps have."""
 
     first: Side
     second: Side
@@ -70,9 +74,10 @@ class Difference:
 
 
 def diff(first: str, second: str, report: Report, listed: Listed | None = None) -> Difference:
-    """Compare two datasets or steps. `listed` receives the ids of all documents that only one of the two has.
+    """Compare two datasets or steps. `report` is called with the number of documents read so far, their total number,
+    and the word "documents"; `listed`, with the ids of all documents that only one of the two has.
 
-    Raises NotFoundError, and UsageError for a step that has no documents.
+    Raises NotFoundError for a step that is missing or not finished, and UsageError for a step that has no documents.
     """
     sides = [_checked(steps_behind(place), place) for place in (first, second)]
     tally = _Tally(sides, listed)
@@ -104,7 +109,9 @@ class _Tally:
         self.in_both = 0
 
     def add(self, source: str) -> Iterator[int]:
-        """Compare one source, and yield the number of documents read so far."""
+        """Compare the documents of one source, one range of ids after another. After each range, yield the number of
+        documents read so far.
+        """
         stages = [_stages(side, source) for side in self._sides]
         width = len(stages[0])
         for ids in side_by_side([stream for streams in stages for stream in streams]):
@@ -138,7 +145,9 @@ class _Tally:
 
 
 def _stages(behind: Behind, source: str) -> list[IdStream]:
-    """Return the ids in normalize, the ids that dedup removed, the ids in consolidate, and the ids in the last step."""
+    """Return four streams of a source's ids: those in normalize, those that dedup removed, those in consolidate, and
+    those in the last step.
+    """
     return [
         IdStream(behind.normalized.get(source), source),
         IdStream(behind.of("dedup"), source, "", "reason", REMOVALS),
@@ -148,7 +157,9 @@ def _stages(behind: Behind, source: str) -> list[IdStream]:
 
 
 def _by_reason(behind: Behind, source: str, keys: np.ndarray, ids: list[Ids]) -> Iterator[tuple[str, np.ndarray]]:
-    """Group the ids that a step (the last of `behind`) lacks by the reason: the first of REASONS that applies."""
+    """Group `keys`, the ids that a step (`behind.last`) lacks, by the reason, which is the first in REASONS that
+    applies. ids: the ids in each stage of this step, in the order of `_stages`.
+    """
     if not len(keys):
         return
     normalized, removed, consolidated, _ = ids
@@ -169,7 +180,9 @@ def _by_reason(behind: Behind, source: str, keys: np.ndarray, ids: list[Ids]) ->
 
 
 def _differs(one: Behind, other: Behind, source: str) -> tuple[str, ...]:
-    """Name what differs between two normalize steps of a source: settings, raw files or the format version."""
+    """Return what differs between two normalize steps of a source: the names of settings, "raw files" or "version" (of
+    the format).
+    """
     ours, theirs = (side.normalized[source].manifest for side in (one, other))
     names = sorted({*ours.parameters, *theirs.parameters})
     found = [name for name in names if ours.parameters.get(name) != theirs.parameters.get(name)]

@@ -28,7 +28,7 @@ MOST = 20
 
 @dataclass(frozen=True)
 class StageFate:
-    """The decision of one stage about a document. outcome: a word such as "kept" or "removed"."""
+    """The fate of a document in one stage. outcome: a word such as "kept" or "removed"."""
 
     stage: str
     outcome: str
@@ -38,7 +38,9 @@ class StageFate:
 
 @dataclass(frozen=True)
 class DocumentFate:
-    """A document of one source: the records with its text, the kept one first, and what each stage did with it."""
+    """A document of one source: the records with its text, beginning with the one that was kept, and what each stage
+    did with the document.
+    """
 
     source: str
     id: str
@@ -52,8 +54,8 @@ class Answer:
     """The fates of the requested documents in the run that ended with the step `last`.
 
     others: the dataset's other finished steps, on which `last` does not depend. cluster: the documents of the cluster,
-    if requested. comparisons: near duplicates with their texts, at most `most`. more: the number of documents and near
-    duplicates omitted because of `most`.
+    if requested. comparisons: at most `most` near duplicates, with the texts that dedup compared. more: the number of
+    documents and near duplicates that were omitted because of `most`.
     """
 
     dataset: str
@@ -74,7 +76,9 @@ def why(
     most: int = MOST,
     report: Report = lambda done, total, what: None,
 ) -> Answer:
-    """Return what became of a document, given by its id or its source id. Raises InputError, NotFoundError."""
+    """Return what each stage did with a document, given by its id or its source id. Raises InputError,
+    NotFoundError.
+    """
     if (id is None) == (source_id is None):
         raise UsageError("give either --id (32 hex digits) or --source-id (the id that the record has in your files)")
     if id is not None and not re.fullmatch("[0-9a-f]{32}", id):
@@ -102,7 +106,7 @@ def why(
 
 
 def _find(behind: Behind, id: str | None, source_id: str | None, report: Report) -> Iterator[tuple[str, str]]:
-    """Yield (source, id) of each document, without repeats."""
+    """Yield (source, id) of each document with this id or source id, without repeats."""
     for source, step in behind.normalized.items():
         if id is not None:
             if step.row(source, id, ["id"]):
@@ -133,7 +137,7 @@ def _fate(behind: Behind, source: str, identity: str, source_id: str | None) -> 
 
 
 def _stages(behind: Behind, source: str, identity: str, removal: Removal | None) -> Iterator[StageFate]:
-    """Yield the decision of each stage after normalize, up to the stage that left the document out."""
+    """Yield the fate of the document in each stage after normalize, up to the stage that left it out."""
     signed = behind.of("signatures", source)
     row = signed.row(source, identity, ["shingles", "skipped"]) if signed is not None else None
     if signed is not None and row is not None:
@@ -175,7 +179,7 @@ def _normalize_fate(step: Finished, records: Sequence[Record], source_id: str | 
 
 
 def place_of(record: Record) -> str:
-    """Return a description of the place of a record."""
+    """Return a description of a record's place: its file, its position in the file, and its source id."""
     if record.file is None:
         place = "a file that was not recorded"
     elif record.position is None:
@@ -196,7 +200,9 @@ def _dedup_fate(step: Finished, removal: Removal | None) -> StageFate:
 
 
 def _quarantined(step: Finished, source: str, before: tuple[str, int, Any], above: Finished) -> tuple[str, str]:
-    """Return the outcome and explanation for a document that `above` has, at `before`, but the later `step` lacks."""
+    """Return the outcome and explanation for a document that the upstream step `above` has, at the place `before`, but
+    that `step` lacks.
+    """
     path, row, _ = before
     if step.manifest.quarantine.records:
         for record in read_quarantine(step.directory):

@@ -1,7 +1,8 @@
 """Reads the sorted ids of several steps side by side, in memory that does not grow with the dataset.
 
-Each stream holds at most one row group (65,536 ids). `side_by_side` cuts all streams at the same id, the smallest of
-the last ids that they hold. Up to this id, what they hold is complete, because each stream ascends.
+Each stream holds at most one row group (65,536 ids). `side_by_side` cuts all streams at the same id: each stream has a
+last id among those that it holds, and the smallest of these is taken. Up to this id, every stream holds all of its ids,
+because each stream ascends.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ KEY = "S16"  # an id's 16 bytes, which sort like its hex digits
 
 
 class Ids(NamedTuple):
-    """Ascending ids, each with a mark: the index in a list of wanted values of its value in a second column, or -1."""
+    """Ascending ids, each with a mark: the index of the row's value in a list of wanted values, or -1 if it is not in
+    this list.
+    """
 
     keys: np.ndarray  # S16 [N]
     marks: np.ndarray  # int8 [N]
 
 
 class IdStream:
-    """The ids of one source in a step, each with a mark: the index in `values` of its value in `column`, or -1.
+    """The ids of one source in a step, each with a mark: the index in `values` of the row's value in `column`, or -1 if
+    `values` does not contain it.
 
     If `step` is None, there are no ids. suffix: see `Finished.row`.
     """
@@ -51,7 +55,7 @@ class IdStream:
                 if not len(found.keys):
                     continue
                 if (before is not None and found.keys[0] <= before) or (found.keys[1:] <= found.keys[:-1]).any():
-                    raise CorruptError(f"{path} is not sorted by id or repeats one; run `datakit validate` on its step")
+                    raise CorruptError(f"{path} is not strictly ascending by id; run `datakit validate` on its step")
                 before = found.keys[-1]
                 yield found
 
@@ -64,13 +68,15 @@ class IdStream:
         return Ids(keys, pc.fill_null(marks, -1).to_numpy().astype(np.int8))
 
     def last(self) -> bytes | None:
-        """Return the last id that is held, after reading more if none is held; None at the end of the stream."""
+        """Return the last id that the stream holds, after reading more if it holds none; None at the end of the
+        stream.
+        """
         if not len(self._held.keys):
             self._held = next(self._chunks, self._held)
         return self._held.keys[-1] if len(self._held.keys) else None
 
     def take(self, bound: bytes) -> Ids:
-        """Return the held ids up to `bound`, and keep the rest."""
+        """Remove the ids up to and including `bound` from those that the stream holds, and return them."""
         count = int(np.searchsorted(self._held.keys, np.array(bound, KEY), side="right"))
         taken = Ids(self._held.keys[:count], self._held.marks[:count])
         self._held = Ids(self._held.keys[count:], self._held.marks[count:])
@@ -78,21 +84,21 @@ class IdStream:
 
 
 def side_by_side(streams: Sequence[IdStream]) -> Iterator[list[Ids]]:
-    """Yield the ids of each stream in consecutive ranges of ids."""
+    """Yield, for one range of ids after another, the ids of each stream in this range."""
     while ends := [end for stream in streams if (end := stream.last()) is not None]:
         bound = min(ends)
         yield [stream.take(bound) for stream in streams]
 
 
 def keys_of(column: pa.ChunkedArray) -> np.ndarray:
-    """Convert a column of ids to keys."""
+    """Convert a column of ids, each with 32 hex digits, to keys (S16 [N])."""
     pairs = np.empty((len(column), 2), ">u8")
     pairs[:, 0], pairs[:, 1] = ids_from_arrow(column)
     return pairs.view(KEY).reshape(-1)
 
 
 def mark_in(keys: np.ndarray, ids: Ids) -> np.ndarray:
-    """Return the mark of each key in `ids`, or -2 for a key that `ids` does not contain."""
+    """Return, for each of `keys`, its mark in `ids`, or -2 if `ids` does not contain it."""
     if not len(ids.keys):
         return np.full(len(keys), -2, np.int8)
     at = np.minimum(np.searchsorted(ids.keys, keys), len(ids.keys) - 1)

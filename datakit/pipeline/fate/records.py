@@ -1,4 +1,6 @@
-"""Finds the records from which a document was made, and the documents made from records with a given source id."""
+"""Finds the records that have a document's text, and the documents that have the text of a record with a given source
+id.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ from datakit.storage import urls
 from datakit.storage.manifest import UNSEALED, Partition
 from datakit.storage.parquet import find_rows, iterate_shard
 
-Report = Callable[[int, int, str], None]  # receives how many were read, how many there are, and what is counted
+Report = Callable[[int, int, str], None]  # receives how many were read, how many there are, and a description of them
 
 
 @dataclass(frozen=True)
 class Record:
-    """A record that has the text of a document. A field that is not known is None.
+    """A record that has the text of a document. A field is None if its value is not known.
 
     unit: the unit of `position`, "byte" or "row". kept: False for an exact duplicate, which normalize removed.
     """
@@ -33,7 +35,9 @@ class Record:
 
 
 def records_of(step: Finished, identity: str) -> list[Record]:
-    """Return the records that have a document's text: the kept one, then its duplicates; empty if there are none."""
+    """Return the records that have a document's text: first the one that was kept, then its duplicates. The list is
+    empty if there are none.
+    """
     for partition in step.manifest.partitions:
         found = partition.rows and find_rows(step.url(partition.path), identity, ["source_id"])
         if found:
@@ -62,7 +66,7 @@ def _rows(step: Finished, path: str, identity: str, columns: list[str]) -> list[
 
 
 def _paths(step: Finished, numbers: set[int | None]) -> dict[int, str]:
-    """Return file number -> path for the files with these numbers."""
+    """Return the paths of the files with these numbers, by number."""
     found: dict[int, str] = {}
     for table in iterate_shard(step.url(origins_path()), ["file", "path"]):
         rows = table.filter(pc.field("file").isin(list(numbers - {None}))).to_pylist()
@@ -76,7 +80,9 @@ def _unit(step: Finished, path: str | None) -> str:
 
 
 def documents_with(step: Finished, source_id: str, report: Report) -> Iterator[str]:
-    """Yield the ids of the documents that have the text of a record with this source id. Reads all source ids."""
+    """Yield the ids of the documents that have the text of a record with this source id. Reads all source ids of the
+    step.
+    """
     files = [part.path for part in step.manifest.partitions if part.rows] + lists_of_duplicates(step.manifest)
     for number, path in enumerate(files):
         report(number, len(files), f"files of {step.manifest.dataset} for source id {source_id!r}")

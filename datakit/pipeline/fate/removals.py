@@ -1,4 +1,6 @@
-"""Finds what dedup decided about a document, the documents of its cluster, and the texts that were compared."""
+"""Finds three things for a document: what dedup decided about it, which documents are in its cluster, and which texts
+were compared.
+"""
 
 from __future__ import annotations
 
@@ -47,13 +49,13 @@ class Comparison:
 
 
 def removal_of(dedup: Finished, source: str, identity: str) -> Removal | None:
-    """Return the removal of a document, or None if dedup retained it."""
+    """Return the removal of a document by dedup, or None if dedup retained it."""
     found = dedup.row(source, identity, COLUMNS)
     return Removal(source, **found[2]) if found else None
 
 
 def compared(behind: Behind, dedup: Finished, removal: Removal) -> Comparison:
-    """Read the texts of a near duplicate and its representative."""
+    """Return a removal with the texts of the near duplicate and of its representative, and with their similarity."""
     text = text_of(behind, removal.source, removal.id)
     representative = text_of(behind, removal.representative_source, removal.representative_id)
     measure, similarity = dedup.manifest.parameters["measure"], removal.jaccard
@@ -63,7 +65,7 @@ def compared(behind: Behind, dedup: Finished, removal: Removal) -> Comparison:
 
 
 def text_of(behind: Behind, source: str, identity: str) -> str:
-    """Read the text of a document. Raises CorruptError if the document is missing."""
+    """Return the text of a document. Raises CorruptError if normalize's output does not contain the document."""
     step = behind.normalized[source]
     found = step.row(source, identity, ["text"])
     if found is None:
@@ -79,13 +81,13 @@ def _containment(text: str, representative: str, ngram: int) -> float:
 
 
 def cluster_of(dedup: Finished, identity: str, report: Report) -> Iterator[Removal]:
-    """Yield the removals of a document's cluster. Reads the attributes of all partitions, twice."""
+    """Yield the removals in a document's cluster. Reads the attributes of all partitions, twice."""
     clusters = {one.cluster_id for one in _removals(dedup, ("id", "representative_id"), [identity], report)}
     yield from _removals(dedup, ("cluster_id",), list(clusters), report)
 
 
 def _removals(dedup: Finished, columns: Sequence[str], values: list[str], report: Report) -> Iterator[Removal]:
-    """Yield the removals that have one of `values` in one of `columns`."""
+    """Yield the removals with one of `values` in at least one of `columns`."""
     wanted = reduce(or_, (pc.field(column).isin(values) for column in columns))
     parts = [part for part in dedup.manifest.partitions if part.rows and values]
     for number, part in enumerate(parts):
@@ -95,7 +97,9 @@ def _removals(dedup: Finished, columns: Sequence[str], values: list[str], report
 
 
 def members_of(removals: Sequence[Removal]) -> list[dict[str, Any]]:
-    """Return the documents of a cluster: the retained ones, then the removed ones with the reason and similarity."""
+    """Return the documents of a cluster as rows: first the retained documents, then the removed ones, each with the
+    reason and the similarity.
+    """
     retained = dict.fromkeys((one.representative_source, one.representative_id) for one in removals)
     shown = [{"source": source, "id": identity, "reason": "retained"} for source, identity in retained]
     return [*shown, *map(asdict, removals)]

@@ -17,9 +17,10 @@ def added_tokens(tokenizer: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def cut_at_added(text: str, added: dict[str, int | None]) -> Iterator[tuple[str, int | None]]:
-    """Split a text at added tokens, and yield (stretch, None) and (token, id) in order. Where matches overlap, the
-    leftmost one is taken, and of those that start at the same place, the longest one. A token whose id is None stays
-    part of its stretch, so that no other token is found inside its string.
+    """Split a text at added tokens, and yield, in order, (stretch, None) for each stretch between them and (token, id)
+    for each added token. Where matches overlap, the leftmost one is taken, and of those that start at the same place,
+    the longest one. A token whose id is None stays part of its stretch, so that no other token is found inside its
+    string.
     """
     if not added:
         if text:
@@ -40,8 +41,8 @@ def cut_at_added(text: str, added: dict[str, int | None]) -> Iterator[tuple[str,
 def added_by_string(
     tokens: Sequence[dict[str, Any]], special: bool
 ) -> tuple[dict[str, int | None], dict[str, int | None]]:
-    """Return the ids, by string, of the added tokens matched before normalization, and of those matched after it.
-    Unless `special` is true, special tokens have the id None.
+    """Return two mappings from string to id: one of the added tokens that are matched before normalization, and one of
+    those matched after it. Unless `special` is true, special tokens have the id None.
     """
     matched = [token for token in tokens if token["content"]]
     raw, normalized = ([token for token in matched if token.get("normalized") is flag] for flag in (False, True))

@@ -25,7 +25,8 @@ REFERENCE_CHARACTERS = 1 << 20  # characters per batch for the reference, whose 
 class Encoder(Protocol):
     """The protocol of an object that turns texts into ids without adding tokens.
 
-    Implement it to support other kinds of tokenizers. name, version: those of the library; the contract records them.
+    Implement it to support other kinds of tokenizers. name, version: the name and version of the library that encodes;
+    the contract records both.
     """
 
     @property
@@ -62,7 +63,7 @@ class FastEncoder:
         return np.frombuffer(ids, "<u4"), np.diff(np.frombuffer(offsets, "<u8").astype(np.int64))
 
     def _mixed(self, texts: Sequence[str], disputed: set[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Encode the texts at the indices `disputed` with the reference, and all others with fastokens."""
+        """Encode the texts at the indices in `disputed` with the reference, and all others with fastokens."""
         assert self.reference is not None
         slow = ReferenceEncoder(self.reference, self.special_as_text)
         parts, counts = [np.empty(0, np.uint32)], []
@@ -76,7 +77,9 @@ class FastEncoder:
 
 @dataclass(frozen=True)
 class ReferenceEncoder:
-    """The `tokenizers` encoder. It creates one Encoding object per text, and drops these every million characters."""
+    """The `tokenizers` encoder. It creates one Encoding object per text, and drops these objects after every million
+    characters of text.
+    """
 
     tokenizer: tokenizers.Tokenizer
     special_as_text: bool = False

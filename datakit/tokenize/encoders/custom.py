@@ -9,8 +9,8 @@
 
 Code cannot be hashed like a file, so the declared version takes the place of a hash. The tokenizer.json that is written
 next to the cache states the tokenizer's function, name, version, vocabulary size and special tokens; the contract holds
-the hash of this file. Loading the file checks that the installed tokenizer matches it. If the package's code fails, the
-error shows its traceback.
+the hash of this file. When the file is loaded, the installed tokenizer is compared with it. If the package's code
+fails, the error shows its traceback.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TextTokenizer(Encoder, Protocol):
     """The protocol of a custom tokenizer: an encoder that has a vocabulary.
 
     The version must change whenever the tokenizer would give different ids for any text. vocabulary_size: the highest
-    id plus 1. special: name -> id of the tokens that do not represent text, including end-of-text.
+    id plus 1. special: the ids, by string, of the tokens that do not represent text, including end-of-text.
     """
 
     @property
@@ -72,7 +72,9 @@ class ByteTokenizer:
 
 @dataclass(frozen=True)
 class CheckedEncoder:
-    """Calls a custom tokenizer. Raises UserCodeError if it fails, TokenizerError if its result breaks the protocol."""
+    """An encoder that calls a custom tokenizer. Raises UserCodeError if the tokenizer fails, and TokenizerError if the
+    tokenizer's result breaks the protocol.
+    """
 
     inner: TextTokenizer
 
@@ -91,7 +93,9 @@ class CheckedEncoder:
         for kind, value in (("uint32", ids), ("int64", lengths)):
             if not isinstance(value, np.ndarray) or value.dtype != kind or value.ndim != 1:
                 found = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
-                raise TokenizerError(f"tokenizer {self.name!r} returned {found} instead of a numpy array, {kind} [N]")
+                raise TokenizerError(
+                    f"tokenizer {self.name!r} returned {found}; it must return a one-dimensional numpy array of {kind}"
+                )
         if counts[:2] != (len(ids), len(texts)) or counts[2] >= self.inner.vocabulary_size:
             raise TokenizerError(
                 f"tokenizer {self.name!r} returned {len(ids)} ids up to {counts[2]} and {counts[1]} lengths that add "
@@ -102,7 +106,9 @@ class CheckedEncoder:
 
 @dataclass(frozen=True)
 class CustomTokenizer:
-    """A TextTokenizer with the interface of a loaded tokenizer.json. There is no reference to compare it with."""
+    """Gives a TextTokenizer the interface of a loaded tokenizer.json. There is no reference with which its ids can be
+    compared.
+    """
 
     sha256: str
     inner: TextTokenizer
@@ -110,7 +116,9 @@ class CustomTokenizer:
 
     @classmethod
     def from_description(cls, data: bytes, place: str) -> CustomTokenizer:
-        """Load the tokenizer that these bytes describe. Raises TokenizerError if the installed one is different."""
+        """Load the tokenizer that these bytes of a tokenizer.json describe. Raises TokenizerError if the installed
+        tokenizer differs from this description.
+        """
         described = json.loads(data)
         function = described[MARK]
         installed = json.loads(describe(function, described["version"]))
@@ -145,19 +153,21 @@ class CustomTokenizer:
         return
 
     def long_texts(self, encoder: Encoder, special_strings: str = "keep") -> LongTexts:
-        """Return an encoder of whole documents, because it is unknown where texts can be cut for this tokenizer."""
+        """Return an encoder that never cuts a document, because it is unknown where a custom tokenizer allows cuts."""
         return LongTexts(encoder, None, None, "a custom tokenizer gets each document whole")
 
 
 def is_custom(tokenizer: str) -> bool:
-    """Return True if the recipe's `tokenizer` names code and not a file."""
+    """Return True if `tokenizer`, a value from a recipe, names code and not a file."""
     package, colon, function = tokenizer.partition(":")
     names = [*package.split("."), function]
     return tokenizer in BUILT_IN or (bool(colon) and all(name.isidentifier() for name in names))
 
 
 def resolve(function: str) -> TextTokenizer:
-    """Call `package.module:function` and return its tokenizer. Raises TokenizerError if that fails."""
+    """Call `function` ("package.module:function" or a built-in name), and return its tokenizer. Raises TokenizerError
+    if the call fails.
+    """
     module, _, name = BUILT_IN.get(function, function).partition(":")
     try:
         return getattr(importlib.import_module(module), name)()
@@ -170,7 +180,9 @@ def resolve(function: str) -> TextTokenizer:
 
 
 def describe(function: str, version: str | int | None) -> bytes:
-    """Return the tokenizer.json of a custom tokenizer. Raises TokenizerError unless `version` is installed."""
+    """Return the tokenizer.json of the custom tokenizer that `function` names. Raises TokenizerError unless the
+    installed version is `version`, which may be None only for a built-in tokenizer.
+    """
     tokenizer = resolve(function)
     if function in BUILT_IN and version is None:
         version = tokenizer.version

@@ -1,19 +1,20 @@
 """Finds the tokenizer.json files for which fastokens and `tokenizers` (the reference) are known to give different ids.
 
-Added tokens: `tokenizers` ignores the id of an added token that the model's vocabulary lacks, and gives it the next
-free id. If the two ids differ, the file is refused, because a model may have been trained with either.
+Added tokens: if the model's vocabulary lacks an added token, `tokenizers` ignores the token's id in the file, and gives
+it the next free id. If the two ids differ, the file is refused, because a model may have been trained with either.
 
-Vocabularies: the reference starts from single characters. fastokens also takes an entry of several characters as a
-token if one of these characters is not an entry itself, although no merge can produce that token. A byte-level
+Vocabularies: the reference starts from single characters, whereas fastokens also takes an entry of several characters
+as a token if one of these characters is not an entry itself, although no merge can produce that token. A byte-level
 vocabulary may lack a byte; then fastokens fails on a text that contains the byte, and the reference drops the byte.
-With both kinds of vocabulary, texts are encoded by the reference. It does not matter which other entries merges can
-reach, because both libraries apply the merges. The search for unknown characters takes 0.2 s for 256,000 entries.
+With a vocabulary of either kind, the reference encodes all texts. It does not matter which other entries merges can
+reach, because both libraries apply the merges. The search for characters that are not entries takes 0.2 s in a
+vocabulary of 256,000 entries.
 
-Added tokens beside others: fastokens may match an added token in the white space that belongs to the match of a token
-with `lstrip` or `rstrip`. Where a token with `single_word` is part of a longer word, fastokens matches other tokens
-than the reference does. It looks for tokens with and without `normalized` at the same time, whereas the reference looks
-for those without it first. Therefore, the reference encodes every text that contains a token for which this matters,
-and all texts if a normalizer may produce such a token.
+Added tokens next to each other: fastokens may match an added token in the white space that belongs to the match of a
+token with `lstrip` or `rstrip`. Where a token with `single_word` is part of a longer word, the tokens that fastokens
+matches differ from those that the reference matches. fastokens looks for tokens with and without `normalized` at the
+same time, whereas the reference looks for tokens without `normalized` first. Therefore, the reference encodes every
+text that contains a token for which this matters, and all texts if a normalizer may produce such a token.
 """
 
 from __future__ import annotations
@@ -29,15 +30,17 @@ from datakit.tokenize.encoders.word_models import UTF8_BYTES, byte_characters
 
 
 def check_added_ids(reference: tokenizers.Tokenizer, definition: dict[str, Any], place: str) -> None:
-    """Raise TokenizerError if the reference gives an added token (unless empty) another id than the file does."""
+    """Raise TokenizerError if the id that the reference gives to a nonempty added token differs from its id in the
+    file.
+    """
     for token in added_tokens(definition):
         content, number = token["content"], token["id"]
         given = reference.token_to_id(content)
         if content and given != number:
             raise TokenizerError(
-                f"{place}: the added token {content!r} has id {number}, but `tokenizers` gives it {given}, and it is "
-                f"unclear which id a model expects. To keep {number}, list the added tokens in the order of their "
-                f"ids, with placeholders for missing ids; to keep {given}, write this id into the file"
+                f"{place}: the added token {content!r} has id {number}, but `tokenizers` gives it {given}; a model may "
+                f"expect either id. To keep {number}, list the added tokens in the order of their ids, with "
+                f"placeholders for missing ids; to keep {given}, write this id into the file"
             )
 
 
@@ -50,12 +53,14 @@ def fast_refusal(definition: dict[str, Any]) -> str:
 
 
 def disputed_strings(definition: dict[str, Any]) -> tuple[str, ...]:
-    """Return the strings whose presence in a text means that the reference must encode it."""
+    """Return the strings that decide which texts the reference must encode: all texts that contain one of these
+    strings.
+    """
     return tuple(token["content"] for token in _disputed(definition))
 
 
 def _disputed(definition: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the added tokens that one of the two libraries may match where the other does not."""
+    """Return the added tokens for which the two libraries may find different matches in a text."""
     tokens = [token for token in added_tokens(definition) if token["content"]]
     first = {token["content"] for token in tokens if not token.get("normalized")}
     beginnings = {content[:size] for content in first for size in range(1, len(content) + 1)}
@@ -70,7 +75,9 @@ def _disputed(definition: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _meets(content: str, first: set[str], beginnings: set[str]) -> bool:
-    """Return True if `content` contains one of the strings `first`, or ends with a beginning of one."""
+    """Return True if `content` contains one of the strings in `first`, or ends with one of their prefixes, which are in
+    `beginnings`.
+    """
     size = len(content)
     inside = (content[start:stop] for start in range(size) for stop in range(start + 1, size + 1))
     return any(content[start:] in beginnings for start in range(1, size)) or any(part in first for part in inside)
@@ -86,7 +93,7 @@ def _vocabulary_refusal(definition: dict[str, Any]) -> str:
         lacking = [byte for byte in UTF8_BYTES if characters[byte] not in vocabulary]
         return f"its vocabulary lacks the byte 0x{lacking[0]:02x}" if lacking else ""
     if model.get("ignore_merges"):
-        return ""  # here, the reference also takes a whole word as a token if it is an entry
+        return ""  # with this setting, the reference also takes a whole word as a token if the word is an entry
     unknown = set("".join(vocabulary)).difference(vocabulary)
     if not unknown:
         return ""

@@ -4,9 +4,9 @@ Unless a document is encoded whole, time is linear in its length, and memory is 
 PART_BYTES is cut at safe places (safe_cuts.py), and its parts are encoded like any other texts. A stretch longer than
 PART_BYTES without a safe place (a character repeated a million times, a script without spaces) is encoded word by word
 (long_words.py). Both methods are proven to be exact for the tokenizers that they support. With any other tokenizer,
-documents are encoded whole, and the contract says why. Byte-pair encoding of a word of n bytes takes time proportional
-to n log n, and more once the word exceeds the CPU's caches: words of 16 MB took 2 to 5 times as long per byte as words
-of 1 MB (measured).
+documents are encoded whole, and the contract records the reason. Byte-pair encoding of a word of n bytes takes time
+proportional to n log n, and more once the word exceeds the CPU's caches: words of 16 MB took 2 to 5 times as long per
+byte as words of 1 MB (measured).
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ UTF8_MOST = 4  # maximum number of bytes per character
 
 @dataclass
 class LongTexts:
-    """One tokenizer's encoder for texts of any length. Without a splitter, it encodes them whole; `reason` says why."""
+    """One tokenizer's encoder for texts of any length. If `splitter` is None, it encodes every text whole; `reason`
+    says why there is none.
+    """
 
     encoder: Encoder
     splitter: Splitter | None
@@ -52,7 +54,9 @@ class LongTexts:
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Encode texts of any length, and return what Encoder.encode_batch returns."""
+        """Encode texts of any length. Return the ids of all texts, uint32 [T], and the number of ids of each text,
+        int64 [N].
+        """
         if self.splitter is None or max(map(len, texts), default=0) * UTF8_MOST <= self.part_bytes:
             return self.encoder.encode_batch(texts)
         encoded = [text.encode() for text in texts]
@@ -75,8 +79,8 @@ class LongTexts:
     def _batches(
         self, data: np.ndarray, offsets: np.ndarray, splitter: Splitter
     ) -> Iterator[tuple[list[int], list[str]]]:
-        """Yield batches of about BATCH_BYTES as (indices of the documents, texts), in order. A text that is longer than
-        a part but cannot be cut gets a batch of its own.
+        """Yield batches of about BATCH_BYTES as (indices of the documents, texts), in order. A stretch that is longer
+        than a part but has no safe place is a batch of its own.
         """
         owners: list[int] = []
         texts: list[str] = []
@@ -96,7 +100,9 @@ class LongTexts:
             yield owners, texts
 
     def _parts(self, data: np.ndarray, offsets: np.ndarray, splitter: Splitter) -> Iterator[tuple[int, int, int]]:
-        """Yield (index of the document, first byte, end) for every text to encode, in order."""
+        """Yield (index of the document, first byte, end) for every text to encode, in order. The places are indices
+        into `data`.
+        """
         for owner, (start, stop) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
             if stop - start <= self.part_bytes:
                 yield owner, start, stop

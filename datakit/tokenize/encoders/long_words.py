@@ -42,13 +42,14 @@ FLUSH_WORDS = 1 << 16
 
 @dataclass
 class WordEncoder:
-    """Encodes stretches of text word by word.
+    """An encoder that encodes stretches of text word by word.
 
-    renew: makes an encoder that encodes each text as one word, by merges alone. sizes: each token's number of bytes,
-    indexed by id. normalize: the tokenizer's own normalization. pieces: its pre-tokenization, which returns ranges of
-    characters. raw, normalized: string -> id of the added tokens matched before normalization, and of those matched
-    after it; None for tokens whose strings are ordinary text. whole: encodes the words that are shorter than a window,
-    if the tokenizer does not encode them by merges alone.
+    renew: returns a new encoder that encodes each text as one word, by merges alone. sizes: each token's number of
+    bytes, indexed by id. normalize: applies the tokenizer's normalization to a text. pieces: pre-tokenizes a text as
+    the tokenizer does, and returns the words' ranges of characters. raw, normalized: the ids, by string, of the added
+    tokens that are matched before normalization, and of those matched after it; None for a token whose string is
+    ordinary text. whole: the encoder of words that are shorter than a window; None if the tokenizer encodes them, too,
+    by merges alone.
     """
 
     renew: Callable[[], Encoder]
@@ -64,13 +65,13 @@ class WordEncoder:
     _words: list[str] = field(default_factory=list)
     _fixed: list[tuple[int, int]] = field(default_factory=list)  # for each added token: (number of words before it, id)
     _size: int = 0
-    _spent: int = 0  # bytes of long words encoded since `renew` was last called
+    _spent: int = 0  # number of bytes of long words encoded since `renew` was last called
 
     def __post_init__(self) -> None:
         self.encoder = self.renew()
 
     def encode(self, text: str) -> np.ndarray:
-        """Return the ids, uint32, of a stretch between two safe places."""
+        """Return the ids, uint32 [T], of a stretch between two safe places."""
         self._words, self._fixed, self._size = [], [], 0
         out: list[np.ndarray] = [np.empty(0, np.uint32)]
         for stretch, added in cut_at_added(text, self.raw):
@@ -156,7 +157,7 @@ class WordEncoder:
         return None
 
     def encode_word(self, word: str) -> np.ndarray:
-        """Return the ids of one word. A long word is encoded in windows."""
+        """Return the ids of one word, uint32 [T]. A word longer than a window is encoded in windows."""
         data = np.frombuffer(word.encode(), np.uint8)
         window = self.window
         while window < len(data):
@@ -173,7 +174,9 @@ class WordEncoder:
         return self.encoder.encode_batch([data[start:stop].tobytes().decode()])[0]
 
     def _in_windows(self, data: np.ndarray, window: int) -> np.ndarray | None:
-        """Encode a word in overlapping windows. Return None if two neighboring windows share no token."""
+        """Encode a word, given as UTF-8 bytes, in overlapping windows of `window` bytes. Return its ids, or None if two
+        neighboring windows share no token.
+        """
         out: list[np.ndarray] = []
         stop = _character_start(data, window)
         ids = self._ids(data, 0, stop)
@@ -202,7 +205,9 @@ class WordEncoder:
 
 
 def _settled(view: str, whole: bool) -> int:
-    """Return the position in a view up to which words are final, whatever text follows the view."""
+    """Return the position in a view up to which words are final, whatever text follows the view. `whole` is True if no
+    text follows it.
+    """
     return len(view) if whole else len(view[:-LOOK_BEYOND].rstrip()) - 1
 
 

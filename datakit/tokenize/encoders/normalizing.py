@@ -1,9 +1,9 @@
 """Normalizes long texts piece by piece, and decides where a piece may begin.
 
-Normalizing a long text at once would take too much memory: `tokenizers` needs about 40 bytes per byte it normalizes.
-The text is cut only before characters that no normalization form joins to what precedes them, so the normalized pieces,
-joined, are the normalized text. Python's Unicode tables tell which characters these are. The text is never cut before a
-character that these tables lack; for the characters that they contain, Unicode's stability policy fixes the
+Normalizing a long text at once would take too much memory: `tokenizers` needs about 40 bytes for each byte of text. The
+text is cut only before characters that no normalization form joins to what precedes them, so the normalized pieces,
+joined, are the normalized text. Python's Unicode tables determine which characters these are. The text is never cut
+before a character that these tables lack; for the characters that they contain, Unicode's stability policy fixes the
 decompositions and combining classes. A piece grows until a suitable character is found. So a megabyte of combining
 marks stays in one piece, as it must: normalization may reorder all of them.
 """
@@ -34,7 +34,9 @@ def normalized(text: str, normalize: Callable[[str], str], size: int = PIECE_CHA
 
 
 def pieces(text: str, size: int) -> Iterator[str]:
-    """Cut the text into pieces that normalize independently. All except the last have at least `size` characters."""
+    """Cut the text into pieces that can be normalized independently of each other. All except the last have at least
+    `size` characters.
+    """
     start = 0
     while start < len(text):
         stop = start + size

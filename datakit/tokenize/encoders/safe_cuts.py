@@ -46,16 +46,20 @@ DOUBTFUL = bytes([*range(0x80, 0x8B), 0x8E, 0x85, 0x9A, 0x9F, 0xA0, 0xA8, 0xA9, 
 
 @dataclass(frozen=True)
 class Splitter:
-    """Finds places to cut a text. safe: bool [256, 256], True if it may be cut between two bytes with these values."""
+    """Finds places at which a text can be cut. safe: bool [256, 256]; safe[a, b] is True if a text may be cut between a
+    byte a and a byte b that follows it.
+    """
 
     safe: np.ndarray
 
     def points(self, data: np.ndarray) -> np.ndarray:
-        """Return all safe places in N bytes of UTF-8: int64, ascending, from 1 to N - 1."""
+        """Return all safe places in N bytes of UTF-8 as ascending int64 from 1 to N - 1; place i is before byte i."""
         return np.flatnonzero(self.safe[data[:-1], data[1:]]) + 1
 
     def cuts(self, data: np.ndarray, size: int) -> Iterator[tuple[int, int]]:
-        """Yield parts of at most `size` bytes as (first byte, end); a part without a safe place may be longer."""
+        """Yield the parts of a text as (first byte, end). A part has at most `size` bytes unless it contains no safe
+        place.
+        """
         start, count = 0, len(data)
         while count - start > size:
             stop = self._last(data, start, start + size) or self._next(data, start + size, size) or count
@@ -85,7 +89,9 @@ class Splitter:
 
 
 def find_splitter(tokenizer: dict[str, Any]) -> tuple[Splitter | None, str]:
-    """Return a tokenizer.json's splitter, or None and the reason. Do not reword the reasons: manifests store them."""
+    """Return a tokenizer.json's splitter and "", or None and the reason why there is none. Do not reword the reasons:
+    manifests store them.
+    """
     family, reason = _family(tokenizer.get("pre_tokenizer"))
     if family is None:
         return None, reason
@@ -98,7 +104,9 @@ def find_splitter(tokenizer: dict[str, Any]) -> tuple[Splitter | None, str]:
 
 
 def splitting_expression(tokenizer: dict[str, Any]) -> str:
-    """Return the regular expression of a tokenizer's pre-tokenizer. The tokenizer must have a Splitter."""
+    """Return the regular expression of a tokenizer.json's pre-tokenizer. `find_splitter` must have returned a splitter
+    for it.
+    """
     first = steps_of(tokenizer["pre_tokenizer"], "pretokenizers")[0]
     return GPT2 if first["type"] == "ByteLevel" else first["pattern"]["Regex"]
 
@@ -159,7 +167,9 @@ def _table(family: str) -> np.ndarray:
 
 
 def _spare(safe: np.ndarray, token: dict[str, Any]) -> None:
-    """Remove from `safe` the pairs that may occur inside a token, or at its ends if its match depends on context."""
+    """Remove from `safe` the pairs of bytes that may occur inside an added token and, if the token's match depends on
+    its surroundings, those at its ends.
+    """
     content = token["content"].encode()
     pairs = np.frombuffer(content, np.uint8)
     safe[pairs[:-1], pairs[1:]] = False

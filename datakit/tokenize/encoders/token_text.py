@@ -1,6 +1,7 @@
-"""Decodes tokens to pieces of text for display, and decides which tokens are shown together as one piece. A token may
+"""Decodes tokens into pieces of text for display, and decides which tokens are shown together as one piece. A token may
 be part of a character (in byte-level tokenizers), or may carry a space that is lost when the token is decoded alone.
-Therefore tokens are decoded as a stream. A piece is the text added by one token, or by several that form it together.
+Therefore tokens are decoded as a stream. A piece is the text that one token adds, or that several tokens form only
+together.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class Piece:
 
 
 def load_reference(url: str) -> Tokenizer:
-    """Load a cache's tokenizer for decoding. Raises TokenizerError if it is a custom tokenizer."""
+    """Load the tokenizer.json at `url`, from a cache, for decoding. Raises TokenizerError if it describes a custom
+    tokenizer.
+    """
     tokenizer = load(url)
     if not isinstance(tokenizer, Tokenizer):
         raise TokenizerError(f"{url} describes a custom tokenizer, which cannot decode tokens")
@@ -54,8 +57,8 @@ def pieces(tokenizer: Tokenizer, tokens: Sequence[int] | np.ndarray) -> Iterator
 
 
 def token_text(tokenizer: Tokenizer, number: int) -> str:
-    """Return one token's text. If the token does not form text on its own, return its bytes, with escapes for those
-    that are not UTF-8 (byte-level tokenizers), or its name in the vocabulary (other tokenizers).
+    """Return one token's text. If the token does not form text on its own, return its bytes as a string in which bytes
+    that are not UTF-8 are escaped (byte-level tokenizers), or the token's name in the vocabulary (other tokenizers).
     """
     text = tokenizer.reference.decode([number], skip_special_tokens=False)
     if text and "\N{REPLACEMENT CHARACTER}" not in text:

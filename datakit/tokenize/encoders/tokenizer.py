@@ -1,16 +1,16 @@
 """Loads a tokenizer.json with `tokenizers` (the reference) and with `fastokens`, chooses the encoder, and limits its
 threads.
 
-fastokens gives the same ids as the reference, about thirty times as fast (docs/measurements.md), and a sample of every
-partition is compared with the reference (tokenize/reference_check.py). If fastokens cannot load a tokenizer (WordPiece,
-Unigram, an unknown pre-tokenizer), panics while loading it, or is known to give other ids (disagreements.py), the
-reference encodes instead, and the contract records why.
+fastokens gives the same ids as the reference, in about a thirtieth of the time (docs/measurements.md), and a sample of
+every partition is compared with the reference (tokenize/reference_check.py). If fastokens cannot load a tokenizer
+(WordPiece, Unigram, an unknown pre-tokenizer), panics while loading it, or is known to give different ids
+(disagreements.py), the reference encodes instead, and the contract records why.
 
-The fork server calls `load` once for all attempts, so `load` must start no thread; a helper process reads remote files.
-Truncation and padding in a tokenizer.json are switched off, because they would drop or add tokens. fastokens creates
-its thread pool on its first call, with one thread per CPU that the process may use, and ignores RAYON_NUM_THREADS
-(measured: on four cores, it started three threads too many). That call is therefore made with only the task's CPUs
-allowed.
+The fork server calls `load` once for all attempts, so `load` must not start any thread; a helper process reads remote
+files. Truncation and padding in a tokenizer.json are switched off, because they would drop or add tokens. fastokens
+creates its thread pool on its first call, with one thread per CPU that the process may use, and ignores
+RAYON_NUM_THREADS (measured: on four cores, it started three threads too many). That call is therefore made with only
+the task's CPUs allowed.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ TASKS = Path("/proc/self/task")
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A loaded tokenizer.json, parsed as `definition`. fast: None if fastokens cannot load it, or would give other ids
-    than the reference; `refusal` says why.
+    """A loaded tokenizer.json; `definition` is its parsed content. fast: None if fastokens cannot load it or would not
+    give the reference's ids; `refusal` says why.
     """
 
     sha256: str
@@ -73,7 +73,8 @@ class Tokenizer:
         return self.reference.token_to_id(token)
 
     def encoder(self, wanted: str = "auto", special_strings: str = "keep") -> Encoder:
-        """Return the encoder `wanted`. Raises TokenizerError if it is unknown or cannot be used.
+        """Return the encoder with the name `wanted`. Raises TokenizerError if `wanted` is not a known name, or if this
+        encoder cannot be used.
 
         "auto" means fastokens if it can be used for this tokenizer, else the reference.
         """
@@ -122,12 +123,16 @@ class Tokenizer:
 
 
 def load(url: str) -> Tokenizer | CustomTokenizer:
-    """Load the tokenizer.json at `url` without starting a thread. Raises TokenizerError if that is impossible."""
+    """Load the tokenizer.json at `url` without starting a thread. Raises TokenizerError if it cannot be read or
+    loaded.
+    """
     return parse(_read(url), url)
 
 
 def parse(data: bytes, place: str) -> Tokenizer | CustomTokenizer:
-    """Parse the bytes of a tokenizer.json, called `place` in messages. Raises TokenizerError if they are invalid."""
+    """Parse the content of a tokenizer.json. place: what error messages call the file. Raises TokenizerError if the
+    content is invalid.
+    """
     if MARK.encode() in data[:100]:
         return CustomTokenizer.from_description(data, place)
     try:
@@ -176,7 +181,9 @@ def _read(url: str) -> bytes:
 
 
 def limit_threads(encoder: Encoder, cpus: int) -> None:
-    """Make the encoder start its threads now, at most `cpus` of them. A task must call this before its first batch."""
+    """Make the encoder start its threads now, and at most `cpus` of them. A task must call this before its
+    first batch.
+    """
     with limited_cpus(cpus):
         encoder.encode_batch(["one", "two"])
 

@@ -1,5 +1,5 @@
-"""Decides whether the model of a tokenizer.json allows encoding word by word, and describes its byte-level vocabulary:
-the character that stands for each byte, and the size of each token in bytes.
+"""Decides whether the model of a tokenizer.json allows encoding word by word, and describes the model's byte-level
+vocabulary: which character stands for each byte, and how many bytes each token has.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ UTF8_BYTES = [*range(0xC0), *range(0xC2, 0xF5)]
 
 
 def refusal(tokenizer: dict[str, Any]) -> str:
-    """Return the reason why a tokenizer.json does not allow encoding word by word, else "". Manifests store it."""
+    """Return the reason why a tokenizer.json does not allow encoding word by word, or "" if it does. Manifests store
+    it.
+    """
     model = tokenizer["model"]
     if model.get("type") != "BPE" or model.get("dropout"):
         return "its model is not a deterministic BPE"
@@ -34,7 +36,7 @@ def refusal(tokenizer: dict[str, Any]) -> str:
 def bare(tokenizer: dict[str, Any], *, ignore_merges: bool = False) -> dict[str, Any]:
     """Return a tokenizer.json that keeps only the model of `tokenizer` and treats each text as one word.
 
-    If `ignore_merges` is true, a word that is a token becomes this token, whatever the merges are.
+    If `ignore_merges` is true, a word that is an entry of the vocabulary becomes this token, whatever the merges are.
     """
     whole = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     model = {**tokenizer["model"], "ignore_merges": ignore_merges}
@@ -43,8 +45,8 @@ def bare(tokenizer: dict[str, Any], *, ignore_merges: bool = False) -> dict[str,
 
 
 def byte_characters() -> list[str]:
-    """Return the character that stands for each byte in a byte-level vocabulary. A printable byte stands for itself;
-    the other bytes get the characters from U+0100, in order.
+    """Return, indexed by byte, the character that stands for the byte in a byte-level vocabulary. A printable byte
+    stands for itself; the other bytes get the characters from U+0100, in order.
     """
     shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = iter(range(0x100, 0x200))
