@@ -133,6 +133,7 @@ ELSEWHERE = {
     "loader.mixture.apportion:ANNOUNCED_BLOCKS": "loader/mixture/test_slots.py",
     "loader.mixture.apportion:MAX_BLOCK": "loader/mixture/test_config.py",
     "loader.mixture.sequence_counts:MAX_COUNTED_BLOCKS": "loader/mixture/test_sequence_counts.py",
+    "loader.mixture.sequence_order:SMALL_JOIN": "loader/mixture/test_sequence_order.py",
     "loader.mixture.slots:MAX_BLOCKS": "loader/mixture/test_slots.py",
     "interop.import_cache:BATCH_TOKENS": "interop/test_import_cache.py",
     "interop.import_cache:SHARD_TOKENS": "interop/test_import_cache.py",
@@ -148,6 +149,8 @@ LOADER = {
     "loader.sources.rows:AT_ONCE": 20,
     "loader.sources.rows:GAP": 3,
     "loader.mixture.apportion:STRIDE": 2,
+    "loader.mixture.sequence_counts:BLOCKS_AT_ONCE": 3,
+    "loader.mixture.window:LISTED_BLOCKS": 1,
     "loader.mixture.window:MAX_TABLE": 5,
 }
 BUDGETS = {  # crossing one is a memory failure, which tests/engine/worker/test_memory_watcher.py provokes, or a retry

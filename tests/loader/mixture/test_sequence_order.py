@@ -11,6 +11,7 @@ import pytest
 
 from datakit.errors import LoaderError
 from datakit.loader import Component, Loader, Mixture, Schedule, Shuffle, Stage
+from datakit.loader.mixture import sequence_order
 from datakit.loader.mixture.sequence_order import SequenceOrder
 from datakit.loader.sources.token_source import RangeSource, TokenSource
 from tests.support.loader.mixtures import two_components
@@ -136,3 +137,21 @@ def test_change_of_length_in_a_large_full_shuffle_is_refused() -> None:
     lengths = Schedule(((0, 4096), (100, 8192)))
     with pytest.raises(LoaderError, match=r"'x': .* at step 100 .* joining .* would take about 3\d\d\.\d GiB"):
         SequenceOrder(Mixture({"x": Component(huge(), shuffle=FULL)}, {"x": 1}, sequence_length=lengths))
+
+
+def test_small_joins_are_permitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the change of length, 15,525 of 15,625 sequences are unread; joining them takes more than `memory_bytes`."""
+    source = RangeSource(counting([1]), [(0, 10**6)])
+    mixture = Mixture(
+        {"x": Component(source, shuffle=Shuffle("full", block_tokens=512))},
+        {"x": 1},
+        sequence_length=Schedule(((0, 64), (100, 128))),
+        batch_size=1,
+        memory_bytes=100_000,
+    )
+    need = 15_525 * sequence_order.JOIN_BYTES
+    monkeypatch.setattr(sequence_order, "SMALL_JOIN", need)
+    SequenceOrder(mixture)
+    monkeypatch.setattr(sequence_order, "SMALL_JOIN", need - 1)
+    with pytest.raises(LoaderError, match="at step 100 in the middle of a full shuffle"):
+        SequenceOrder(mixture)
