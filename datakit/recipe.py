@@ -195,7 +195,7 @@ def is_hub_name(tokenizer: Any) -> TypeGuard[str]:
 
 
 def _name_mistakes(name: Any, sources: Sequence[Any], place: str) -> list[str]:
-    """Return a message for each dataset name or source name that cannot be used; values of a wrong type are reported
+    """Return a message for each dataset name or source name that cannot be used; values of the wrong type are reported
     elsewhere.
     """
     found = [] if sources else [f"{place}: no sources; add a [[sources]] table with a name and a url"]

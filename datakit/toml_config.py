@@ -90,8 +90,8 @@ def check_idle(table: str, settings: Any, idle: Iterable[Mapping[str, str]]) -> 
 
 
 def assign(table: dict[str, Any], keys: Sequence[str], text: str, place: str, error: type[InputError]) -> None:
-    """Parse `text` as a value, and set the key at the path `keys` in a table to it. Raises `error` if a key on the path
-    is not a table.
+    """Parse `text` as a value, and assign it to the key at the path `keys` in `table`. Raises `error` if a key on the
+    path is not a table.
     """
     for key in keys[:-1]:
         table = table.setdefault(key, {})
@@ -121,7 +121,7 @@ def decoded(
 def mistakes(
     table: Any, kind: type, place: str, error: type[InputError] = RecipeError, other_keys: Iterable[str] = ()
 ) -> list[str]:
-    """Return a message for each mistake in a table: unknown and missing keys, and values of a wrong type. If there is
+    """Return a message for each mistake in a table: unknown and missing keys, and values of the wrong type. If there is
     no such mistake, return the message of the first check of the dataclass itself that fails, if one fails.
     """
     if not isinstance(table, Mapping):
@@ -174,7 +174,7 @@ def unknown_keys(
 
 def convert(table: Mapping[str, Any], kind: type[T], place: str, error: type[InputError] = RecipeError) -> T:
     """Convert a table to a dataclass, with strict types. Raises `error`, which names the key, if a key is missing or
-    its value has a wrong type.
+    its value has the wrong type.
     """
     refuse(_value_mistakes(table, kind, place), error)
     try:
@@ -184,7 +184,7 @@ def convert(table: Mapping[str, Any], kind: type[T], place: str, error: type[Inp
 
 
 def _value_mistakes(table: Mapping[str, Any], kind: type, place: str) -> list[str]:
-    """Return a message for each key of the dataclass that is missing or has a value of a wrong type."""
+    """Return a message for each key of the dataclass that is missing or has a value of the wrong type."""
     found, hints = [], get_type_hints(kind)
     for entry in fields(kind):
         if entry.name in table:

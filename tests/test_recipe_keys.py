@@ -22,7 +22,7 @@ from datakit.recipe_keys import MEANINGS, TABLES, RecipeKey, heading, json_schem
 from tests.support.paths import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "recipe.md"
-MARK = "This part is written from the config classes: `python -m tests.test_recipe_keys`.\n"
+MARK = "This section is generated from the config classes by `python -m tests.test_recipe_keys`.\n"
 BASE = {"name": "x", "sources": [{"name": "a", "url": "/x"}], "tokenize": {"tokenizer": "bytes"}}
 
 

@@ -15,7 +15,7 @@ from datakit.errors import CorruptError, TokenizerError
 
 SMALL_VOCABULARY = 1 << 16  # the largest vocabulary whose ids fit in uint16
 SPECIAL_STRINGS = "as the tokenizer does"  # the tokenizer file decides how "<|endoftext|>" inside a text is encoded
-AS_TEXT = "ordinary text"  # a special token's string is encoded like other text; only the contract adds special tokens
+AS_TEXT = "ordinary text"  # a special token's string inside a text is encoded like any other text
 WHOLE = "whole"
 PARTS = "parts"
 

@@ -1,8 +1,9 @@
 """Lists a source's files with their sizes and checksums, pins Hugging Face URLs to a revision, and composes the error
-messages for missing and unreadable files. The listing is the source's identity. The checksum of a local file is the
-xxh3-128 of its content (cached by `HashCache`). The checksum of a remote file is the one that the store provides, such
-as an ETag. If the store provides none, every listing reads the whole file to hash it, since its size alone would not
-reveal every change. If a source has no files, the error states what was searched for, where, and what exists instead.
+messages for missing and unreadable files. For a source that is not pinned to a revision, the listing is the source's
+identity. The checksum of a local file is the xxh3-128 of its content (cached by `HashCache`). The checksum of a remote
+file is the one that the store provides, such as an ETag. If the store provides none, every listing reads the whole file
+to hash it, since its size alone would not reveal every change. If a source has no files, the error states what was
+searched for, where, and what exists instead.
 
 Cost: one listing, plus one read of every local file whose hash is not cached and of every remote file without a
 checksum, four files at a time.

@@ -1,7 +1,8 @@
 """Defines the interface between scheduling and execution: attempts, their outcomes and causes, and a backend's methods.
 
-The driver makes all decisions (retries, order, progress, what counts as a failure). A backend only runs attempts and
-reports accurately how each one ended. The backends are `worker/local_executor.py` and `ray_backend/executor.py`.
+The driver makes all decisions (what runs next, what is retried, what counts as a failure) and reports the run's
+progress. A backend only runs attempts and reports accurately how each one ended. The backends are
+`worker/local_executor.py` and `ray_backend/executor.py`.
 """
 
 from __future__ import annotations

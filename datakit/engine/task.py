@@ -229,10 +229,10 @@ class TaskContext:
     ) -> tuple[np.ndarray | None, list[QuarantinedRecord]]:
         """Announce the batch to be worked on next. Call this right before the work, once for each kind of work. Call
         `release` after the work and before reading more, so that a crash of the reader is not blamed on this batch.
-        `files` is the file of all records, or a list with each record's file. If an earlier attempt died in this batch,
-        `try_record(row)` is first called for each record. The callback must do the same work on that one record and
-        discard the result, so that the next death identifies the record. The output always comes from whole batches, so
-        these trials do not change it.
+        `files` is the one file that all records come from, or a list with each record's file. If an earlier attempt
+        died in this batch, `try_record(row)` is first called for each record. The callback must do the same work on
+        that one record and discard the result, so that the next death identifies the record. The output always comes
+        from whole batches, so these trials do not change it.
         Returns the rows to work on (a mask, or None for all rows) and the records to skip.
         """
         if not len(positions):

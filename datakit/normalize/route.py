@@ -6,7 +6,8 @@ In this phase, the types of columns are united only across the files of a slice.
 source's common types.
 
 If a compressed file of a slice turns out to be damaged, the slice is routed again, without the damaged stream and what
-follows it in the file. No run is committed before the streams that its rows come from have been decoded to the end.
+follows it in the file. No exchange run is committed before the streams that its rows come from have been decoded to the
+end.
 
 Cost per MB of text: 1 to 2 ms for reading, 1 ms for the rules and the hash, 2 ms for writing. Memory: one chunk plus
 the exchange writer's budget.

@@ -1,8 +1,9 @@
 """Sorts one partition by id, keeps the first of each set of equal texts, writes the kept rows as Parquet, and lists the
 exact duplicates. The rows of a range of ids are read from the exchange (memory-mapped) in source order and sorted by id
-with a stable sort. Therefore, of several equal texts, the first one in the source is kept; the other texts are read
-only if partitions share a bucket. The output is cut into row groups while it is gathered. The rows are held in pieces
-of 1 GiB, because a single Arrow array cannot hold more than 2 GiB of strings.
+with a stable sort. Therefore, of several equal texts, the first one in the source is kept. The other texts are not
+read, unless the partition shares its bucket with other partitions, whose rows must first be filtered out. The output is
+cut into row groups while it is gathered. The rows are held in pieces of 1 GiB, because a single Arrow array cannot hold
+more than 2 GiB of strings.
 
 Cost: mostly zstd (150 to 250 MB/s of text per core). Memory: one copy of the partition's kept rows, or two if
 duplicates or rows of other partitions had to be dropped.

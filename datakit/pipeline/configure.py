@@ -89,8 +89,8 @@ def configure(recipe: Recipe) -> Configuration:
 
 
 def table_mistakes(document: Mapping[str, Any], place: str) -> list[str]:
-    """Return a message for each mistake in a recipe's tables of stages. This function is called only if the recipe has
-    other mistakes as well.
+    """Return a message for each mistake in a recipe's tables of stages. This function is called only if other mistakes
+    have already been found in the recipe.
     """
     tables = list(_present(document, place))
     return [text for one in tables for text in mistakes(one.values, one.kind, one.place, other_keys=one.other_keys)]

@@ -3,9 +3,9 @@ stops the run. The sample depends only on the partition, not on its batches. It 
 over the rows, and of a window of 8 KiB in every 2.7 MB of the texts laid end to end, which is 0.3 % of the bytes. If a
 document fits in its window, the reference's ids for the whole document are compared with the ids about to be written.
 If the document is longer, both libraries encode only the window (split_check.py compares some long documents as a
-whole). In the 16 documents, the place of the window moves evenly from the start of the first document to the end of the
-last. The reference takes about thirty times as long as the encoder, so the windows of the 16 documents cover only
-another 0.3 % of the bytes, 1 to 8 KiB each.
+whole). Across the 16 documents, the position of the window within its document moves evenly from the start (in the
+first document) to the end (in the last). The reference takes about thirty times as long as the encoder, so the windows
+of the 16 documents have only 1 to 8 KiB each and cover only another 0.3 % of the bytes.
 
 Cost: encoding 0.6 % of the bytes, but at least 16 KiB per partition, at the reference's speed.
 """

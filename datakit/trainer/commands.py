@@ -164,5 +164,5 @@ def _checkpoints(run: Run, directory: str, checkpoint: str | None, say: Say) -> 
         named = candidate_at(epath.Path(places[0]), say)
         found = [named] if named else []
     if not found:
-        raise CheckpointError(f"no valid checkpoint in {' or '.join(places)}; train the run first")
+        raise CheckpointError(f"no valid checkpoint in {' or '.join(places)}; run `datakit train` first")
     return found

@@ -1,5 +1,5 @@
 """Names a run's directory, predicts the run's metrics before the run starts, compares the predictions with the measured
-metrics, and writes the manifest that marks the run as finished. `docs/trainer.md` lists the files.
+metrics, and writes the manifest that marks the run as finished. `docs/trainer.md` lists the files in a run's directory.
 
 The prediction holds all values in the run's `expect` and, where the scaling law applies and `expect` does not override
 them, the values that the law gives for the run's compute budget. It is written before the first step and never changed.

@@ -108,7 +108,7 @@ def test_commands_print_results_and_exit_codes(root: Path, directory: str, capsy
     assert call("size", "--flops", "1e19", "--hidden", "1024", "--json") == 0
     assert json.loads(capsys.readouterr().out)["steps"] == 14055
     assert call("eval", f"{root}/run.toml", "--root", str(root), "--set", "seed=5") == 1
-    assert "train the run first" in capsys.readouterr().err
+    assert "run `datakit train` first" in capsys.readouterr().err
     assert call("train", "demoo") == 2
     assert "did you mean 'demo'" in capsys.readouterr().err
 

@@ -29,7 +29,7 @@ SCHEMA = pa.schema([("key", pa.uint64()), ("row", pa.uint64())])
 FOREST = pa.schema([("row", pa.uint64()), ("root", pa.uint64())])
 ROW_BYTES = 16
 COUNTED: tuple[str, ...] = ("dedup/too_short", "dedup/saturated")
-FOLD_ROWS = 4 << 20  # number of (key, row) pairs that a task collects before it reduces them: 64 MiB
+FOLD_ROWS = 4 << 20  # number of (key, row) pairs (64 MiB) that a task collects before it reduces them
 
 
 def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:

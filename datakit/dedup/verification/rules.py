@@ -12,7 +12,8 @@ LISTED_PER_COMPARISON = 4
 # candidates: pairs of a document and a retained document that share a band key. ruled_out: candidates excluded by their
 # numbers of shingles alone. comparisons: candidates compared shingle by shingle. rejected: candidates that turned out
 # to be below the threshold. capped: documents retained before all their candidates were compared. crowded: documents
-# retained although more retained documents share one of their band keys than that key lists.
+# retained although one of their band keys lists only some of the retained documents that share it, so that not all of
+# these became candidates.
 COUNTED: tuple[str, ...] = ("candidates", "ruled_out", "comparisons", "rejected", "capped", "crowded")
 
 

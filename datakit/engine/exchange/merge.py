@@ -25,8 +25,8 @@ from datakit.storage import atomic, urls
 
 MOST_READS = 10**6  # chosen because an object store serves this many reads within minutes
 WINDOW_BYTES = 64 << 20
-INDEX_BYTES = 64 << 20  # limit on the offsets of the runs to merge, and likewise on those of the merged run
-MEMORY_BYTES = 512 << 20  # two copies of the window, the offsets with copies for writing, and a margin
+INDEX_BYTES = 64 << 20  # limit on the indexes of the runs to merge that are held at once, and on a merged run's index
+MEMORY_BYTES = 512 << 20  # two copies of the window, the indexes with copies for writing, and a margin
 
 
 def merged(step: Step, phase: str, runs: list[str], readers: int) -> Generator[Phase, Sequence[TaskResult], list[str]]:

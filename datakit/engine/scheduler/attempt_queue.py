@@ -40,7 +40,7 @@ class AttemptQueue:
         return len(self._new) + len(self._retries)
 
     def put_back(self, attempt: Attempt, ready: float = 0.0) -> None:
-        """Queue a retry that may start at once or, if `ready` is given, from that time on the monotonic clock on."""
+        """Queue a retry. It may start at once or, if `ready` is given, once the monotonic clock reaches that time."""
         self._number += 1
         heapq.heappush(self._retries, _Retry(attempt.exclusive, ready, self._number, attempt))
 

@@ -18,7 +18,8 @@ from resource import struct_rusage
 
 MESSAGE_BYTES = 8
 PID = struct.Struct("<q")
-EXIT = struct.Struct("<qqdd")  # wait status, peak resident bytes, user seconds, system seconds; `_ended` may add to it
+# wait status, peak resident bytes, user seconds, system seconds; the bytes that `_ended` returns follow
+EXIT = struct.Struct("<qqdd")
 DESCRIPTORS_BYTES = socket.CMSG_SPACE(3 * array.array("i").itemsize)
 
 
@@ -57,7 +58,7 @@ class Forker:
         """Note that a process has been forked."""
 
     def _ended(self, pid: int) -> bytes:
-        """Note that a process has been reaped; return what to add to the report about it."""
+        """Note that a process has been reaped; return the bytes to append to the report about it."""
         return b""
 
     def _exit(self) -> None:

@@ -7,10 +7,10 @@ of them may be allotted fewer sequences in total after more blocks, so that some
 
 Therefore, each component's debt is carried from block to block in fixed point (int64, in units of 2^-40 of a sequence),
 with weights that sum to exactly 2^40. The debts are paid as in fair scheduling: sequence j of a component (counted from
-1) may be served once the component's accumulated share exceeds j - 1, and must be served by the block in which that
-share reaches j. A block first serves the sequences that are due. The rest of the block is filled with sequences that
-may be served, earliest deadline first. This rule meets all deadlines if any schedule can meet them, and a schedule of
-fractional shares meets them. So, after every block,
+1) may be served once the component's accumulated share exceeds j - 1, and must be served no later than in the block in
+which that share reaches j. A block first serves the sequences that are due. The rest of the block is filled with
+sequences that may be served, earliest deadline first. This rule meets all deadlines if any schedule can meet them, and
+a schedule of fractional shares meets them. So, after every block,
 
     floor(w * B * b) <= sequences served <= ceil(w * B * b)          exactly, for every component
 

@@ -22,14 +22,16 @@ from datakit.loader.permutation import InOrder, Order, Permutation, derive_key
 from datakit.loader.sources.ranges import Pieces, cut, groups_of, join, merged
 from datakit.loader.sources.token_source import BlockAxis
 
-LISTED_BLOCKS = 1 << 15  # an epoch of more blocks that is one window is not kept as a list of blocks
+LISTED_BLOCKS = 1 << 15  # if an epoch has more blocks than this and is a single window, its blocks are not listed
 GROUP = 16  # blocks in each group of such a window
 MAX_TABLE = 1 << 20  # the order of a window of up to this many sequences is kept as a table, at 16 bytes per sequence
-CACHED_WINDOWS = 6  # enough for the current and the next window at each length in use around a change of length
+CACHED_WINDOWS = 6  # enough for the current and the next window at each of the lengths just before and after a change
 
 
 class Unit(NamedTuple):
-    """Block `number` of the axis or, if `joined` >= 0, unit `number` of the joined sequences of stretch `joined`."""
+    """What one read returns, in sequences of `length` tokens: block `number` of the axis or, if `joined` >= 0, part
+    `number` of the sequences that were joined at the start of stretch `joined`.
+    """
 
     length: int
     number: int

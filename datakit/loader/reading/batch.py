@@ -6,7 +6,8 @@
     loss_mask  bool  [rows, length]   True where the token should be predicted; False in padding
 
 The first token of a segment must not be predicted from another document. So a next-token loss should count token i + 1
-only if its mask is set and it is in the same segment as token i. The derived arrays are computed on first use.
+only if its mask is set and it is in the same segment as token i. `segments`, `positions` and `loss_mask` are computed
+on first use.
 """
 
 from __future__ import annotations
@@ -116,8 +117,8 @@ def empty_batch(rows: int, length: int, names: Sequence[str], view: View) -> Bat
 
 def fill(batch: Batch, picks: Sequence[Pick], sources: Sequence[Rows], resident: Sequence[bool], view: View) -> None:
     """Copy the picked rows into the batch. `sources` holds, for each row in the order of the picks, the result of the
-    read that contains the row. `resident` holds True for each stream that is read by whole units, not by single
-    sequences.
+    read that contains the row. `resident` holds True for each stream that is read in whole units, not one sequence at a
+    time.
     """
     runs: list[np.ndarray] = [_NO_DOCUMENT] * len(batch.tokens)
     reads = iter(sources)

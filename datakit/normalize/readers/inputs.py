@@ -19,7 +19,8 @@ from typing import Any, BinaryIO
 from datakit.errors import ChangedInputError, NotFoundError, StorageError, UnreadableError
 from datakit.storage import atomic, urls
 
-READ_AGAIN_BYTES = 1 << 30  # larger files are not hashed again: the task of each range would read the whole file
+# a larger file is not hashed again if only its time differs: each range's task would have to read the whole file
+READ_AGAIN_BYTES = 1 << 30
 State = tuple[int, int]  # size in bytes, modification time in ns
 
 

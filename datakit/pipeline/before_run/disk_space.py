@@ -52,8 +52,8 @@ def check_disk_space(graph: Graph, done: Mapping[str, LocatedStep], workers: int
 
 
 def _whole_run(graph: Graph) -> Remaining:
-    """Return a Remaining that covers the whole run: in an object store, finding out which steps are done would cost
-    requests.
+    """Return a Remaining that covers the whole run. It is used if the root is in an object store, where finding out
+    which steps are done would cost requests.
     """
     files = [file for node in graph.nodes if node.state is not None for file in node.state.files or ()]
     return Remaining(frozenset(node.stage for node in graph.nodes), None, estimate.raw_text_bytes(files))

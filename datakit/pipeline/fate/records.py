@@ -17,7 +17,8 @@ from datakit.storage import urls
 from datakit.storage.manifest import UNSEALED, Partition
 from datakit.storage.parquet import find_rows, iterate_shard
 
-Report = Callable[[int, int, str], None]  # receives how many were read, how many there are, and a description of them
+# receives the number of items read so far, the number of all items, and what the items are
+Report = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)

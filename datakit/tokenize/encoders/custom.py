@@ -90,11 +90,12 @@ class CheckedEncoder:
         with user_code(f"tokenizer {self.name!r}", f"a {type(texts).__name__} of {len(texts)} strings"):
             ids, lengths = self.inner.encode_batch(texts)
             counts = int(np.sum(lengths)), len(lengths), int(np.max(ids, initial=0))
-        for kind, value in (("uint32", ids), ("int64", lengths)):
+        for name, kind, value in (("ids", "uint32", ids), ("lengths", "int64", lengths)):
             if not isinstance(value, np.ndarray) or value.dtype != kind or value.ndim != 1:
                 found = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
                 raise TokenizerError(
-                    f"tokenizer {self.name!r} returned {found}; it must return a one-dimensional numpy array of {kind}"
+                    f"tokenizer {self.name!r} returned {found} as its {name}; these must be a one-dimensional numpy "
+                    f"array of {kind}"
                 )
         if counts[:2] != (len(ids), len(texts)) or counts[2] >= self.inner.vocabulary_size:
             raise TokenizerError(

@@ -136,8 +136,8 @@ class WordEncoder:
     def _end_of_run(self, text: str, start: int, stop: int) -> int | None:
         """Return the end of the word that starts at `start` and reaches `stop` or beyond; None if the view must grow.
 
-        The last two characters of a word that reaches `stop` determine the word's kind (except for a line break after
-        punctuation), so the search continues from them, one view at a time.
+        If the word reaches `stop`, its last two characters before `stop` determine its kind (except for a line break
+        after punctuation), so the search continues from them, one view at a time.
         """
         view = text[start:stop]
         if len(self.pieces(view)) != 1:

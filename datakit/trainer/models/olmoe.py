@@ -72,7 +72,10 @@ class Config:
         if not 1 <= self.experts_per_token <= self.experts:
             raise UsageError(f"experts_per_token ({self.experts_per_token}) must be between 1 and {self.experts}")
         if self.window is not None and self.window < 1:
-            raise UsageError(f"model.window is {self.window}; use at least 1, or remove it to see all positions")
+            raise UsageError(
+                f"model.window is {self.window}; use at least 1, or remove this setting to attend to all previous "
+                "positions"
+            )
 
 
 def weights(config: Config) -> Tree:

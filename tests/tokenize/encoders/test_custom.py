@@ -83,7 +83,7 @@ class Broken(Codons):
     [
         (["secret", "fail"], UserCodeError, r"received a list of 2 strings\n[\s\S]*ValueError: no codon in \.\.\. \("),
         (["high"], TokenizerError, "1 ids up to 99 and 1 lengths that add up to 1, for 1 texts and a vocabulary of 66"),
-        (["list"], TokenizerError, "returned list; it must return a one-dimensional numpy array of uint32"),
+        (["list"], TokenizerError, "returned list as its ids; these must be a one-dimensional numpy array of uint32"),
     ],
 )
 def test_faults_of_a_custom_tokenizer_are_described(texts: list[str], error: type, message: str) -> None:
