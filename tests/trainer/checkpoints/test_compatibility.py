@@ -14,7 +14,7 @@ SAVED = {"params": {"embed": np.zeros((8, 4))}, "moments": {"mu": {"embed": np.z
 def test_a_missing_average_points_at_the_optimizer() -> None:
     wanted = SAVED | {"ema": {"params": {"embed": np.zeros((8, 4))}}}
     with pytest.raises(
-        CheckpointError, match=r"ema/params/embed is missing in the checkpoint and .*use the \[optimizer\]"
+        CheckpointError, match=r"ema/params/embed is missing in the checkpoint and .*use the table \[optimizer\]"
     ):
         check_fit(SAVED, wanted, whole=True, place="here")
 
@@ -23,7 +23,7 @@ def test_another_shape_points_at_the_model() -> None:
     wanted = SAVED | {"params": {"embed": np.zeros((8, 6))}}
     with pytest.raises(
         CheckpointError,
-        match=r"params/embed is \[8, 4\] in the checkpoint and \[8, 6\] in this run .*use the \[model\]",
+        match=r"params/embed is \[8, 4\] in the checkpoint and \[8, 6\] in this run .*use the table \[model\]",
     ):
         check_fit(SAVED, wanted, whole=True, place="here")
 

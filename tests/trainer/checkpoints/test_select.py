@@ -80,7 +80,7 @@ def train_on(disk: Path) -> list[str]:
 
 
 def test_a_full_disk_is_reported_in_one_line(tmp_path: Path) -> None:
-    mount = ["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", str(tmp_path)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(tmp_path)]
     if subprocess.call(mount, stderr=subprocess.DEVNULL):
         pytest.skip("needs the right to mount a small file system")
     try:
