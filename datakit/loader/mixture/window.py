@@ -29,7 +29,7 @@ CACHED_WINDOWS = 6  # enough for the current and the next window at each of the 
 
 
 class Unit(NamedTuple):
-    """What one read returns, in sequences of `length` tokens: block `number` of the axis or, if `joined` >= 0, part
+    """The content of one read, in sequences of `length` tokens: block `number` of the axis or, if `joined` >= 0, part
     `number` of the sequences that were joined at the start of stretch `joined`.
     """
 
