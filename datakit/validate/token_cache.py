@@ -117,7 +117,8 @@ def require_intact(cache: Cache) -> int:
 def _undescribed(directory: str, manifest: Manifest, details: CacheDetails, described: set[str]) -> Iterator[Damage]:
     """Yield a Damage for each file that no entry of the manifest describes, such as a loss mask without an entry.
 
-    Under a manifest of format 1, outputs have no folder of their own, so only loss masks are looked for.
+    In a cache of manifest format 1, the outputs share the step's directory with other files, so only undescribed loss
+    masks can be told from them.
     """
     yield from undescribed_files(directory, described)
     for partition, files in zip(manifest.partitions, details.shards, strict=True):

@@ -14,6 +14,7 @@ import selectors
 import signal
 import socket
 import struct
+from abc import ABC, abstractmethod
 from resource import struct_rusage
 
 MESSAGE_BYTES = 8
@@ -23,7 +24,7 @@ EXIT = struct.Struct("<qqdd")
 DESCRIPTORS_BYTES = socket.CMSG_SPACE(3 * array.array("i").itemsize)
 
 
-class Forker:
+class Forker(ABC):
     """Runs the loop; subclasses define what a forked process does."""
 
     def __init__(self, control: socket.socket) -> None:
@@ -47,23 +48,23 @@ class Forker:
                     self._exit()
             self._reap()
 
-    def _prepare(self, message: bytes) -> None:
+    def _prepare(self, message: bytes) -> None:  # noqa: B027 - optional
         """Do what must be done before the process forks."""
 
+    @abstractmethod
     def _become(self, message: bytes, *descriptors: int) -> None:
         """Do the work of the forked process, which no longer holds any of the loop's resources."""
-        raise NotImplementedError
 
-    def _started(self, pid: int, message: bytes) -> None:
+    def _started(self, pid: int, message: bytes) -> None:  # noqa: B027 - optional
         """Note that a process has been forked."""
 
     def _ended(self, pid: int) -> bytes:
         """Note that a process has been reaped; return the bytes to append to the report about it."""
         return b""
 
+    @abstractmethod
     def _exit(self) -> None:
         """End the forked processes and this one. Never returns."""
-        raise NotImplementedError
 
     def _accept(self) -> bool:
         """Serve one request. Return False if the parent has closed its end of the socket."""

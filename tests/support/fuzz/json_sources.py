@@ -29,7 +29,9 @@ from tests.support.normalize.sources import Normalized, check_contract, normaliz
 
 @dataclass(frozen=True)
 class Model:
-    """What `json` reads: good records by text, texts that occur twice, and the places of bad lines."""
+    """The expected result, computed with `json`: the valid records by text, the duplicate texts, and the positions of
+    bad lines.
+    """
 
     records: dict[str, dict[str, Any]]
     ids: dict[str, Any]

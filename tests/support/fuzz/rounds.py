@@ -15,7 +15,7 @@ CASES_A_ROUND = 100
 
 @dataclass
 class Tally:
-    """What a fuzzer has done so far. failed: the seed of the round that found something; error: what it found."""
+    """Progress and result of a fuzzer. failed: the seed of the round that failed, or None; error: its exception."""
 
     seconds: float = 0.0
     cases: int = 0
