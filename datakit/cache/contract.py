@@ -1,8 +1,8 @@
 """Defines a cache's contract (the tokenizer's hash, the tokens added around each document, and sample encodings), and
-checks tokenizers and documents against it. A tokenizer library once changed a default. As a result, caches lacked the
-begin-of-text token, and nobody noticed until a model had been trained. A cache therefore records the hash of the
-tokenizer file, the tokens added around each document, and a few strings with their ids. The first and last tokens of
-every document are checked when the document is written. Every reader of a cache reads the contract, so this module
+checks tokenizers and documents against it. A tokenizer library once changed one of its defaults. As a result, caches
+lacked the begin-of-text token, and nobody noticed until a model had been trained. A cache therefore records the hash of
+the tokenizer file, the tokens added around each document, and a few strings with their ids. The first and last tokens
+of every document are checked when the document is written. Every reader of a cache reads the contract, so this module
 imports no libraries except numpy and msgspec.
 """
 
@@ -72,8 +72,8 @@ class Contract(msgspec.Struct, frozen=True):
 def frame(ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> tuple[np.ndarray, np.ndarray]:
     """Add the contract's special tokens around each document; return the tokens to store and the documents' lengths.
 
-    ids: uint32 [T], the token ids of all texts, end to end. lengths: [N], the number of ids of each text; the returned
-    lengths include the special tokens. Raises TokenizerError for an id outside the vocabulary.
+    ids: uint32 [T], the token ids of all texts, end to end. lengths: int64 [N], the number of ids of each text; the
+    returned lengths include the special tokens. Raises TokenizerError for an id outside the vocabulary.
     """
     if len(ids) and int(ids.max()) >= contract.vocabulary_size:
         raise TokenizerError(
@@ -91,8 +91,8 @@ def frame(ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> tuple[np.
 
 
 def frame_mask(mask: np.ndarray, lengths: np.ndarray, contract: Contract) -> np.ndarray:
-    """Extend the loss mask of the texts' tokens, uint8 [T], to the tokens that `frame` returns. A begin-of-text token
-    is never a target. An end-of-text token is a target if the token before it is a target.
+    """Return the loss mask, uint8, of the tokens that `frame` returns. `mask`, uint8 [T], is that of the texts' tokens.
+    A begin-of-text token is never a target. An end-of-text token is a target if the token before it is one.
     """
     framed, ends, from_text = _positions(lengths, contract)
     out = np.zeros(len(from_text), np.uint8)
@@ -116,7 +116,7 @@ def _positions(lengths: np.ndarray, contract: Contract) -> tuple[np.ndarray, np.
 
 
 def check_ends(tokens: np.ndarray, lengths: np.ndarray, contract: Contract, place: str) -> None:
-    """Raise CorruptError unless the lengths add up to the number of tokens, and every document starts and ends with the
+    """Raise CorruptError unless the lengths add up to the number of tokens and every document starts and ends with the
     contract's special tokens.
     """
     ends = np.cumsum(lengths)

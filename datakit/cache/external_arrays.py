@@ -1,8 +1,8 @@
 """Defines and checks the manifest's section `foreign`, which describes the arrays of a cache whose tokens stay in
-another program's directory. A cache imported by reference has its own manifest, tokenizer and lists of documents. Its
-tokens are in zarr arrays in the other program's directories, and datakit never writes there. For each shard,
-`details["foreign"]` in the manifest holds the array's directory (relative to the cache's directory if both are in one
-store), its zarr.json, and the size and checksum of each array file, so `datakit validate` detects changes to the files.
+another program's directory. Such a cache is imported by reference: it has its own manifest, tokenizer and lists of
+documents, but its tokens are in the other program's zarr arrays, which datakit never changes. For each shard, the
+section holds the directory of the array (relative to the cache's directory if both are in one store), the array's
+zarr.json, and the size and checksum of each of its files, so `datakit validate` detects changes to the files.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ a manifest for contradictions.
 Shard 17 holds the documents of partition 17 of its source. A partition without documents has no shard, and a shard
 whose documents have no tokens has no array. A shard's array is cut into equal chunks of at most 256 Ki tokens. Reading
 a block of 1 Mi tokens through TensorStore therefore takes about five requests; a small shard is not padded to a full
-chunk (512 KiB in uint16); and a large shard has at most one token of padding per chunk. Ids are stored as raw uint16 if
-all ids of the vocabulary fit, because compression with blosc would save only 3 % and cost a third of the read rate.
-Otherwise, ids are stored as uint32 with blosc-lz4-bitshuffle, which halves the size.
+chunk (512 KiB in uint16); and a large shard has at most one token of padding per chunk. Ids are stored as uint16 if all
+ids of the vocabulary fit. They are not compressed then, because blosc would save only 3 % and cost a third of the read
+rate. Otherwise, ids are stored as uint32 and compressed with blosc-lz4-bitshuffle, which halves the size.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ TOKENIZER_FILE = "tokenizer.json"
 DOCUMENTS_SUFFIX = ".docs.parquet"
 LOSS_MASK_SUFFIX = ".loss_mask"
 REMEDY = "remove the cache's directory and make the cache again (`datakit run`)"
-FREQUENT = 32  # how many of the most frequent tokens the manifest lists
-FREQUENT_IN_SHARD = 128  # how many candidates for that list each shard contributes
+FREQUENT = 32  # number of most frequent tokens that the manifest lists
+FREQUENT_IN_SHARD = 128  # number of candidates for that list from each shard
 
 LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
 BLOSC = {
@@ -57,7 +57,7 @@ class ArrayForm(msgspec.Struct, frozen=True):
     codecs: list[dict[str, Any]]
 
     def metadata(self, tokens: int) -> dict[str, Any]:
-        """Return the zarr.json of an array of `tokens` tokens, of which there must be at least one."""
+        """Return the zarr.json of an array of `tokens` tokens (at least one)."""
         chunks = -(-tokens // self.chunk_tokens)
         chunk = -(-tokens // chunks)
         sharding = {
@@ -101,7 +101,7 @@ class SideFiles(msgspec.Struct, frozen=True):
 class ShardFiles(msgspec.Struct, frozen=True):
     """The sizes and checksums of a shard's files, except the data file, which the manifest's `partitions` describe.
 
-    lengths_xxh3: the checksum of the lengths file (4 bytes per document). loss_mask: None if every token is a target.
+    lengths_xxh3: the checksum of the lengths file. loss_mask: None if the shard has none (every token is a target).
     """
 
     metadata_bytes: int
@@ -113,7 +113,7 @@ class ShardFiles(msgspec.Struct, frozen=True):
 
 
 class SourceSums(msgspec.Struct, frozen=True):
-    """Totals of a source. targets: how many tokens are targets; None if all are. frequent: as in CacheDetails."""
+    """Totals of a source. targets: the number of targets; None if all tokens are. frequent: as in CacheDetails."""
 
     shards: int
     documents: int
@@ -129,7 +129,7 @@ class CacheDetails(msgspec.Struct, frozen=True):
     shards: one entry per partition, in the same order. lengths: for each key, the number of documents whose length is
     less than the key and at least half of it; key "1" counts the empty documents. frequent: the most frequent tokens,
     as pairs (id, count). A token is counted only in shards where it is among the FREQUENT_IN_SHARD most frequent
-    tokens, so a count is exact or slightly too low. loss_mask: the form of the mask arrays, if there are any.
+    tokens, so a count is exact or slightly too low. loss_mask: the form of the mask arrays; None if there are none.
     """
 
     format: str
@@ -143,9 +143,9 @@ class CacheDetails(msgspec.Struct, frozen=True):
 
 
 def read_details(directory: str, manifest: Manifest) -> CacheDetails:
-    """Return the manifest's `details` after checking that they agree with the rest of the manifest.
-    This check runs whenever a cache is opened, and it reads no file. `datakit validate` compares the files with the
-    manifest. Raises UsageError, CorruptError.
+    """Return the manifest's `details` after checking that they agree with the rest of the manifest. This check runs
+    whenever a cache is opened, and it reads no file. `datakit validate` compares the files with the manifest. Raises
+    UsageError for the output of another stage, and CorruptError for a contradiction or an unknown format.
     """
     if manifest.stage != STAGE:
         raise UsageError(f"{directory} is the output of stage {manifest.stage!r}, not a token cache")
@@ -210,7 +210,7 @@ def shard_name(source: str, partition: int) -> str:
 
 
 def content_of(partitions: Sequence[Partition]) -> str:
-    """Return a hash of the tokens of all shards. This hash identifies an imported cache."""
+    """Return a hash of all shards' paths, checksums and numbers of tokens. This hash identifies an imported cache."""
     return fingerprint("content", 1, {}, [f"{shard.path} {shard.xxh3} {shard.tokens}" for shard in partitions])
 
 
@@ -228,8 +228,8 @@ def length_histogram(lengths: np.ndarray) -> dict[str, int]:
 def most_frequent(counts: np.ndarray, number: int) -> dict[str, int]:
     """Return {id: count} for the `number` most frequent tokens, the most frequent first.
 
-    `counts[id]`, int64, is the count of token `id`. Equal counts are ordered by id. Tokens that do not occur are left
-    out.
+    `counts[id]`, int64, is the count of token `id`. Tokens with equal counts are ordered by id. Tokens that do not
+    occur are left out.
 
     >>> most_frequent(np.array([5, 0, 7, 5]), 2)
     {'2': 7, '0': 5}

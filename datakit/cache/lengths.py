@@ -1,9 +1,9 @@
-"""Encodes, reads and checks the file `shard-00017.lengths`, which holds each document's number of tokens, and derives
-the documents' starts from it. The numbers are raw little-endian uint32, in the order of the documents. docs.parquet has
-the same numbers next to the ids. The lengths are stored in both files because training needs to know nothing else about
-the documents, and a training machine may not have Arrow. With this file, finding the document boundaries takes one read
-and no library other than numpy. The file takes 4 bytes per document, whereas the tokens of a 600-token document take
-1,200 bytes or more.
+"""Encodes, reads and checks the lengths file of a shard (such as `shard-00017.lengths`), which holds each document's
+number of tokens, and derives the documents' starts from it. The numbers are raw little-endian uint32, in the order of
+the documents. docs.parquet has the same numbers next to the ids. The lengths are stored in both files because training
+needs to know nothing else about the documents, and a training machine may not have Arrow. With the lengths file,
+document boundaries can be found with one read, and with no library other than numpy. The file takes 4 bytes per
+document, whereas the tokens of a 600-token document take 1,200 bytes or more.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def starts_of(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
 
 
 def stretches(starts: np.ndarray, limit: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges [first, last) of documents. No range has more than `limit` tokens unless it is a single document.
+    """Yield consecutive ranges [first, last) of documents, each of at most `limit` tokens or of a single document.
 
     starts: the starts of the N documents, followed by the end of the last one: [N + 1].
     """

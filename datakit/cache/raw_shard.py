@@ -33,7 +33,7 @@ class RawShard:
         weakref.finalize(self, os.close, self._descriptor).atexit = False  # at exit, threads may still be reading
 
     def read_into(self, first: int, out: np.ndarray) -> None:
-        """Fill `out` with the tokens from position `first`. Raises CorruptError if the file ends too early."""
+        """Fill `out` with the tokens from position `first` on. Raises CorruptError if the file ends too early."""
         place, position = out.data.cast("B"), first * self._dtype.itemsize
         while len(place):
             with read_errors(self.path):
@@ -48,7 +48,7 @@ class RawShard:
 
 
 def open_raw(path: str, metadata: dict[str, Any]) -> RawShard | None:
-    """Open the data file of a shard with this zarr.json; return None if the file is not flat. Raises NotFoundError."""
+    """Open a shard's data file; return None if it is not flat. metadata: its zarr.json. Raises NotFoundError."""
     (sharding,) = (codec["configuration"] for codec in metadata["codecs"])
     if sharding["codecs"] != RAW or sharding["index_location"] != "end" or sys.byteorder != "little":
         return None
@@ -60,7 +60,7 @@ def open_raw(path: str, metadata: dict[str, Any]) -> RawShard | None:
 
 
 def _is_flat(path: str, chunks: int, chunk_bytes: int) -> bool:
-    """Return True if the file holds `chunks` chunks of this size in order, then their index, and nothing more."""
+    """Return True if the file holds exactly `chunks` chunks of `chunk_bytes` bytes, in order, and then their index."""
     body, index_bytes = chunks * chunk_bytes, chunks * INDEX_ENTRY
     if os.path.getsize(path) != body + index_bytes + CHECKSUM:
         return False

@@ -1,14 +1,14 @@
 """Opens a token cache; reads token ranges, blocks, loss masks and documents from it; and checks tokenizers against it.
 
-    cache = open_cache("data/demo")               # the dataset's current cache; or a cache's own directory
+    cache = open_cache("data/demo")               # the dataset's current cache; a cache's own directory also works
     cache.read(10_000, 14_096)                    # an array of 4,096 tokens
     for block in cache.blocks(): ...              # arrays of 1 Mi tokens; the next ones are read in the background
     for document in cache.documents(): ...        # document.id, document.tokens
     cache.document("5f0c...")                     # the document with this id
-    cache[-1], len(cache), cache[10:20]           # documents by row; a slice reads them when they are asked for
+    cache[-1], len(cache), cache[10:20]           # documents by row; a slice reads each document on access
 
 Opening a cache reads only its manifest, which holds the order and sizes of the shards and the metadata of their arrays.
-Even a cache of 10,000 shards opens in a fraction of a second, without listing a directory. A binary search maps a
+No directory is listed, so even a cache of 10,000 shards opens in a fraction of a second. A binary search maps a
 position to its shard, and the shard's array is opened when it is first read. Reading tokens and document boundaries
 requires numpy, TensorStore and msgspec; document ids also require pyarrow. A cache is refused if it is unfinished or if
 the totals in its manifest contradict each other; the output of any other stage is refused, too. A local shard is
@@ -63,9 +63,9 @@ class Shard:
 
 
 class Cache(CacheDocuments):
-    """An open token cache, as a sequence of documents: `len(cache)` is their number, and `cache[3]` is the fourth.
-    Use it only in the process that opened it. A forked process can open and read raw caches on a local disk. With any
-    other cache, it raises UsageError if its parent has read a compressed or remote cache before.
+    """An open token cache, as a sequence of documents: `len(cache)` is their number, and `cache[3]` is the fourth. Use
+    it only in the process that opened it. A forked process can open and read raw caches on a local disk. Reading any
+    other cache there raises UsageError if the parent process had read a compressed or remote cache before the fork.
 
     contract: the meaning of the tokens. details: the cache's part of the manifest, including the totals of each source,
     the histogram of document lengths and the form of the arrays. has_loss_mask: True if any shard has a loss mask.
@@ -124,7 +124,7 @@ class Cache(CacheDocuments):
         return self._arrays.read_loss_mask(self._offsets.locate(start, stop))
 
     def read_async(self, start: int, stop: int) -> Future[np.ndarray]:
-        """Start `read(start, stop)` in the background; return a future. At most 4 reads run at once; others wait."""
+        """Start `read(start, stop)` in the background; return a future. At most 4 reads run at once; the rest wait."""
         return self._pool.submit(self.read, start, stop)
 
     def blocks(self, ranges: Iterable[Range] | None = None, in_flight: int = IN_FLIGHT) -> Iterator[np.ndarray]:
@@ -150,9 +150,9 @@ class Cache(CacheDocuments):
         self.contract.require(sha256, self.directory)
 
     def require_encoding(self, encode: Callable[[str], Sequence[int]]) -> None:
-        """Raise TokenizerError if `encode` encodes a string of the contract differently from the cache's tokenizer.
-        This check is for tokenizers that have no tokenizer.json, or whose tokenizer.json was saved again and therefore
-        has a different hash. `encode` must not add special tokens.
+        """Raise TokenizerError if `encode` encodes one of the contract's sample strings differently from the cache's
+        tokenizer. This check is for tokenizers that have no tokenizer.json, or whose tokenizer.json was saved again and
+        therefore has a different hash. `encode` must not add special tokens.
         """
         for golden in self.contract.golden:
             found = list(encode(golden.text))
@@ -165,7 +165,7 @@ class Cache(CacheDocuments):
 
     @property
     def _pool(self) -> ThreadPoolExecutor:
-        """This process's threads; those of a parent process do not exist here."""
+        """The reading threads of this process, which starts its own because a fork does not copy its parent's."""
         new = ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="datakit-read")  # starts threads when they are needed
         return self._pools.setdefault(os.getpid(), new)
 
@@ -186,11 +186,11 @@ class Cache(CacheDocuments):
 
 
 def open_cache(url: str, cache_bytes: int = CACHE_BYTES) -> Cache:
-    """Open the token cache in directory `url` or, if `url` is the directory of a dataset, the dataset's current cache,
-    by reading its manifest. In both cases, `directory` in the result is the directory of the cache itself.
-    `cache_bytes` limits the memory for decoded chunks. Raises NotFoundError for a missing or unfinished cache,
-    UsageError for the output of another stage, CorruptError for an invalid manifest, and RootError for an unsupported
-    protocol.
+    """Open the token cache in directory `url` or, if `url` is the directory of a dataset, the dataset's current cache.
+    Only the manifest is read. In both cases, the result's `directory` is the directory of the cache itself.
+    `cache_bytes` is the maximum size of the decoded chunks kept in memory. Raises NotFoundError for a missing or
+    unfinished cache, UsageError for the output of another stage, CorruptError for an invalid manifest, and RootError
+    for an unsupported protocol.
     """
     directory = urls.absolute(url)
     zarr_arrays.key_value_store(directory)  # raises RootError for an unsupported protocol

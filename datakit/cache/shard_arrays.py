@@ -45,7 +45,7 @@ class ShardArrays:
         return self._direct_reads + zarr_arrays.requests_so_far() - self._before
 
     def read(self, stretches: Sequence[Stretch]) -> np.ndarray:
-        """Return the tokens of the stretches, end to end. Stretches that TensorStore reads are read concurrently."""
+        """Return the tokens of the stretches, end to end. TensorStore's reads run concurrently."""
         out = np.empty(sum(last - first for _, first, last in stretches), self._dtype)
         pending, position = [], 0
         for index, first, last in stretches:
@@ -61,7 +61,7 @@ class ShardArrays:
         return out
 
     def read_loss_mask(self, stretches: Sequence[Stretch]) -> np.ndarray:
-        """Return the loss mask of the stretches, bool, end to end. A shard without a mask counts as True throughout."""
+        """Return the loss masks of the stretches, end to end: bool [tokens]; all True for a shard without a mask."""
         out = np.ones(sum(last - first for _, first, last in stretches), bool)
         pending, position = [], 0
         for index, first, last in stretches:
@@ -117,7 +117,7 @@ class ShardArrays:
         return zarr_arrays.open_array(place, metadata, self._context)
 
     def _checked(self, found: np.ndarray, index: int) -> np.ndarray:
-        """Return `found`; raise TokenizerError if the shard is imported and holds an id outside the vocabulary."""
+        """Return the ids `found`; raise TokenizerError if the shard is imported and an id is outside the vocabulary."""
         if self._external is None:
             return found
         size = self._details.contract.vocabulary_size
@@ -132,8 +132,8 @@ class ShardArrays:
 
 def _begin(array: Any, first: int, place: np.ndarray) -> list[tuple[np.ndarray, Any]]:
     """Start reading tokens from position `first` on, as many as fit in `place`, and return a list of pairs (part of
-    `place`, TensorStore's future of the tokens for it). The caller copies each result to its part. One read per chunk
-    gives 1.5 times the rate of a single read, because TensorStore decodes each read in a single thread.
+    `place`, TensorStore's future of the tokens for this part). The caller copies each result into its part. One read
+    per chunk gives 1.5 times the rate of a single read, because TensorStore decodes each read in a single thread.
     """
     last, (chunk,) = first + len(place), array.chunk_layout.read_chunk.shape
     cuts = [first, *range((first // chunk + 1) * chunk, last, chunk), last]

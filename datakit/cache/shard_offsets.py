@@ -11,7 +11,7 @@ import numpy as np
 from datakit.cache.lengths import starts_of
 from datakit.storage.manifest import Partition
 
-Stretch = tuple[int, int, int]  # shard, first token within the shard, end within the shard
+Stretch = tuple[int, int, int]  # index of the shard; start and end of a range of its tokens
 
 
 class ShardOffsets:
@@ -45,7 +45,7 @@ class ShardOffsets:
         return index, row - int(self.row_starts[index])
 
     def shard_of_token(self, position: int) -> tuple[int, int]:
-        """Return the index of the shard that holds this token, and its position in the shard. Raises IndexError."""
+        """Return the index of the shard that holds a token, and the token's position in it. Raises IndexError."""
         if not 0 <= position < self.tokens:
             raise IndexError(f"token {position} is out of range: {self._directory} has {self.tokens} tokens")
         index = int(np.searchsorted(self.token_starts, position, "right")) - 1

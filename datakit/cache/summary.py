@@ -1,6 +1,6 @@
-"""Computes the figures that `datakit cache stats` shows: documents per range of lengths, totals per source and the most
-frequent tokens. The manifest holds all of these figures, except the most frequent tokens of a cache imported by
-reference. To find these, all tokens of such a cache are read and counted.
+"""Computes the figures that `datakit cache stats` shows: the number of documents in each range of lengths, the totals
+of each source, and the most frequent tokens. The manifest holds all of these figures, except the most frequent tokens
+of a cache imported by reference. To find these, all tokens of such a cache are read and counted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def summarize(cache: Cache) -> CacheSummary:
 
 
 def counted(cache: Cache, number: int = FREQUENT) -> list[tuple[int, int]]:
-    """Read all tokens; return the `number` most frequent ones with their counts. Ties are listed in order of id."""
+    """Read all tokens; return (id, count) for the `number` most frequent ones, with equal counts in order of id."""
     counts = np.zeros(cache.contract.vocabulary_size, np.int64)
     for block in cache.blocks():
         counts += np.bincount(block, minlength=len(counts))

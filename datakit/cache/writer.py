@@ -100,9 +100,9 @@ class _Tokens:
 def write_shard(
     source: str, path: str, parts: Iterable[Documents], contract: Contract, context: TaskContext
 ) -> tuple[WrittenShard, tuple[OutputFile, ...]]:
-    """Write and commit a shard of `source` at `path` (see `layout.shard_name`) in the step's directory.
-    Returns the shard's description and the list of its files. Raises CorruptError if a document violates the contract
-    or if only some of the documents have loss masks. If `parts` raises an error, nothing is committed.
+    """Write the documents in `parts` as a shard of `source`, and commit it at `path` (see `layout.shard_name`) in the
+    step's directory. Returns descriptions of the shard and of its files. Raises CorruptError if a document violates the
+    contract or if only some of the documents have loss masks. If `parts` raises an error, nothing is committed.
     """
     taken, absent = _Tokens(contract.dtype, contract.vocabulary_size), OutputFile("", 0, EMPTY_XXH3)
     data, late, mask, side = absent, None, (), None
@@ -145,9 +145,9 @@ def _write_mask(path: str, taken: _Tokens, context: TaskContext) -> tuple[tuple[
 
 
 def _write_array(path: str, values: bytearray, form: ArrayForm, context: TaskContext) -> tuple[OutputFile, bytes]:
-    """Encode the values and commit the data file; return its description, and the metadata, which the caller must
-    commit last. The caller must not keep a reference to `values`, so that the memory of the values is freed as soon as
-    TensorStore releases it.
+    """Encode the values and commit the data file; return its description, and the contents of zarr.json, which the
+    caller must commit last. The caller must not keep a reference to `values`, so that the memory of the values is freed
+    as soon as TensorStore releases it.
     """
     data, metadata = encode_array(np.frombuffer(values, form.dtype), form, context.cpus)
     del values

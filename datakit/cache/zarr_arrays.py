@@ -32,14 +32,14 @@ READS = "/tensorstore/kvstore/"
 @dataclass
 class _Threads:
     """TensorStore's threads, which the process's first use of an array starts. A fork copies the locks that they hold,
-    but not the threads: the next use of any array would hang, or abort the process (SIGABRT).
+    but not the threads: in the child, the next use of any array would hang, or abort the process (SIGABRT).
     """
 
     started: bool = False
     lost: bool = False  # this process was forked after they were started
 
     def require(self) -> None:
-        """Note that the threads are used. Raises UsageError if a fork has lost them."""
+        """Record that the threads are in use. Raises UsageError if they were lost in a fork."""
         if self.lost:
             raise UsageError(
                 "this process was forked from one that had read compressed or remote arrays with TensorStore, whose "
@@ -76,7 +76,7 @@ def open_array(
     """Open the array in `directory` whose zarr.json is `metadata`, without reading anything. Raises UsageError if this
     process was forked from one that had used TensorStore.
 
-    sparse: treat a missing chunk as zeros, because other programs, unlike datakit, omit chunks of zeros.
+    sparse: True if a missing chunk stands for zeros (other programs, unlike datakit, omit chunks of zeros).
     """
     _threads.require()
     specification = {
@@ -90,8 +90,8 @@ def open_array(
 
 
 def begin(array: Any, start: int, stop: int) -> Any:
-    """Start reading elements [start, stop) of an open array; `finish` returns the result. Raises UsageError if the
-    array was opened before a fork.
+    """Start reading elements [start, stop) of an open array; return a future, which `finish` waits for. Raises
+    UsageError if the array was opened before this process was forked.
     """
     _threads.require()
     return array[start:stop].read()

@@ -1,5 +1,5 @@
-"""Defines the part of `Cache` that deals with documents: finds them by row, id or position, and reads them one at a
-time, in slices, or in stretches of about 1 Mi tokens.
+"""Defines the base class of `Cache`, which finds documents by row, id or position, and reads them one at a time, in
+slices, or in stretches of about 1 Mi tokens.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class CacheDocuments(ABC):
         return self.documents()
 
     def document(self, row: SupportsIndex | str) -> Document:
-        """Return the document in this row, or with this id. Raises IndexError for a row out of range, and
-        UnknownDocumentError (a KeyError) for an id that is not in the cache.
+        """Return the document in this row or, if `row` is a string, the document with this id. Raises IndexError for a
+        row out of range, and UnknownDocumentError (a KeyError) for an id that is not in the cache.
         """
         if isinstance(row, str):
             found = self.find(row)
@@ -113,7 +113,7 @@ class CacheDocuments(ABC):
                 yield Stretch(partition.source, chosen, self.read(*span), bounds - bounds[0], mask)
 
     def find(self, identity: str) -> int | None:
-        """Return the row of the document with this id (32 hex digits), or None if absent. Reads about one row group."""
+        """Return the row of the document with this id, or None if absent. Reads about one row group per source."""
         return self._documents.find(identity)
 
     def row_at(self, position: int) -> int:
@@ -137,7 +137,7 @@ class CacheDocuments(ABC):
         return read_lengths(self.directory, self.manifest.partitions[index])
 
     def document_starts(self, index: int) -> np.ndarray:
-        """Return the starts of a shard's documents and the last one's end, int64 [rows + 1]. Caches recent results."""
+        """Return the starts of a shard's documents and the end of the last one, in tokens: int64 [rows + 1]. Cached."""
         return self._starts.get(index, lambda: starts_of(self.document_lengths(index)))
 
     @cached_property

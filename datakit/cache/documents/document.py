@@ -26,7 +26,7 @@ class Document:
 @dataclass(frozen=True)
 class Stretch:
     """Consecutive documents of one source: their N ids, their tokens end to end, the documents' bounds in these tokens
-    (int64 [N + 1]), and the loss mask, bool [tokens], if the cache has loss masks.
+    (int64 [N + 1]), and their loss mask (bool [tokens]), or None if it was not read.
     """
 
     source: str

@@ -1,5 +1,5 @@
-"""Defines `LazySlice`, the part of a cache or of a run that `cache[2:5]` or `loader[2:5]` selects; it reads an element
-only when the element is asked for.
+"""Defines `LazySlice`, the part of a cache or of a run that `cache[2:5]` or `loader[2:5]` selects. Each element is read
+only when it is requested.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class LazySlice(Sequence[T]):
-    """The elements at the indices `numbers`. `get(index)` reads one; `read(start, stop)` yields a range of them."""
+    """The elements at the indices `numbers`. `get(index)` returns one; `read(start, stop)` yields those of a range."""
 
     def __init__(
         self, name: str, numbers: range, get: Callable[[int], T], read: Callable[[int, int], Iterator[T]]
