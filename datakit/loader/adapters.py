@@ -1,10 +1,10 @@
-"""Wraps a Loader for grain and PyTorch: `BatchSource` indexes this host's batches, and `SequenceSource` indexes single
-sequences.
+"""Wraps a Loader for grain and PyTorch: `BatchSource` returns this host's batches by index, and `SequenceSource`
+returns single sequences.
 
 Neither framework is imported. Both classes have `__len__` and `__getitem__`, as `grain.MapDataset.source` and
-`torch.utils.data.Dataset` expect. An index gives the same element in every process. Both classes can be pickled; a
-worker process then opens its own sources and starts its own threads. To iterate instead, use `Loader.iterate` (see
-docs/loader.md).
+`torch.utils.data.Dataset` expect. An index selects the same element in every process. Both classes can be pickled; a
+worker process then opens its own sources and starts its own threads. To iterate instead of indexing, use
+`Loader.iterate` (see docs/loader.md).
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@
     for batch in loader.iterate(start=step):     # reads ahead in threads, using at most `memory_bytes`
         ...
 
-A global batch depends only on the mixture and the step. Each host (number `host` of `hosts`) gets an equal share of the
-batch's rows, so the order does not depend on the number of hosts. Threads may share a loader: `loader[step]`, `rows`
-and iterations return the same batches in every thread. Processes must not share a loader; each must make its own.
+A global batch depends only on the mixture and the step. Each of the `hosts` hosts gets an equal share of the batch's
+rows; `host` is this host's index. The order does not depend on the number of hosts. Threads may share a loader:
+`loader[step]`, `rows` and `iterate` give the same batches in every thread. Processes must not share a loader; each
+process must make its own.
 
 To resume, call `iterate(start=step)`; there is no other state. Save `record()` in each checkpoint. When a run resumes,
 `verify(record, step)` raises an error if the batches before `step` would have been different.
@@ -112,12 +113,12 @@ class Loader:
 
     @property
     def sources(self) -> dict[str, TokenSource]:
-        """The source of each component that has a weight, by the component's name."""
+        """The sources of the components with a positive weight in any stage, by component name."""
         return {name: self.mixture.components[name].source for name in self.order.names}
 
     @property
     def tokenizer(self) -> tokenizers.Tokenizer:
-        """The tokenizer that all components share, for decoding. Raises LoaderError if they have several, or none."""
+        """The tokenizer that all components share, for decoding. Raises LoaderError if there is no such tokenizer."""
         return shared_tokenizer(self.sources)
 
     def rows(self, step: SupportsIndex, first: SupportsIndex, last: SupportsIndex) -> Batch:
@@ -176,7 +177,7 @@ class Loader:
         return values | {f"epochs/{name}": epochs for name, epochs in self.epochs(step).items()}
 
     def packing_report(self) -> dict[str, dict[int, Counters]]:
-        """Return each packed component's counters for every sequence length at which this loader packed blocks."""
+        """Return each packed component's packing counters by sequence length, for lengths without stored counts."""
         return {
             name: dict(stream.counts.packing_counters)
             for name, stream in zip(self.order.names, self.order.streams, strict=True)
@@ -199,8 +200,8 @@ class Loader:
         return resume_check.describe(self.order)
 
     def verify(self, saved: dict[str, Any], step: int) -> list[str]:
-        """Compare a saved record with this run, and return the changes that take effect at `step` or later. Raises
-        MixtureChangedError if the batches before `step` would have been different.
+        """Compare a saved record with this run, and return a line for each permitted change. Raises MixtureChangedError
+        if the batches before `step` would have been different.
         """
         return resume_check.verify(saved, self.record(), operator.index(step))
 
@@ -224,8 +225,8 @@ class Loader:
     def _assemble(self, step: int, rows: int, picks: Sequence[Pick]) -> Batch:
         if os.getpid() != self._process:
             raise LoaderError(
-                "this loader was made before a fork; start workers with the method 'spawn' or 'forkserver', which make "
-                "loaders of their own"
+                "this loader was made before a fork; start workers with the method 'spawn' or 'forkserver', so that "
+                "each worker makes its own loader"
             )
         keys = [key for pick in picks for key in self._reader.keys(pick)]
         batch = empty_batch(rows, self.order.lengths.at(step), self.order.names, self._view)

@@ -96,8 +96,8 @@ def _differences(saved: Mapping[str, Any], current: Mapping[str, Any], step: int
 
 
 def _end_differences(saved: Mapping[str, Any], current: Mapping[str, Any], step: int) -> list[str]:
-    """Return the difference that the end of either run makes to batches before `step`, if any: the new run is too
-    short, or the saved run's last batch was padded.
+    """Return a list of one line if the end of either run changes batches before `step`, because the new run is too
+    short or the saved run's last batch was padded; otherwise, an empty list.
     """
     needed, before, now = _slot(saved, step), saved.get("slots"), current["slots"]
     if before == now:

@@ -1,23 +1,23 @@
-"""Decides how many sequences each component gets in each mixture block, with totals within 1 of the exact shares.
+"""Decides how many sequences each component gets in a mixture block, so that totals stay within 1 of the exact shares.
 
 In a mixture block of B sequences, a component with weight w is owed exactly w * B sequences, which is rarely a whole
 number. Two simple rules fail. If each block is rounded independently, a component with a tiny weight is never served.
 The running totals w * B * b after b blocks, rounded by largest remainders, are not monotone: with many components, one
 of them may be allotted fewer sequences in total after more blocks, so that some block would need a negative count.
 
-Therefore, each component's debt is carried from block to block in fixed point (int64, in units of 2^-40 of a sequence),
-with weights that sum to exactly 2^40. The debts are paid as in fair scheduling: sequence j of a component (counted from
-1) may be served once the component's accumulated share exceeds j - 1, and must be served no later than in the block in
-which that share reaches j. A block first serves the sequences that are due. The rest of the block is filled with
-sequences that may be served, earliest deadline first. This rule meets all deadlines if any schedule can meet them, and
-a schedule of fractional shares meets them. So, after every block,
+Therefore, what a component is still owed (its debt) is carried from block to block in fixed point (int64, in units of
+2^-40 of a sequence), with weights that sum to exactly 2^40. The debts are paid as in fair scheduling: sequence j of a
+component (counted from 1) may be served once the component's accumulated share exceeds j - 1, and must be served no
+later than in the block in which that share reaches j. A block first serves the sequences that are due. The rest of the
+block is filled with sequences that may be served, earliest deadline first. This rule meets all deadlines if any
+schedule does, and one that serves exact fractions of sequences does. So, after every block,
 
     floor(w * B * b) <= sequences served <= ceil(w * B * b)          exactly, for every component
 
 and no count is negative. Computing a block takes 20 us. For random access, a checkpoint is kept every 256 blocks, and
 the blocks in between are recomputed. The first visit to a block computes all blocks before it, which takes 2 s for a
-trillion tokens in sequences of 4,096. If it will take much longer, a warning with an estimate is logged first; Python
-prints it on standard error.
+trillion tokens in sequences of 4,096. If it will take more than 4 s, a warning with an estimate is logged first; by
+default, Python prints it on standard error.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def fixed_point(weights: Sequence[float]) -> np.ndarray:
 
 
 def serve_block(debt: np.ndarray, owed: np.ndarray, block: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (counts, debt after the block), both int64 [components]. `owed` is the debt that each block adds."""
+    """Return (sequences served, debt after the block): int64 [components] each. `owed`: the debt that a block adds."""
     debt = debt + owed
     counts = np.maximum(debt >> SCALE_BITS, 0)
     debt = debt - (counts << SCALE_BITS)
@@ -94,7 +94,7 @@ class BlockCounts:
         return served[place + 1] - served[place]
 
     def announce(self, number: int, what: str) -> None:
-        """Log a warning if the blocks up to `number` take seconds to compute. `what` says what they are needed for."""
+        """Log a warning if computing the blocks up to `number` takes seconds. `what`: the operation that needs them."""
         ahead = number - max(self._announced, STRIDE * (len(self._checkpoints) - 1))
         if ahead > ANNOUNCED_BLOCKS:
             self._announced = number

@@ -60,9 +60,9 @@ class Shuffle:
 @dataclass(frozen=True)
 class Component:
     """One source in the mixture, and how it is read. If `packing` is None, documents are laid end to end and cut into
-    sequences; a Packing keeps documents whole where they fit. `packing_counts` maps each sequence length to the stored
-    number of sequences in each block: int32 [blocks]. About `validation_tokens` tokens are held out for validation. The
-    run ends before the component would exceed `max_epochs`.
+    sequences; a Packing keeps documents whole if they fit in a sequence. `packing_counts` maps each sequence length to
+    the stored number of sequences in each block: int32 [blocks]. About `validation_tokens` tokens are held out for
+    validation. The run ends before the component would exceed `max_epochs`.
     """
 
     source: TokenSource

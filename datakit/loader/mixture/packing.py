@@ -1,4 +1,4 @@
-"""Decides which documents of a block share a sequence (best fit); splits, truncates or drops those that are too long.
+"""Decides which documents of a block share a sequence (best fit); splits, truncates or drops overlong documents.
 
 Packing may reorder the documents of a block, but it keeps whole every document that fits in a sequence. It needs only
 the documents' lengths. Each block is packed independently, so finding a sequence requires only the number of sequences
@@ -60,7 +60,7 @@ class Counters:
     split: int = 0  # `split`, `truncated` and `dropped` count the documents too long for a sequence
     truncated: int = 0
     dropped: int = 0
-    padding: int = 0  # positions in the sequences that hold no token
+    padding: int = 0  # positions without a token in the sequences
 
     def __add__(self, other: Counters) -> Counters:
         return Counters(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
@@ -68,7 +68,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class Documents:
-    """Documents of a block; each part of a document longer than a block counts as a document. Arrays [documents]."""
+    """The documents of a block, as arrays [documents]; each part of a document longer than a block counts as one."""
 
     starts: np.ndarray
     lengths: np.ndarray
@@ -110,8 +110,8 @@ def pieces_of(documents: Documents, length: int, too_long: str) -> tuple[np.ndar
 
 
 def best_fit(lengths: np.ndarray, capacity: int, max_items: int = 0) -> np.ndarray:
-    """Assign items to sequences of `capacity` tokens, at most `max_items` in each (0: no limit). Return the index of
-    each item's sequence: int64 [items].
+    """Assign items of `lengths` tokens to sequences of `capacity` tokens, at most `max_items` in each (0: no limit).
+    Return the index of each item's sequence: int64 [items].
 
     The longest items are placed first, each in the fullest sequence that has room for it (the earliest of several).
 

@@ -1,8 +1,9 @@
 """Names and finds the steps that store packed components' sequence counts, and raises an error if a component's counts
 are missing or damaged.
 
-The loader must know how many sequences each block of a packed component holds. `datakit mixture pack` counts them once
-for each sequence length, in a step `packing-<length>-<policy>` that all mixtures over the same tokens share:
+The loader must know how many sequences each block of a packed component holds. `datakit mixture pack` counts the
+sequences once for each sequence length, in a step `packing-<length>-<policy>` that all mixtures over the same tokens
+share:
 
     <root>/packing/packing-4096-split-<12 digits>/counts.npy        int32, one per block
 
@@ -49,7 +50,7 @@ class CountParameters:
 
 @dataclass(frozen=True)
 class CountsStep:
-    """The step that counts the sequences of one source at one sequence length."""
+    """A step that counts the sequences of one source at one sequence length."""
 
     stage: str
     parameters: CountParameters
@@ -77,7 +78,7 @@ def counts_step(root: str, source: TokenSource, block_tokens: int, length: int, 
 
 
 def packed_components(mixture: Mixture) -> Iterator[tuple[str, Packing, TokenSource, list[int]]]:
-    """Yield (name, packing, source without held-out documents, the run's sequence lengths) per packed component."""
+    """Yield (name, packing, source without held-out documents, the run's sequence lengths) of each packed component."""
     lengths = sorted({length for _, length in mixture.lengths.changes()})
     for name in mixture.used():
         component = mixture.components[name]
@@ -121,7 +122,8 @@ def _counts(step: CountsStep, name: str, root: str) -> np.ndarray:
         data = urls.read_bytes(url)
     except NotFoundError as error:
         raise CorruptError(
-            f"{url} is missing, but its manifest exists; remove the directory and run `datakit mixture pack` again"
+            f"{url} is missing, but the step's manifest exists; remove the directory and run `datakit mixture pack` "
+            "again"
         ) from error
     if xxhash.xxh3_128_hexdigest(data) != partition.xxh3:
         raise CorruptError(

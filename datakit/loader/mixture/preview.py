@@ -1,5 +1,5 @@
-"""Computes each component's numbers of tokens and epochs and its share of the tokens over a run, and lists all changes
-of stage, length and batch size.
+"""Computes each component's tokens, epochs and share of the tokens over a run, and lists all changes of stage, sequence
+length and batch size.
 
     view = contributions(SequenceOrder(mixture), steps=20_000)
     view.tokens[-1]     # number of tokens of each component at the end, in the order of view.names
@@ -25,7 +25,7 @@ class Preview:
     steps: np.ndarray
     tokens: np.ndarray  # cumulative: int64 [points, components]
     epochs: np.ndarray  # cumulative: float [points, components]
-    share: np.ndarray  # share of the tokens between two consecutive points: float [points - 1, components]
+    share: np.ndarray  # share of the tokens between consecutive points: float [points - 1, components]
     changes: list[tuple[int, str]]  # (step, description)
     ending: str
 

@@ -20,8 +20,8 @@ class Schedule:
 
     @classmethod
     def of(cls, value: int | Schedule, name: str) -> Schedule:
-        """Return `value` as a schedule, after checking it. A number applies to all steps. If the steps do not ascend
-        from 0 or a value is not positive, raises a LoaderError that mentions `name`.
+        """Return `value` as a schedule, after checking it. A single number applies to all steps. If the steps do not
+        ascend from 0 or a value is not positive, raises a LoaderError that mentions `name`.
         """
         schedule = value if isinstance(value, Schedule) else cls(((0, value),))
         if not schedule.pairs or schedule.pairs[0][0] != 0:
@@ -49,7 +49,7 @@ class Schedule:
 
 
 class SlotAxis:
-    """Converts steps to slots and back. A slot is a row's index, counted over all batches, padding included."""
+    """Converts steps to slots and back. A slot is a row's index, counted over all batches, padding rows included."""
 
     def __init__(self, batch_size: Schedule) -> None:
         self._steps, self._sizes = zip(*batch_size.pairs, strict=True)

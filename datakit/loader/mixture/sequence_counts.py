@@ -18,12 +18,12 @@ from datakit.loader.mixture.packing import Counters, Packing, count_blocks
 from datakit.loader.permutation import Order
 from datakit.loader.sources.token_source import BlockAxis, TokenSource
 
-BLOCKS_AT_ONCE = 1 << 18  # of which the counts are added up at a time, with about 100 bytes of memory each
-MAX_COUNTED_BLOCKS = 4096  # limit for counting at startup: 4 G tokens, about 3 s for documents of 1,000 tokens
+BLOCKS_AT_ONCE = 1 << 18  # number of blocks whose counts are added up at a time, at about 100 bytes of memory each
+MAX_COUNTED_BLOCKS = 4096  # maximum number to count at startup: 4 G tokens, 3 s for documents of 1,000 tokens
 
 
 class PlainCounts:
-    """Counts for blocks cut into sequences of `length` tokens; a block's last sequence is padded if it is shorter."""
+    """Sequence counts of blocks cut into sequences of `length` tokens; a block's last sequence may need padding."""
 
     def __init__(self, axis: BlockAxis, length: int) -> None:
         self.axis = axis
@@ -37,7 +37,7 @@ class PlainCounts:
         return np.where(blocks == self.axis.count - 1, self._last, self._usual)
 
     def window_starts(self, order: Order, window_blocks: int) -> np.ndarray:
-        """Return each window's first sequence index for this block order, then the total: int64 [windows + 1]."""
+        """Return the index of each window's first sequence in this block order, then the total: int64 [windows + 1]."""
         count = self.axis.count
         place = int(order.inverse(np.array([count - 1]))[0])
         blocks = np.minimum(np.arange(-(-count // window_blocks) + 1) * window_blocks, count)
@@ -45,7 +45,7 @@ class PlainCounts:
 
 
 class PackedCounts:
-    """Counts for blocks whose documents are packed, one count per block. The methods are those of `PlainCounts`."""
+    """Sequence counts of blocks whose documents are packed, one per block. The methods are those of `PlainCounts`."""
 
     def __init__(self, counts: np.ndarray) -> None:
         self._counts = counts
@@ -68,13 +68,13 @@ SequenceCounts = PlainCounts | PackedCounts
 
 class CountsByLength:
     """The sequence counts of one component for each sequence length. `stored` holds counts of a packed component, keyed
-    by length; for any other length, the sequences in its blocks are counted on demand.
+    by length; for any other length, the sequences in the component's blocks are counted on demand.
     """
 
     def __init__(
         self, source: TokenSource, axis: BlockAxis, name: str, packing: Packing | None, stored: Mapping[int, np.ndarray]
     ) -> None:
-        self.packing_counters: dict[int, Counters] = {}  # keyed by length; only lengths counted here
+        self.packing_counters: dict[int, Counters] = {}  # keyed by length; no entry for a length with stored counts
         self._source, self._axis, self._name, self._packing, self._stored = source, axis, name, packing, stored
         self._made: dict[int, SequenceCounts] = {}
         self._lock = threading.Lock()

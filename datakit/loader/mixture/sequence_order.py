@@ -21,7 +21,7 @@ from datakit.loader.mixture.window import StreamSettings, Window
 from datakit.loader.mixture.window_sizes import Claim, grant_windows
 from datakit.loader.sources.token_source import BlockAxis, TokenSource
 
-JOIN_BYTES = 150  # memory per sequence that is joined at a change of length (130 measured)
+JOIN_BYTES = 150  # bytes of memory per sequence joined at a change of length (130 were measured)
 SMALL_JOIN = 64 << 20  # always permitted
 
 
@@ -104,8 +104,8 @@ class SequenceOrder:
             )
 
     def _require_memory(self, name: str, stream: Stream, sequence: int, step: int) -> None:
-        """Raise LoaderError if joining the unread sequences of a full shuffle would take too much memory. The other
-        windows are themselves limited by `memory_bytes`.
+        """Raise LoaderError if joining the unread sequences of a full shuffle would take too much memory. The windows
+        of other shuffles are limited by `memory_bytes` anyway.
         """
         window, limit = stream.window_at(sequence), max(self.mixture.memory_bytes, SMALL_JOIN)
         need = (window.first + window.count - sequence) * JOIN_BYTES
@@ -157,7 +157,7 @@ class SequenceOrder:
         return end
 
     def _bound(self, possible: _End) -> float:
-        """Return a lower bound for the slot of an end, without computing blocks; infinity if it is never reached."""
+        """Return a lower bound for the slot of an end, without computing blocks; infinity if the end is not reached."""
         return max(self.slot_order.earliest(i, sequence) for i, sequence in possible.sequences)
 
     def _ends(self) -> list[_End]:

@@ -20,12 +20,12 @@ from datakit.loader.mixture.apportion import SCALE, BlockCounts
 from datakit.loader.permutation import Permutation, derive_key
 
 CACHED_BLOCKS = 64  # 2 MB at 2,048 slots
-MAX_BLOCKS = 4_000_000  # how many blocks ahead to search for the end of a component: 8 G slots, about a minute
+MAX_BLOCKS = 4_000_000  # maximum number of blocks to search for the end of a component: 8 G slots, a minute
 
 
 @dataclass(frozen=True)
 class StageSlots:
-    """A stage that starts at slot `first`: numbers (ascending) and sequence counts per block of its components."""
+    """A stage that starts at slot `first`: its components' numbers, ascending, and their sequence counts per block."""
 
     first: int
     members: np.ndarray
@@ -81,8 +81,8 @@ class SlotOrder:
         return shares.tolist()
 
     def slot_of(self, component: int, sequence: int) -> int | None:
-        """Return the slot at which a component's sequence is served, or None if it is never served. Raises LoaderError
-        if the slot is too far ahead to be computed.
+        """Return the slot at which sequence `sequence` of a component is served, or None if it is never served. Raises
+        LoaderError if the slot is too far ahead to be computed.
         """
         number, inside = self._stage_serving(component, sequence)
         stage = self._stages[number]
@@ -147,7 +147,7 @@ class SlotOrder:
         return sequence * SCALE // owed, -(-(sequence + 1) * SCALE // owed)
 
     def _place(self, number: int, member: int, sequence: int) -> int:
-        """Return the slot of a sequence of the stage's component `member`. Both count from the start of the stage."""
+        """Return the slot of a sequence of the stage's component `member`, both counted from the start of the stage."""
         counts, component = self._stages[number].counts, int(self._stages[number].members[member])
         low, high = self._blocks_around(number, member, sequence)
         if high > MAX_BLOCKS:

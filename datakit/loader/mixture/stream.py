@@ -209,7 +209,7 @@ class Stream:
         return Window(stretch.first, stretch.epoch, ListedUnits(joined, stretch.joined.counts), order)
 
     def _join(self, window: Window, place: int, length: int) -> Joined:
-        """Join the window's sequences from `place` to the window's end into sequences of a new length."""
+        """Join the window's sequences from `place` to the window's end into sequences of `length` tokens."""
         units, rows = window.at(np.arange(place, window.count))
         by_unit = np.argsort(units, kind="stable")
         numbers, first = np.unique(units[by_unit], return_index=True)

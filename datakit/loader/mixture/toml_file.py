@@ -23,11 +23,11 @@
     start_step = 90_000                                 # or start_slot
     weights = { web = 0.5, code = 0.5 }
 
-The command line and training scripts read the same file. The settings that are not shown above have the same names as
-in `Mixture`, too: `block`, `stop`, `memory_bytes`, `simulate`, `final_batch`, `pad_id`. A component's `shuffle` is
-either a word, such as "none", or a table, such as `{ block_tokens = 4_194_304 }`. A dataset's directory stands for the
-dataset's current cache. A cache used by several components is opened only once. Loading takes one read per cache and,
-with `packing_root`, two more per packed component and sequence length.
+The command line and training scripts read the same file. The remaining settings have the same names as in `Mixture`:
+`block`, `stop`, `memory_bytes`, `simulate`, `final_batch`, `pad_id`. A component's `shuffle` is either a word, such as
+"none", or a table, such as `{ block_tokens = 4_194_304 }`. A dataset's directory stands for the dataset's current
+cache. A cache used by several components is opened only once. Loading takes one read per cache and, with
+`packing_root`, two more per packed component and sequence length.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _component(value: Any, place: str, file: Path, opened: Callable[[str], Cache
 
 
 def _choice(value: str | dict[str, Any] | None, kind: Any, word: str, place: str) -> Any:
-    """Decode a table or a string. A string is shorthand for a table whose only key is `word`."""
+    """Decode a table as an instance of `kind`. A string is shorthand for a table whose only key is `word`."""
     if value is None:
         return None
     return decoded({word: value} if isinstance(value, str) else value, kind, place, LoaderError)

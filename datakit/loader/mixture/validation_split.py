@@ -45,8 +45,8 @@ def held_out_mixture(mixture: Mixture, name: str, *, sequence_length: int, batch
 
 
 def one_pass(mixture: Mixture, name: str, component: Component, *, sequence_length: int, batch_size: int) -> Mixture:
-    """Make a mixture that reads `component` once and pads the last batch. Its `memory_bytes` and `pad_id` are those of
-    the given mixture.
+    """Make a mixture that reads `component` once, under the name `name`, and pads the last batch. The new mixture takes
+    `memory_bytes` and `pad_id` from `mixture`.
     """
     return Mixture(
         {name: component},

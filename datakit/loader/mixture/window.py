@@ -3,8 +3,8 @@
 A unit is what one read returns: a block of the component's axis or, after a change of length, about a block's worth of
 the joined sequences. A window is a list of units and a permutation of all their sequences. One number per window of an
 epoch is kept in memory, for the epochs and sequence lengths in use. A window that is a whole epoch (a full shuffle) may
-have millions of blocks; instead of listing them, it keeps the first sequence of each group of them, and counts the
-sequences of single blocks again when it is asked for them.
+have millions of blocks, so they are not listed. Only the index of the first sequence in each group of 16 blocks is
+kept; the sequences of single blocks are counted again when needed.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Unit(NamedTuple):
 
 
 class ListedUnits(list[Unit]):
-    """The units of a window, in its order before its sequences are shuffled. `counts` holds the number of sequences in
-    each: int64 [units].
+    """The units of a window, in their order before the window's sequences are shuffled. `counts` holds the number of
+    sequences in each unit: int64 [units].
     """
 
     def __init__(self, units: Iterable[Unit], counts: np.ndarray) -> None:
@@ -53,13 +53,13 @@ class ListedUnits(list[Unit]):
         return [self[number] for number in numbers.tolist()]
 
     def find(self, sequences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (number of the unit, sequence within the unit) of the window's sequences: int64 arrays."""
+        """Return (number of the unit, sequence within the unit) for the given sequences of the window: int64 arrays."""
         numbers = np.searchsorted(self._ends, sequences, side="right")
         return numbers, sequences - self._starts[numbers]
 
 
 class EpochUnits:
-    """All blocks of an epoch, which `order` permutes, without a list of them. Its methods are those of ListedUnits."""
+    """All blocks of an epoch, permuted by `order`, without a list of them. The methods are those of ListedUnits."""
 
     def __init__(self, length: int, order: Order, counts: SequenceCounts) -> None:
         self._length, self._order, self._counts = length, order, counts
@@ -83,7 +83,7 @@ class EpochUnits:
 
 
 class Window:
-    """Sequences first..first+count-1 of a component, in an order of their own."""
+    """Sequences first..first+count-1 of a component: those of `units`, permuted by `order`."""
 
     def __init__(self, first: int, epoch: int, units: ListedUnits | EpochUnits, order: Order) -> None:
         self.first = first
@@ -125,10 +125,10 @@ class Joined:
 def join_unread(
     unread: Pieces, length: int, block_tokens: int, packing: Packing | None, borders: np.ndarray | None
 ) -> Joined:
-    """Join the unread rest of a window, in token order, into sequences of a new length. No token is dropped.
-    For plain sequences, adjacent pieces are merged, and all pieces are laid end to end and cut; only the very last
-    sequence is padded. For packed sequences, adjacent pieces of a document are merged (never across `borders`). Pieces
-    longer than the new length are cut, and all pieces are packed again, about a block at a time.
+    """Join the unread rest of a window, in token order, into sequences of a new length. No token is dropped. For plain
+    sequences, adjacent pieces are merged, and all pieces are laid end to end and cut; only the very last sequence is
+    padded. For packed sequences, adjacent pieces of a document are merged (never across the document boundaries
+    `borders`). Pieces longer than the new length are cut, and all pieces are packed again, about a block at a time.
     """
     starts, lengths = merged(unread.starts, unread.lengths, borders)
     if packing is None:

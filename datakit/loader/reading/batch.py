@@ -37,7 +37,7 @@ class Batch:
     components: np.ndarray  # int32 [rows]: index of the row's component in `names`; -1 for a row of padding
     run_counts: np.ndarray | None  # int64 [rows]: number of segments in each row; None if segments=False
     run_starts: np.ndarray | None  # int32 [segments]: where each segment starts within its row
-    source_mask: np.ndarray | None  # bool [rows, length]: the loss mask of the sources, if any has one
+    source_mask: np.ndarray | None  # bool [rows, length]: the loss mask of the sources; None if no source has one
 
     def __repr__(self) -> str:
         rows = np.bincount(self.components[self.components >= 0], minlength=len(self.names)).tolist()
@@ -57,7 +57,7 @@ class Batch:
         return self.tokens.size - int(self.lengths.sum())
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays [rows, length] by name, without `segments` and `positions` if segments=False."""
+        """Return the arrays [rows, length] by name; `segments` and `positions` are left out if segments=False."""
         by_document = () if self.run_counts is None else ("segments", "positions")
         return {name: getattr(self, name) for name in ("tokens", *by_document, "loss_mask")}
 

@@ -55,7 +55,7 @@ class BlockPool:
 
     @property
     def used_bytes(self) -> int:
-        """Number of bytes in memory or being read."""
+        """Size in bytes of the blocks that are in memory or being read."""
         return self._bytes
 
     @property

@@ -18,7 +18,7 @@ ROWS_AHEAD = 8  # sequences that are read one at a time (full shuffle) are read 
 
 
 class Lookahead:
-    """Keeps a pool's list of wanted reads up to date. `own_rows(step)` returns this host's range of rows in a batch."""
+    """Keeps a pool's list of wanted reads up to date. `own_rows(step)` returns (first, end) of this host's rows."""
 
     def __init__(
         self, order: SequenceOrder, reader: RowReader, pool: BlockPool, own_rows: Callable[[int], tuple[int, int]]
@@ -46,7 +46,7 @@ class Lookahead:
         self._pool.want([*singles, *self._units(slot)])
 
     def _units(self, slot: int) -> list[ReadKey]:
-        """List the reads of whole units, ordered by the estimated number of slots until they are needed."""
+        """Return the reads of whole units, ordered by the estimated number of slots until they are needed."""
         served = self._order.slot_order.served(slot).tolist()
         shares = self._order.slot_order.shares(slot, slot + STAGE_AHEAD * self._block)
         urgent = [
@@ -58,7 +58,7 @@ class Lookahead:
         return [ReadKey(i, unit) for _, i, unit in sorted(urgent)]
 
     def _upcoming(self, number: int, served: int) -> list[tuple[int, Unit]]:
-        """Return the units that a stream needs until the end of its next window. They are computed once per window."""
+        """Return (first sequence, unit) for each unit that a stream needs until the end of its next window. Cached."""
         stream = self._order.streams[number]
         first = stream.window_at(served).first
         if self._windows.get(number) != first:

@@ -1,4 +1,4 @@
-"""Counts a loader's batches, tokens, padding, reads, pool hits, evictions and rows per component; sums wait times."""
+"""Counts batches, tokens, padding, reads, pool hits, evictions and each component's rows; sums wait times."""
 
 from __future__ import annotations
 

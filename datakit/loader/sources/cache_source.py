@@ -84,7 +84,7 @@ class CacheSource:
         return min(self._shards[index].tokens, stop - int(self._starts[index]))
 
     def _borders(self, index: int) -> np.ndarray:
-        """Return the starts of a shard's documents, from 0, and the end of the last one, omitting empty documents."""
+        """Return the starts of a shard's nonempty documents, counted from its start, and the end of the last one."""
 
         def read() -> np.ndarray:
             lengths = self.cache.document_lengths(self._shards[index].index)
@@ -102,7 +102,7 @@ def open_source(url: str, source: str | None = None) -> CacheSource:
 
 
 def shared_tokenizer(sources: Mapping[str, TokenSource]) -> tokenizers.Tokenizer:
-    """Return the tokenizer that these components' caches share. Raises LoaderError if they have several, or none."""
+    """Return the tokenizer that these components' caches share. Raises LoaderError if there is no such tokenizer."""
     caches = {name: source.cache for name, source in sources.items() if isinstance(source, CacheSource)}
     if len(caches) < len(sources):
         raise LoaderError(

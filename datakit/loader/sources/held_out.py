@@ -8,7 +8,7 @@ ranges are spread over the source, so the choice is representative even if the s
 
 For simulated epochs, the strata are the same. A run of R tokens that simulates a run of T tokens keeps the share R / T
 of each component, and therefore repeats its data as often as the longer run would. Each range makes up for the error of
-those before it, so the total is right to within about half a document.
+the ranges before it, so the total is right to within about half a document.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _check_amount(source: TokenSource, tokens: int, purpose: str, name: str) -> 
 def _closest(
     source: TokenSource, tokens: int, purpose: str, name: str, tolerance: float, *choices: Iterable[Ranges]
 ) -> Ranges:
-    """Return the first choice within the tolerance or, if there is none, the best one."""
+    """Return the first choice with `tokens` tokens to within the tolerance or, if there is none, the closest one."""
 
     def error(found: Ranges) -> float:
         return abs(total(found) - tokens) if 0 < total(found) < source.tokens else float("inf")
@@ -94,8 +94,8 @@ def _one_per_stratum(source: TokenSource, tokens: int, strata: int, purpose: str
 
 
 def _evened_out(source: TokenSource, tokens: int, strata: int, purpose: str) -> Ranges:
-    """Choose at most one range per stratum. Each range ends where the total is closest to the share of its stratum and
-    of those before it.
+    """Choose at most one range per stratum. Each range ends where the running total is closest to the tokens wanted
+    from its stratum and all earlier ones.
     """
     found: Ranges = []
     chosen = 0
@@ -112,7 +112,7 @@ def _evened_out(source: TokenSource, tokens: int, strata: int, purpose: str) -> 
 
 
 def _one_document(source: TokenSource, tokens: int) -> tuple[int, int]:
-    """Return the range of the first document that starts in the last `tokens` tokens; if none does, of the last."""
+    """Return the range of the first document that starts in the last `tokens` tokens, or else of the last document."""
     start = _next_border(source, source.tokens - tokens)
     if start == source.tokens:
         start = int(source.document_borders(source.tokens - 1, source.tokens)[0])

@@ -44,7 +44,7 @@ class Pieces:
 
 
 def cut(starts: np.ndarray, lengths: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut each range i into pieces of sizes[i] tokens and a remainder. Return (starts, lengths, i), [pieces] each."""
+    """Cut each range i into pieces of sizes[i] tokens and a remainder. Return (starts, lengths, i) of the pieces."""
     pieces = -(-lengths // sizes)
     origin = np.repeat(np.arange(len(starts)), pieces)
     offsets = (np.arange(len(origin)) - (np.cumsum(pieces) - pieces)[origin]) * sizes[origin]
@@ -58,7 +58,7 @@ def plain(start: int, stop: int, length: int) -> Pieces:
 
 
 def merged(starts: np.ndarray, lengths: np.ndarray, borders: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Sort ranges by start and merge adjacent ranges, but never across a position in `borders`."""
+    """Sort ranges by start; merge adjacent ones, but never across a position in `borders`. Return (starts, lengths)."""
     order = np.argsort(starts, kind="stable")
     starts, lengths = starts[order], lengths[order]
     apart = np.ones(len(starts), bool)
@@ -82,7 +82,7 @@ def join(starts: np.ndarray, lengths: np.ndarray, length: int) -> Pieces:
 
 
 def groups_of(lengths: np.ndarray, size: int) -> list[slice]:
-    """Lay items end to end, and return the slices of items that start in the same span of `size` tokens."""
+    """Lay items end to end, and return a slice for each group of items that start in the same span of `size` tokens."""
     group = (np.cumsum(lengths) - lengths) // size
     edges = np.flatnonzero(np.diff(group, prepend=-1, append=-1))
     return [slice(a, b) for a, b in pairwise(edges.tolist())]

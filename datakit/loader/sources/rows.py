@@ -116,7 +116,7 @@ class _Gather:
     shape: tuple[int, int]
 
     def read(self, read: Callable[[int, int], np.ndarray], dtype: np.dtype, fill: int) -> tuple[np.ndarray, int]:
-        """Return (values, bytes read). values: [sequences, length], with `fill` where there is no piece."""
+        """Return (values, number of bytes read). values: [sequences, length], with `fill` where there is no piece."""
         values, size = np.full(self.shape[0] * self.shape[1], fill, dtype), 0
         for start, stop in self.spans:
             data = read(start, stop)
@@ -131,7 +131,7 @@ class _Gather:
         return values.reshape(self.shape), size
 
     def inner_borders(self, source: TokenSource) -> list[np.ndarray]:
-        """Return where documents start inside pieces, as positions on the axis of all sequences laid end to end."""
+        """Return the document starts inside pieces, as positions on the axis of all sequences laid end to end."""
         order = np.argsort(self.pieces.starts, kind="stable")
         starts, lengths, places = self.pieces.starts[order], self.pieces.lengths[order], self.places[order]
         found = []

@@ -24,7 +24,7 @@ class TokenSource(Protocol):
     """An axis of tokens, divided into documents. The methods must be thread-safe.
 
     dtype: uint16, or uint32 with ids below 2^31. identity: hash of the content; equal identities mean equal tokens in
-    the same order. has_loss_mask: True if each token has a flag that says whether a model should learn to predict it.
+    the same order. has_loss_mask: True if a flag for each token marks the tokens that a model should learn to predict.
     """
 
     @property
