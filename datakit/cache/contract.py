@@ -91,8 +91,8 @@ def frame(ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> tuple[np.
 
 
 def frame_mask(mask: np.ndarray, lengths: np.ndarray, contract: Contract) -> np.ndarray:
-    """Return the loss mask, uint8, of the tokens that `frame` returns. `mask`, uint8 [T], is that of the texts' tokens.
-    A begin-of-text token is never a target. An end-of-text token is a target if the token before it is one.
+    """Return the loss mask, uint8, of the tokens that `frame` returns. mask: the texts' loss mask, uint8 [T]. A
+    begin-of-text token is never a target. An end-of-text token is a target if the token before it is one.
     """
     framed, ends, from_text = _positions(lengths, contract)
     out = np.zeros(len(from_text), np.uint8)
@@ -104,7 +104,7 @@ def frame_mask(mask: np.ndarray, lengths: np.ndarray, contract: Contract) -> np.
 
 
 def _positions(lengths: np.ndarray, contract: Contract) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the documents' lengths and ends after framing, [N] each, and a mask that is True for the texts' tokens."""
+    """Return the framed documents' lengths and ends, [N] each, and a mask that is True for the texts' tokens."""
     framed = lengths + (int(contract.bos is not None) + int(contract.eos is not None))
     ends = np.cumsum(framed)
     from_text = np.ones(int(ends[-1]) if len(ends) else 0, bool)

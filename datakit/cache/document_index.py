@@ -57,7 +57,7 @@ class DocumentIndex:
 
     def find(self, identity: str) -> int | None:
         """Return the row, counted over the whole cache, of the document with this id, or None if there is no such
-        document. If several sources contain the document, its first row is returned.
+        document. If several sources contain the document, the first of its rows is returned.
         """
         for index, partition in enumerate(self._partitions):
             if _encloses(partition.first_id, identity, partition.last_id):

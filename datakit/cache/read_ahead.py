@@ -29,8 +29,9 @@ def block_ranges(tokens: int, block_tokens: int = BLOCK_TOKENS) -> list[Range]:
 def read_ahead(
     read: Callable[[int, int], np.ndarray], ranges: Iterable[Range], in_flight: int = IN_FLIGHT
 ) -> Iterator[np.ndarray]:
-    """Yield `read(start, stop)` for each range, in the given order, with up to `in_flight` reads at a time. A read's
-    error is raised when the read's result is due. If the caller stops early, only the reads in flight are completed.
+    """Yield the result of `read(start, stop)` for each range, in the given order, with up to `in_flight` reads at a
+    time. A read's error is raised when the read's result is due. If the caller stops early, only the reads in flight
+    are completed.
     """
     waiting: deque[Future[np.ndarray]] = deque()
     pool = ThreadPoolExecutor(in_flight, thread_name_prefix="datakit-read")

@@ -64,8 +64,9 @@ class Shard:
 
 class Cache(CacheDocuments):
     """An open token cache, as a sequence of documents: `len(cache)` is their number, and `cache[3]` is the fourth. Use
-    it only in the process that opened it. A forked process can open and read raw caches on a local disk. Reading any
-    other cache there raises UsageError if the parent process had read a compressed or remote cache before the fork.
+    it only in the process that opened it. A forked process can open and read raw caches on a local disk. In a forked
+    process, reading any other cache raises UsageError if the parent had read a compressed or remote cache before the
+    fork.
 
     contract: the meaning of the tokens. details: the cache's part of the manifest, including the totals of each source,
     the histogram of document lengths and the form of the arrays. has_loss_mask: True if any shard has a loss mask.

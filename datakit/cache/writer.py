@@ -1,9 +1,9 @@
 """Writes one shard of the token cache (loss mask, tokens, lengths, docs.parquet): collects its tokens in memory and
 writes each file once, metadata last. The loss mask, if any, is written first, followed by the data file, the documents'
 lengths, the list of documents, and finally zarr.json. A shard that has its zarr.json is therefore complete. The bytes
-written depend only on the documents, not on how the documents were batched. Memory: three times the size of the shard's
-tokens. In memory, a token takes 2 bytes for a raw shard and 4 for a compressed one. Writing 1 GiB of text at 3.5 bytes
-per token therefore takes 1.7 GiB (raw) or 3.4 GiB (compressed) of memory.
+written depend only on the documents, not on how the documents were batched. Memory: at most three times the size of the
+shard's tokens. In memory, a token takes 2 bytes for a raw shard and 4 for a compressed one. Writing 1 GiB of text at
+3.5 bytes per token therefore takes at most 1.7 GiB (raw) or 3.4 GiB (compressed) of memory.
 """
 
 from __future__ import annotations

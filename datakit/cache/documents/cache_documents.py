@@ -132,7 +132,7 @@ class CacheDocuments(ABC):
         return self.manifest.partitions[self._offsets.shard_of_row(row)[0]].source
 
     def document_lengths(self, index: int) -> np.ndarray:
-        """Read the number of tokens of each document in a shard, uint32 [rows], in one request. Raises CorruptError."""
+        """Read the number of tokens in each document of a shard, uint32 [rows], in one request. Raises CorruptError."""
         self._lists_read += 1
         return read_lengths(self.directory, self.manifest.partitions[index])
 

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class LazySlice(Sequence[T]):
-    """The elements at the indices `numbers`. `get(index)` returns one; `read(start, stop)` yields those of a range."""
+    """The elements at indices `numbers`. `get(index)` reads one element, `read(start, stop)` a range of elements."""
 
     def __init__(
         self, name: str, numbers: range, get: Callable[[int], T], read: Callable[[int, int], Iterator[T]]

@@ -51,7 +51,7 @@ def fixed_point(weights: Sequence[float]) -> np.ndarray:
     missing = SCALE - sum(parts)
     for i in by_remainder[: max(0, missing)]:
         parts[i] += 1
-    parts[parts.index(max(parts))] += min(0, missing)  # the largest value pays for tiny values raised to 1
+    parts[parts.index(max(parts))] += min(0, missing)  # the largest value makes up for tiny values raised to 1
     return np.array(parts, np.int64)
 
 

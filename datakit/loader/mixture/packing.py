@@ -68,7 +68,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class Documents:
-    """The documents of a block, as arrays [documents]; each part of a document longer than a block counts as one."""
+    """Documents of a block: arrays [documents]. Each part of a document longer than a block counts as a document."""
 
     starts: np.ndarray
     lengths: np.ndarray

@@ -20,7 +20,7 @@ from datakit.loader.mixture.apportion import SCALE, BlockCounts
 from datakit.loader.permutation import Permutation, derive_key
 
 CACHED_BLOCKS = 64  # 2 MB at 2,048 slots
-MAX_BLOCKS = 4_000_000  # maximum number of blocks to search for the end of a component: 8 G slots, a minute
+MAX_BLOCKS = 4_000_000  # maximum number of blocks to search for the end of a component (8 G slots, a minute)
 
 
 @dataclass(frozen=True)

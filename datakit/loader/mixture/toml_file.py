@@ -112,7 +112,7 @@ def mixture_of(
     packing_root: str | None = None,
     opened: Callable[[str], Cache] = open_cache,
 ) -> MixtureFile:
-    """Make the mixture from a decoded TOML document. Paths are relative to `file`'s directory; errors name `file`."""
+    """Make a MixtureFile from a decoded TOML document. Paths are relative to `file`'s directory; errors name `file`."""
     table = decoded(document, MixtureTable, str(file), LoaderError)
     if table.steps is not None and table.steps < 1:
         raise LoaderError(f"{file}: steps is {table.steps}; it must be at least 1")

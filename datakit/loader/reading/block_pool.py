@@ -108,7 +108,7 @@ class BlockPool:
         if urgent:
             self._make_room(nbytes)
         entry = _Entry(nbytes, self._clock)
-        self._threads.submit(self._read, key, entry)  # comes first, because it may raise while the interpreter exits
+        self._threads.submit(self._read, key, entry)  # comes first, because it may fail while the interpreter exits
         self._entries[key] = entry
         self._bytes += nbytes
         self._reading += 1

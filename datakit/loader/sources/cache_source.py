@@ -84,7 +84,7 @@ class CacheSource:
         return min(self._shards[index].tokens, stop - int(self._starts[index]))
 
     def _borders(self, index: int) -> np.ndarray:
-        """Return the starts of a shard's nonempty documents, counted from its start, and the end of the last one."""
+        """Return the offsets in a shard at which nonempty documents start, and the end of the last one."""
 
         def read() -> np.ndarray:
             lengths = self.cache.document_lengths(self._shards[index].index)

@@ -91,7 +91,7 @@ def _padded(values: np.ndarray, sequences: int, length: int, fill: int) -> np.nd
 
 
 def _runs(starts: np.ndarray, sequences: int, length: int) -> tuple[list[int], np.ndarray]:
-    """Return (pointer, offsets within the sequences) for positions on the axis of all sequences laid end to end."""
+    """Return (pointer, offsets within sequences) for segment starts on the axis of all sequences laid end to end."""
     starts = np.unique(starts)
     pointer = np.searchsorted(starts, np.arange(sequences + 1) * length)
     return pointer.tolist(), (starts % length).astype(np.int32)
