@@ -7,8 +7,8 @@ values.
         seed=0, sequence_length=4096, batch_size=512,
     )
 
-The checks read no tokens. All settings of a Mixture affect what the batches contain or where the run ends. This
-includes `memory_bytes`, which determines how many blocks are shuffled together. Settings that do not affect the
+The checks read no tokens. All settings of a Mixture affect what the batches contain or where the run ends. Even
+`memory_bytes` does, because it determines how many blocks are shuffled together. Settings that do not affect the
 batches, such as the number of threads and the read-ahead, belong to the Loader.
 """
 
