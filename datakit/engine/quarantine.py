@@ -2,8 +2,8 @@
 many.
 
 Unreadable records and records that kill their task share one limit. A record that kills its task is skipped at once if
-the limit allows it; otherwise, the task waits until all others are done. A limit given as a number is known from the
-start. A limit given as a share allows more records to be skipped as more records are read; the number of records in
+the limit allows this; otherwise, its task waits until all other tasks are done. A limit given as a number is known from
+the start. A limit given as a share allows more records to be skipped as more records are read; the number of records in
 unfinished tasks is estimated from the finished tasks. The count at the end of the phase is exact, so the result does
 not depend on the order of the tasks: either all unusable records fit within the limit, or the step ends as partial.
 """

@@ -67,7 +67,7 @@ class AttemptLine(msgspec.Struct, tag="attempt", tag_field="kind", frozen=True, 
 
 
 class DriverLine(msgspec.Struct, tag="driver", tag_field="kind", frozen=True):
-    """The start of a driver, with the versions of its libraries, which are never written to a manifest.
+    """The start of a driver, with the versions of its libraries. A manifest never contains these versions.
 
     version: the stage's format version; None in ledgers that earlier versions of datakit wrote.
     """

@@ -1,17 +1,17 @@
-"""Decides, after each attempt, whether to retry (with how much memory, after what wait), skip a record, fail or stop.
+"""Decides, after each attempt, whether to retry (when, and with how much memory), skip a record, fail or stop.
 
 Both backends share this policy. Each cause has its own limit on attempts. The loss of a worker is not the task's fault,
 so a task fails only after losing 20 workers. After an exception, a task is retried once. A task that runs out of memory
 is retried with twice as much memory, and then with four times as much; during the last retry, no other attempt may
 compete for its memory. A refusal (an InputError of our own) must be resolved by the user, so the task is not retried.
 
-If a child dies (because of a crash, a hang or a lack of memory) while it works on known records, the next attempt tries
-the records of that batch one by one, so that a second death identifies the record. If no records are known, or if each
-of them passes alone (a writer may fail because of earlier input), the records of all batches of the task are tried one
-by one. `quarantine.py` decides whether the identified record may be skipped. If it may, the task starts over in whole
-batches: records are not tried one by one again until another death. A second bad record in the same batch is thus
-identified after two more deaths. If a task still dies while no known record is in progress, it fails; but if its input
-is a list that can be bisected, a bisection first identifies the bad entry.
+If a child dies (because of a crash, a hang or a lack of memory) while it works on a batch of known records, the next
+attempt tries the records of that batch one by one, so that a second death identifies the record. If no records are
+known, or if each of them passes alone (a writer may fail because of earlier input), the records of all batches of the
+task are tried one by one. `quarantine.py` decides whether the identified record may be skipped. If it may, the task
+starts over in whole batches: records are not tried one by one again until another death. A second bad record in the
+same batch is thus identified after two more deaths. If a task still dies while no known record is in progress, it
+fails; but if its input is a list that can be bisected, a bisection first identifies the bad entry.
 
 If the first five failed tasks of a phase all have the same error and no task has succeeded, the phase stops: a typo
 should cost seconds, not an hour.
@@ -49,7 +49,7 @@ class TaskHistory:
     """The attempts at one task so far.
 
     causes: the number of attempts with each cause since a record was last skipped.
-    memory_level: how many times the memory was raised.
+    memory_level: the number of times that the memory was doubled.
     try_singly: batches in which an attempt died; their records are tried one by one.
     narrowed: the number of deaths spent on identifying the bad record.
     skip: the records to skip.
