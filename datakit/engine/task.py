@@ -1,5 +1,5 @@
-"""Defines the plain data passed between stages and the engine: steps, phases (with their tasks' CPUs, memory and time),
-tasks, results and skipped records (the lines of `quarantine/records.jsonl`).
+"""Defines the plain data passed between stages and the engine: steps, phases, tasks, results and skipped records (the
+lines of `quarantine/records.jsonl`).
 
 A stage is a generator: it yields phases, one after another, receives each phase's results in task order, and returns an
 Output. Tasks and results are sent between processes and machines as msgpack, so arguments must be small plain values.

@@ -27,7 +27,7 @@ from datakit.storage import atomic, urls
 
 MOST_READS = 10**6  # chosen because an object store serves this many reads within minutes
 WINDOW_BYTES = 64 << 20
-INDEX_BYTES = 64 << 20  # limit on the indexes of the runs to merge that are held at once, and on a merged run's index
+INDEX_BYTES = 64 << 20  # limit on the input runs' indexes that are held at once, and on the index of a merged run
 MEMORY_BYTES = 512 << 20  # two copies of the window, the indexes with copies for writing, and a margin
 
 
@@ -75,7 +75,7 @@ def merge_runs(arguments: dict[str, Any], shared: dict[str, Any], context: TaskC
 class _Total:
     """The sum of the indexes of the first runs in a list (as many as fit into one merged run).
 
-    schemas: the schemas of the merged run's segments; each change of schema starts a segment. sizes: for each schema,
+    schemas: the schemas of the merged run's segments; each change of schema starts a segment. sizes: for each segment,
     the number of bytes in each bucket, int64 [buckets]. indexes: the indexes of these runs, or None if they take more
     than INDEX_BYTES.
     """

@@ -43,7 +43,7 @@ PIECE_BYTES = 32 << 20
 class RunIndex:
     """The part of a run's index that covers the requested buckets, the first of which is `first_bucket`.
 
-    schemas: one serialized schema per segment.
+    buckets, rows: the run's number of buckets and number of rows. schemas: one serialized schema per segment.
     offsets: byte positions in the data file, int64 [requested buckets x segments + 1].
     """
 

@@ -20,8 +20,8 @@ from datakit.storage.manifest import FILE_NAME, PARTIAL_NAME, find_manifest
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """One task. `state` is done, failed, retrying or waiting. `seconds` and, in bytes, `peak_memory` and `budget` are
-    from the last attempt. `quarantined` is the number of records that the task skipped.
+    """One task. `state` is done, failed, retrying or waiting. `seconds`, `peak_memory` (in bytes) and `budget` (in
+    bytes) are from the last attempt. `quarantined` is the number of records that the task skipped.
     """
 
     phase: str

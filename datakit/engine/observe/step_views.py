@@ -18,7 +18,7 @@ from datakit.storage.manifest import Manifest
 @dataclass
 class StepView:
     """The displayed state of one step. `bytes_done` and `records` cover only this run's attempts, and `bytes_done`
-    starts at 0 in each phase. At the end of the step, `records` is set to the number of rows in the manifest.
+    starts at 0 in each phase. At the end of the step, `records` is set to the step's number of rows.
     """
 
     name: str

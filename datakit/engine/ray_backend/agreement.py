@@ -106,7 +106,7 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def assert_reachable(address: str) -> None:
-    """Raise UsageError if nothing is listening at `address`. Ray would notice only after 163 s and end the process."""
+    """Raise UsageError if nothing is listening at `address`; Ray would end the process, but only after 163 s."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise UsageError(f"{address!r} is not the address of a Ray cluster; use local, auto or host:port")

@@ -69,7 +69,7 @@ class Head:
         return True
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Return the head node's list of nodes. Raises StepFailedError if our own is dead (Ray would wait forever)."""
+        """Return Ray's list of nodes. Raises StepFailedError if our own node is dead (Ray would wait forever)."""
         with connection_errors():
             nodes = ray.nodes()
         own = next((node for node in nodes if node["NodeID"] == self._own and not node["Alive"]), None)

@@ -98,7 +98,7 @@ class PhaseRun:
         self._executor, self._ledger, self._observer = executor, context.ledger, context.observer
         self._queue = AttemptQueue()
         self._in_flight, self._compiling = 0, False
-        self._tasks: dict[str, TaskState] = {}  # tasks that are started but not done
+        self._tasks: dict[str, TaskState] = {}  # tasks that have been started but are not done
         self._results: dict[str, bytes] = {}  # packed results
         self._estimates, self._breaker, self._refusals = TaskEstimates(phase), Breaker(), 0
         self._allowance = Allowance(phase.tolerance, found)

@@ -3,15 +3,16 @@
 Both backends share this policy. Each cause has its own limit on attempts. The loss of a worker is not the task's fault,
 so a task fails only after losing 20 workers. After an exception, a task is retried once. A task that runs out of memory
 is retried with twice as much memory, and then with four times as much; during the last retry, no other attempt may
-compete for its memory. A refusal (an InputError of our own) must be resolved by the user, so the task is not retried.
+compete for the task's memory. A refusal (an InputError of our own) must be resolved by the user, so the task is not
+retried.
 
 If a child dies (because of a crash, a hang or a lack of memory) while it works on a batch of known records, the next
 attempt tries the records of that batch one by one, so that a second death identifies the record. If no records are
-known, or if each of them passes alone (a writer may fail because of earlier input), the records of all batches of the
-task are tried one by one. `quarantine.py` decides whether the identified record may be skipped. If it may, the task
-starts over in whole batches: records are not tried one by one again until another death. A second bad record in the
-same batch is thus identified after two more deaths. If a task still dies while no known record is in progress, it
-fails; but if its input is a list that can be bisected, a bisection first identifies the bad entry.
+known, or if each record of the batch passes alone (a writer may fail because of earlier input), the records of all
+batches of the task are tried one by one. `quarantine.py` decides whether the identified record may be skipped. If it
+may, the task starts over in whole batches: records are not tried one by one again until another death. A second bad
+record in the same batch is thus identified after two more deaths. If a task still dies while no known record is in
+progress, it fails; but if its input is a list that can be bisected, a bisection first identifies the bad entry.
 
 If the first five failed tasks of a phase all have the same error and no task has succeeded, the phase stops: a typo
 should cost seconds, not an hour.
@@ -38,7 +39,7 @@ TRIES = {
 DEATHS = (Cause.CRASH, Cause.HANG, Cause.MEMORY)
 MEMORY_STEP, MEMORY_LEVELS = 2, 3  # the declared memory x1, x2, x4
 ALL_MEMORY = 1 << 50  # more than a machine has, so the attempt gets what the machine has
-NARROWINGS = 4  # deaths that may be spent on identifying a record; they cause a retry despite the limits in TRIES
+NARROWINGS = 4  # maximum number of deaths spent on identifying a record; they cause a retry despite the limits in TRIES
 BREAKER_TASKS = 5  # the phase stops if this many tasks have failed with the same error and none has succeeded
 BACKOFF_SECONDS = 0.5  # wait after the first lost worker, doubled for each further one
 BACKOFF_CAP_SECONDS = 30.0
@@ -138,7 +139,7 @@ def skip_proposed(history: TaskHistory) -> None:
 
 
 def next_attempt(attempt: Attempt, history: TaskHistory, memory_bytes: int) -> Attempt:
-    """Return the next attempt at a task for which the phase declares `memory_bytes` of memory.
+    """Return the next attempt at a task for which the phase declares `memory_bytes` bytes of memory.
 
     If the last attempt ran out of memory at a record that it was told to skip, its reader still had to read past that
     record. The next attempt may then use all of a machine's memory, once.

@@ -47,7 +47,7 @@ class TaskEstimates:
         return max(min(declared, SMALLEST_BUDGET), int(declared * self._factor))
 
     def batch(self, waiting: int, slots: int) -> int:
-        """Return how many tasks the next child gets, given the numbers of waiting tasks and of slots."""
+        """Return how many tasks the next child gets, given the number of waiting tasks and the number of slots."""
         if not self._phase.batches or not 0.0 < self._median < TINY_SECONDS:
             return 1
         return max(1, min(int(BATCH_SECONDS / self._median), waiting // (BATCHES_PER_SLOT * slots), BATCH_TASKS))

@@ -28,7 +28,7 @@ SINGLE_THREADED = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
 ARENA_BYTES = "64MiB"  # reserved at a time by mimalloc (Arrow); its default, 1 GiB, could exceed the hard limit at once
 # The process is not started with `-m`, because `__main__` must not be a second copy of a module of this package.
 PROGRAM = "from datakit.engine.worker.forkserver_template import main; main()"
-CLOSE_SECONDS, KILL_SECONDS = 1.0, 10.0  # allowed for the exit once the control socket is closed, and after SIGKILL
+CLOSE_SECONDS, KILL_SECONDS = 1.0, 10.0  # time allowed for an exit once the control socket is closed, and after SIGKILL
 
 
 class BootError(Exception):
