@@ -60,7 +60,7 @@ class Allowance:
 
 
 def check_limit(limit: int | float) -> None:
-    """Raise RecipeError if max_quarantined is neither a number of records nor a share of the records."""
+    """Raise RecipeError if `max_quarantined` is neither a number of records nor a share of the records."""
     if not 0 <= limit <= (1 if isinstance(limit, float) else math.inf):  # this also rejects NaN
         raise RecipeError(f"max_quarantined is {limit}; it must be a number of records, or a share from 0.0 to 1.0")
 

@@ -37,8 +37,9 @@ class TaskStatus:
 
 @dataclass(frozen=True)
 class PhaseStatus:
-    """One phase. peak_memory and budget, in bytes, are those of the attempt that came closest to its budget.
-    peak_resident is the largest resident memory of any attempt, including mapped files and inherited pages.
+    """One phase. `peak_memory` and `budget`, in bytes, are those of the attempt that came closest to its budget.
+    `peak_resident`, in bytes, is the largest resident memory of any attempt, including mapped files and inherited
+    pages.
     """
 
     phase: str
@@ -52,11 +53,11 @@ class PhaseStatus:
 
 @dataclass(frozen=True)
 class StepStatus:
-    """One step. `state` is done, partial or unfinished; tasks are in the order in which the phases listed them.
-    cpu_seconds and seconds are sums over all attempts in the ledger; peak_memory is the maximum over all attempts, in
-    bytes, and budget is that of the attempt with this maximum. elapsed: the seconds that drivers spent on the step;
-    ended: the time of the last line in the ledger, in seconds since 1970 (None if there is no line). failure: the
-    reason why the step is partial, if no task failed.
+    """One step. `state` is done, partial or unfinished; `tasks` are in the order in which the phases listed them.
+    `cpu_seconds` and `seconds` are sums over all attempts in the ledger; `peak_memory`, in bytes, is the maximum over
+    all attempts, and `budget` is that of the attempt with this maximum. `elapsed` is the number of seconds that drivers
+    spent on the step; `ended` is the time of the last line in the ledger, in seconds since 1970 (None if there is no
+    line). `failure` is the reason why the step is partial, if no task failed.
     """
 
     directory: str

@@ -92,7 +92,7 @@ def judge(history: TaskHistory, outcome: Outcome) -> Verdict:
 def _plan_single_tries(history: TaskHistory, outcome: Outcome) -> None:
     """Make the next attempt try the records of the batch in progress one by one. If the child died with no batch in
     progress, or in a batch whose records had already been tried one by one, the next attempt tries all of the task's
-    records one by one (if memory ran out, only when the next attempt gets four times the memory).
+    records one by one (if memory ran out, only when the next attempt gets four times the declared memory).
     """
     batch = outcome.in_progress
     if batch is not None and not _is_known(history, batch):
