@@ -35,8 +35,8 @@ class Attempt:
 
     shared: the path, in the step's directory, of the data that all tasks of the phase share.
     more: further tasks to run in the same child, one after another, when each is too small for a child of its own.
-    exclusive: no other attempt may compete for this attempt's memory. If the attempt's budget exceeds its CPUs' share
-    of the node's memory, nothing else runs on the node.
+    exclusive: True if no other attempt may compete for this attempt's memory. Such an attempt has the node to itself if
+    its budget exceeds its CPUs' share of the node's memory.
     try_singly, skip: see TaskContext. tolerance: see Phase.
     stage: the name of the stage, for display.
     """
@@ -72,8 +72,8 @@ class Outcome:
     """The end of an attempt: a result, or a cause with a message and the type of the underlying exception.
 
     seconds: the time that the attempt spent in its slot. work_seconds: the time spent in the task function.
-    peak_memory: the peak of the anonymous memory beyond that inherited from the fork server; `budget` is its limit.
-    peak_resident: the peak of all resident memory, including mapped files and inherited pages. All are in bytes.
+    peak_memory: the peak, in bytes, of anonymous memory beyond that inherited from the fork server (limit: `budget`).
+    peak_resident: the peak, in bytes, of all resident memory, including mapped files and inherited pages.
     in_progress: the records that the attempt was working on when it died.
     more: for a finished batch, the results of all tasks after the first.
     """
@@ -125,7 +125,7 @@ class Executor(Protocol):
         return False
 
     def submit(self, attempt: Attempt) -> None:
-        """Start an attempt as soon as a slot is free. The driver submits at most three attempts per slot at a time."""
+        """Queue an attempt to start once a slot is free. The driver keeps at most three submitted attempts per slot."""
 
     def wait(self, timeout: float) -> list[Outcome]:
         """Wait up to `timeout` seconds for an attempt to end; return all outcomes since the last call."""

@@ -16,7 +16,7 @@ LARGEST = 64 << 20
 
 def neighbours(sizes: Sequence[int]) -> list[range]:
     """Split the indices of `sizes` into consecutive ranges. A range ends once it reaches the target size, or before an
-    index whose size would make it exceed LARGEST.
+    index whose size would make the range exceed LARGEST.
 
     >>> neighbours([5 << 20, 5 << 20, 5 << 20, 100 << 20, 0])
     [range(0, 2), range(2, 3), range(3, 4), range(4, 5)]

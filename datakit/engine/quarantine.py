@@ -2,8 +2,8 @@
 many.
 
 Unreadable records and records that kill their task share one limit. A record that kills its task is skipped at once if
-the limit allows it; otherwise, the task waits until all others are done. A limit given as a number is known from the
-start. A limit given as a share allows more records to be skipped as more records are read; the number of records in
+the limit allows this; otherwise, its task waits until all other tasks are done. A limit given as a number is known from
+the start. A limit given as a share allows more records to be skipped as more records are read; the number of records in
 unfinished tasks is estimated from the finished tasks. The count at the end of the phase is exact, so the result does
 not depend on the order of the tasks: either all unusable records fit within the limit, or the step ends as partial.
 """
@@ -60,7 +60,7 @@ class Allowance:
 
 
 def check_limit(limit: int | float) -> None:
-    """Raise RecipeError if max_quarantined is neither a number of records nor a share of the records."""
+    """Raise RecipeError if `max_quarantined` is neither a number of records nor a share of the records."""
     if not 0 <= limit <= (1 if isinstance(limit, float) else math.inf):  # this also rejects NaN
         raise RecipeError(f"max_quarantined is {limit}; it must be a number of records, or a share from 0.0 to 1.0")
 

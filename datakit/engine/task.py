@@ -1,5 +1,5 @@
-"""Defines the plain data passed between stages and the engine: steps, phases (with their tasks' CPUs, memory and time),
-tasks, results and skipped records (the lines of `quarantine/records.jsonl`).
+"""Defines the plain data passed between stages and the engine: steps, phases, tasks, results and skipped records (the
+lines of `quarantine/records.jsonl`).
 
 A stage is a generator: it yields phases, one after another, receives each phase's results in task order, and returns an
 Output. Tasks and results are sent between processes and machines as msgpack, so arguments must be small plain values.
@@ -68,10 +68,11 @@ class Step:
 class Task:
     """The work that one attempt does: a function with its arguments.
 
-    key: unique within the phase, and the same in every run.
-    function: `package.module:name`. It is called as `function(arguments, shared, context) -> TaskResult`.
-    bisect_argument: the name of a list argument that may be split to find the entry that causes a crash with no known
-    record in progress. A task that gets only part of the list must write the same files for its entries as the whole
+    key: a name that is unique within the phase and the same in every run.
+    function: the name of the task function, as `package.module:name`. It is called as `function(arguments, shared,
+    context) -> TaskResult`.
+    bisect_argument: the name of a list argument that may be split to find the entry that causes crashes while no known
+    record is in progress. A task that gets only part of the list must write the same files for its entries as the whole
     task would.
     """
 
@@ -133,8 +134,8 @@ class Phase:
 
     memory_bytes: the memory that an attempt gets, in addition to `memory_per_input_byte` times the task's input bytes.
     hang_seconds: the time without a heartbeat after which an attempt is killed.
-    batches: whether tiny tasks may share a child.
-    tolerance: how many of the records read by this phase may be skipped.
+    batches: True if tiny tasks may share a child.
+    tolerance: the limit on the records that this phase may skip.
     """
 
     name: str
@@ -211,7 +212,7 @@ class TaskContext:
     try_singly: the (file, position) of each batch in which an earlier attempt died. The records of these batches, or
     all records of the task if ALL_RECORDS is among the batches, are tried one by one.
     skip: the (file, position) of each record to skip, with the reason.
-    Calls to report, hold and release take less than a microsecond each; make them for every batch.
+    Calls to `report`, `hold` and `release` take less than a microsecond each; make them for every batch.
     """
 
     step_directory: str
@@ -229,10 +230,10 @@ class TaskContext:
     ) -> tuple[np.ndarray | None, list[QuarantinedRecord]]:
         """Announce the batch to be worked on next. Call this right before the work, once for each kind of work. Call
         `release` after the work and before reading more, so that a crash of the reader is not blamed on this batch.
-        `files` is the one file that all records come from, or a list with each record's file. If an earlier attempt
-        died in this batch, `try_record(row)` is first called for each record. The callback must do the same work on
-        that one record and discard the result, so that the next death identifies the record. The output always comes
-        from whole batches, so these trials do not change it.
+        `files` is the one file that all records come from, or a list with each record's file; `positions` holds the
+        records' positions in their files. If an earlier attempt died in this batch, `try_record(row)` is first called
+        for each record. The callback must do the same work on that one record and discard the result, so that the next
+        death identifies the record. The output always comes from whole batches, so these trials do not change it.
         Returns the rows to work on (a mask, or None for all rows) and the records to skip.
         """
         if not len(positions):

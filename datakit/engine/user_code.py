@@ -1,11 +1,10 @@
-"""Runs a user's own code (a transform, a tokenizer), reports its exceptions, with their traceback and a description of
-what the code received, but without document text, and lets a transform declare the text that it requires of JSON
-records.
+"""Runs a user's own code (a transform, a tokenizer), reports its exceptions without quoting documents, and lets a
+transform declare which fields of JSON records must hold text.
 
 The messages of other libraries are hidden, because they may quote documents (`worker/child.py`). The exceptions of a
-user's own code are different: its author needs to see the lines that failed and the message. In the message, a quoted
-part is shown only if it is a column, a type, a file or a part of the code shown; from the first other quoted part on,
-the message is hidden.
+user's own code are different: its author needs the traceback, the message, and a description of what the code received.
+A quoted part of the message is shown only if it names a column, a type or a file, or occurs in the lines of code shown;
+from the first other quoted part on, the message is hidden.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ class RequiredText:
 
 
 def requires_text(column: str, *fields: str) -> Callable[[_Function], _Function]:
-    """Decorate a transform that requires text in `fields` of the objects in `column`. JSON records with other values
-    there are quarantined before the transform is called. The transform itself could not recognize them: in a batch that
-    also holds strings, numbers have become strings.
+    """Decorate a transform that requires text in `fields` of the objects in `column`. JSON records with other values in
+    these fields are quarantined before the transform is called. The transform itself could not recognize them: in a
+    batch that also holds strings, numbers have become strings.
     """
 
     def declare(transform: _Function) -> _Function:
@@ -53,7 +52,7 @@ def requires_text(column: str, *fields: str) -> Callable[[_Function], _Function]
 
 
 def required_text(transform: str | None) -> RequiredText | None:
-    """Return what the transform named `package.module:function` requires, if it has declared it."""
+    """Return the requirement that the transform named `package.module:function` has declared, or None."""
     return None if transform is None else getattr(resolve(transform), _DECLARED, None)
 
 
@@ -61,8 +60,9 @@ def required_text(transform: str | None) -> RequiredText | None:
 def user_code(name: str, received: str, columns: Iterable[str] = ()) -> Iterator[None]:
     """Raise UserCodeError, with the user's own traceback, if the code in the `with` block raises an exception.
 
-    name: the code, such as "transform 'filters:keep'". received: a description of the values passed to it. columns:
-    names that may be shown. Errors that datakit itself raises, and failed allocations, are left as they are.
+    name: a description of the code, such as "transform 'filters:keep'". received: a description of the values passed to
+    it. columns: the names of columns that may be shown. Errors that datakit itself raises, and failed allocations, are
+    left as they are.
     """
     try:
         yield
@@ -87,7 +87,7 @@ def describe(error: Exception, columns: Iterable[str] = ()) -> str:
 
 
 def _message(error: Exception, frames: list[traceback.FrameSummary]) -> str:
-    """Return the message. A KeyError raised by pyarrow has a sentence as its key, which `str` would quote."""
+    """Return the error's message. A KeyError raised by pyarrow has a sentence as its key, which `str` would quote."""
     by_pyarrow = bool(frames) and frames[-1].filename.endswith((".pxi", ".pyx"))
     return str(error.args[0]) if by_pyarrow and isinstance(error, KeyError) and error.args else str(error)
 

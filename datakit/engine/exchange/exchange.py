@@ -1,14 +1,15 @@
-"""Shuffles rows through files: checks the number of buckets, decides where a map task's runs end, and writes and reads
-their rows ordered by bucket.
+"""Shuffles rows through files: decides where a map task's runs end, writes their rows ordered by bucket, and reads
+ranges of buckets.
 
-Map tasks write runs, and each reducer reads the byte ranges of its buckets in all of them. Only file names pass through
-the driver. A run ends when its rows reach `budget_bytes / 2` bytes (at most 1 GiB), when the schema changes, or before
-a row that could make a column exceed 2 GiB. Within a bucket, rows are ordered by run; within a run, they keep the order
-in which they were written. Run boundaries depend only on the rows, not on their division into tables, so a rerun of a
-task with smaller batches writes the same bytes. A run is committed as soon as the input from which its rows come is
-known to be sound (see `InputState`). Until then, it is a temporary file: beside its final location if the step is on a
-disk, or in the temporary directory if the step is in an object store. If a writer's runs in the temporary directory
-exceed STAGED_BYTES, the parts of the input begun so far are verified immediately.
+Map tasks write runs, whose rows are ordered by bucket. Each reducer reads the byte range of its buckets from every run.
+Only file names pass through the driver. A run ends when its rows reach `budget_bytes / 2` bytes (at most 1 GiB), when
+the schema changes, or before a row that could make a column exceed 2 GiB. A reducer gets the rows of a bucket in the
+order of the runs and, within a run, in the order in which they were written. Run boundaries depend only on the rows,
+not on their division into tables, so a rerun of a task with smaller batches writes the same bytes. A run is committed
+as soon as the input from which its rows come is known to be sound (see `InputState`). Until then, it is a temporary
+file: beside its final location if the step is on a disk, or in the temporary directory if the step is in an object
+store. If a writer's runs in the temporary directory take more than STAGED_BYTES, the parts of the input begun so far
+are verified immediately.
 
 Memory: besides the table being written, a writer holds about `budget_bytes` (measured: 1.1 times that, regardless of
 skew). One half of this memory holds the waiting rows, plus 10 bytes per row for its bucket number and position. The
@@ -42,7 +43,7 @@ __all__ = ["ExchangeWriter", "merged", "read_buckets"]
 
 ROW_OVERHEAD = 10  # bytes per waiting row, for its bucket number and its position
 MOST_RUN_BYTES = (1 << 31) - 1  # the most bytes that 32-bit offsets can address
-STAGED_BYTES = 1 << 30  # limit on a writer's uncommitted runs in the temporary directory
+STAGED_BYTES = 1 << 30  # limit on the total size of a writer's uncommitted runs in the temporary directory
 HEAVY_SHARE = 1 / 8  # a bucket with a larger share of a run has far more rows than the other buckets
 WINDOW_BYTES = 4 << 20  # bytes of rows gathered at a time; a larger bucket is written as several record batches
 
@@ -51,7 +52,7 @@ Fetched = tuple[RunIndex, pa.Buffer | None, str]  # index, bytes of the buckets 
 
 @dataclass(frozen=True)
 class _StagedRun:
-    """An uncommitted run. needs: the number of input parts that must be known to be sound before it is committed."""
+    """An uncommitted run. needs: the number of input parts that must be sound before the run may be committed."""
 
     path: str
     local: Path
@@ -63,7 +64,7 @@ class _StagedRun:
 class ExchangeWriter:
     """Writes runs to `exchange/<phase>/<key>-<number>.arrow` below the step's directory. `outputs` lists all files
     written, for TaskResult.outputs; `runs` lists the runs' relative paths, for TaskResult.details["runs"]; `heavy` maps
-    each bucket that holds more than HEAVY_SHARE of a run to its size, in bytes, in all such runs together.
+    each bucket that holds more than HEAVY_SHARE of a run to its total size, in bytes, in all such runs.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class ExchangeWriter:
 
     @property
     def outputs(self) -> tuple[OutputFile, ...]:
-        """The files committed so far; after the `with` block, these are all the files of the task."""
+        """The files that this writer has committed so far; the tuple is complete after the `with` block."""
         return tuple(self._outputs)
 
     def __enter__(self) -> ExchangeWriter:

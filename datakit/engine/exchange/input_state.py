@@ -1,5 +1,5 @@
-"""Defines what an exchange writer needs to know about its input: how much of it is sound, because only rows from sound
-parts may be committed.
+"""Defines how an exchange writer learns how much of its input is sound, because only rows from sound parts may be
+committed.
 
 Some inputs are known to be sound only after they have been read to the end: a compressed stream, for example, ends with
 its checksum.
@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class InputState(Protocol):
-    """The state of a task's input while it is read: how much of it is known to be sound.
+    """The state of a task's input during reading: how much of the input is known to be sound.
 
     The parts of the input are numbered from 1 in the order of reading: `begun` of them have been begun, and the first
     `sound` of them have been verified. A row may come from any part that had been begun when the row was written.

@@ -2,11 +2,13 @@
 
 If each of R reducers reads M runs, they make 2 x M x R requests in total: 8 million for M = R = 2,000. If groups of
 sqrt(M) consecutive runs are merged first, the reducers read only R x sqrt(M) ranges. Record batches are copied as bytes
-without decoding. The order of rows in a bucket (by run, then by row) and the schemas (`run_file.py`) are preserved.
+without decoding. The order of the rows in a bucket (by run, then by position in the run) is preserved, and so are the
+schemas (see `run_file.py`).
 Cost: one copy of the data. If the indexes of a group take more than INDEX_BYTES, they are read twice, the second time
 one range of buckets at a time.
-Memory: at most two copies of a window of 64 MiB, and twice INDEX_BYTES for indexes, whatever the number of runs and
-buckets. A merged run with so many schemas that its own index would exceed INDEX_BYTES is written as several runs.
+Memory: at most two copies of a window (consecutive buckets of at most 64 MiB in all), and twice INDEX_BYTES for
+indexes, whatever the number of runs and buckets. A merged run with so many schemas that its own index would exceed
+INDEX_BYTES is written as several runs.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from datakit.storage import atomic, urls
 
 MOST_READS = 10**6  # chosen because an object store serves this many reads within minutes
 WINDOW_BYTES = 64 << 20
-INDEX_BYTES = 64 << 20  # limit on the indexes of the runs to merge that are held at once, and on a merged run's index
+INDEX_BYTES = 64 << 20  # limit on the input runs' indexes that are held at once, and on the index of a merged run
 MEMORY_BYTES = 512 << 20  # two copies of the window, the indexes with copies for writing, and a margin
 
 
@@ -33,7 +35,7 @@ def merged(step: Step, phase: str, runs: list[str], readers: int) -> Generator[P
     """Merge the runs if runs x reducers exceeds a million, and return the paths of the runs to read. `readers` is the
     number of reducers.
 
-    Use it as `runs = yield from merged(step, "route", runs, readers)`.
+    Call this function as `runs = yield from merged(step, "route", runs, readers)`.
     """
     if len(runs) * readers <= MOST_READS:
         return runs
@@ -71,9 +73,9 @@ def merge_runs(arguments: dict[str, Any], shared: dict[str, Any], context: TaskC
 
 
 class _Total:
-    """The sum of the indexes of the runs at the start of a list, as many as one merged run may combine.
+    """The sum of the indexes of the first runs in a list (as many as fit into one merged run).
 
-    schemas: the schemas of the merged run's segments; each change of schema starts a segment. sizes: for each schema,
+    schemas: the schemas of the merged run's segments; each change of schema starts a segment. sizes: for each segment,
     the number of bytes in each bucket, int64 [buckets]. indexes: the indexes of these runs, or None if they take more
     than INDEX_BYTES.
     """
@@ -134,8 +136,8 @@ def _merge(local: Path, total: _Total) -> RunIndex:
 
 
 def _copy_window(sink: BinaryIO, sources: list[str], indexes: list[RunIndex], first: int, stop: int) -> None:
-    """Copy buckets [first, stop) of all runs in bucket order, with one request per run, or one per 32 MiB of a longer
-    range. Buckets are numbered from the first one that the indexes cover.
+    """Copy buckets [first, stop) of all runs in bucket order, with one request per run (or, if the range is longer than
+    32 MiB, one per 32 MiB). Buckets are numbered from the first one that the indexes cover.
     """
     spans = [(int(i.offsets[first * i.segments]), int(i.offsets[stop * i.segments])) for i in indexes]
     if stop == first + 1:

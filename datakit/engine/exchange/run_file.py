@@ -1,12 +1,13 @@
-"""Defines the format of exchange runs, and encodes, reads, checks and memory-maps their indexes and ranges of buckets.
+"""Defines the format of exchange runs; encodes, reads and checks their indexes; memory-maps ranges of buckets.
 
     <run>.arrow        Arrow IPC stream: schema, one record batch per non-empty bucket (several if it is over 4 MiB)
     <run>.arrow.index  magic, sizes, schemas, then byte offsets, one per (bucket, segment) and one for the end
 
 A run consists of rows ordered by bucket, and an index of byte offsets. A segment is a sequence of rows that share one
 schema. A run from a map task has one segment. A merged run starts a new segment wherever the schema changes from one
-input run to the next, and each of its buckets holds the messages of the input runs in order. A file with several
-segments is not a valid Arrow stream, because the file contains only the first schema; the index has all of them.
+input run to the next, and each of its buckets holds the Arrow messages of the input runs, in the order of these runs. A
+file with several segments is not a valid Arrow stream, because the file contains only the first schema; the index has
+all of them.
 Record batches can be copied without decoding because an encapsulated Arrow message states its own length.
 
 A reducer that reads buckets [a, b) makes two requests per run: one for the first 64 KiB of the index, which hold about
@@ -42,8 +43,8 @@ PIECE_BYTES = 32 << 20
 class RunIndex:
     """The part of a run's index that covers the requested buckets, the first of which is `first_bucket`.
 
-    schemas: one serialized schema per segment. offsets: int64 [requested buckets x segments + 1], positions in the data
-    file.
+    buckets, rows: the run's number of buckets and number of rows. schemas: one serialized schema per segment.
+    offsets: byte positions in the data file, int64 [requested buckets x segments + 1].
     """
 
     buckets: int
@@ -133,7 +134,7 @@ def _map_file(path: str, start: int, stop: int) -> pa.Buffer:
 
 
 def decode_segments(index: RunIndex, data: pa.Buffer, url: str) -> Iterator[pa.Table]:
-    """Yield a table per non-empty segment, with rows in bucket order. `data` holds the requested buckets' bytes."""
+    """Yield a table per non-empty segment, with rows in bucket order. `data` holds the bytes of the index's buckets."""
     offsets = index.offsets - index.offsets[0]
     for segment in range(index.segments):
         schema = pa.ipc.read_schema(pa.BufferReader(index.schemas[segment]))

@@ -46,7 +46,7 @@ class PhaseLine(msgspec.Struct, tag="phase", tag_field="kind", frozen=True):
 class AttemptLine(msgspec.Struct, tag="attempt", tag_field="kind", frozen=True, omit_defaults=True):
     """The end of an attempt. `digest` covers all inputs of the task (see Digests), so that the result is reused only
     for an identical task. A line with the cause DONE but no result is from an attempt at part of a task during a
-    bisection (`engine/scheduler/bisect_input.py`). For peak_memory and peak_resident, see Outcome.
+    bisection (`engine/scheduler/bisect_input.py`). For `peak_memory` and `peak_resident`, see Outcome.
     """
 
     phase: str
@@ -67,7 +67,7 @@ class AttemptLine(msgspec.Struct, tag="attempt", tag_field="kind", frozen=True, 
 
 
 class DriverLine(msgspec.Struct, tag="driver", tag_field="kind", frozen=True):
-    """The start of a driver, with the versions of its libraries, which are never written to a manifest.
+    """The start of a driver, with the versions of its libraries. A manifest never contains these versions.
 
     version: the stage's format version; None in ledgers that earlier versions of datakit wrote.
     """

@@ -20,8 +20,8 @@ from datakit.storage.manifest import FILE_NAME, PARTIAL_NAME, find_manifest
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """One task. `state` is done, failed, retrying or waiting. `seconds`, `peak_memory` and `budget` are from the last
-    attempt. `quarantined` is the number of records that the task skipped.
+    """One task. `state` is done, failed, retrying or waiting. `seconds`, `peak_memory` (in bytes) and `budget` (in
+    bytes) are from the last attempt. `quarantined` is the number of records that the task skipped.
     """
 
     phase: str
@@ -37,8 +37,9 @@ class TaskStatus:
 
 @dataclass(frozen=True)
 class PhaseStatus:
-    """One phase. peak_memory and budget, in bytes, are those of the attempt that came closest to its budget.
-    peak_resident is the largest resident memory of any attempt, including mapped files and inherited pages.
+    """One phase. `peak_memory` and `budget`, in bytes, are those of the attempt that came closest to its budget.
+    `peak_resident`, in bytes, is the largest resident memory of any attempt, including mapped files and inherited
+    pages.
     """
 
     phase: str
@@ -52,11 +53,11 @@ class PhaseStatus:
 
 @dataclass(frozen=True)
 class StepStatus:
-    """One step. `state` is done, partial or unfinished; tasks are in the order in which the phases listed them.
-    cpu_seconds and seconds are sums over all attempts in the ledger; peak_memory is the maximum over all attempts, and
-    budget is that of the attempt with this maximum. elapsed: how long drivers have worked on the step, in seconds;
-    ended: the time of the last line in the ledger, in seconds since 1970 (None if there is no line). failure: the
-    reason why the step is partial, if no task failed.
+    """One step. `state` is done, partial or unfinished; `tasks` are in the order in which the phases listed them.
+    `cpu_seconds` and `seconds` are sums over all attempts in the ledger; `peak_memory`, in bytes, is the maximum over
+    all attempts, and `budget` is that of the attempt with this maximum. `elapsed` is the number of seconds that drivers
+    spent on the step; `ended` is the time of the last line in the ledger, in seconds since 1970 (None if there is no
+    line). `failure` is the reason why the step is partial, if no task failed.
     """
 
     directory: str
@@ -154,8 +155,8 @@ def _failure(directory: str) -> str:
 def step_directories(directory: str) -> list[str]:
     """List the step directories at or below `directory`: those with a manifest, a ledger or a list of failures.
 
-    Files inside a step (copies of a source's files, for example) may have the same names as a step's own files. They
-    are ignored, since no step is inside another.
+    Files inside a step (copies of a source's files, for example) may have the same names as a step's own files. Such
+    files are ignored, since no step is inside another.
     """
     found: set[str] = set()
     for info in urls.listing(directory):

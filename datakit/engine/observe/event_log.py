@@ -22,7 +22,7 @@ FILE_NAME = "events.jsonl"
 
 
 class EventLog(Observer):
-    """Writes events to a file in `directory`, which is a URL."""
+    """Writes events to `events.jsonl` in the directory whose URL is `directory`."""
 
     def __init__(self, directory: str) -> None:
         self.url = urls.join(directory, FILE_NAME)

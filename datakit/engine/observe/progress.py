@@ -40,8 +40,8 @@ COLUMNS = (
 WORDS = ("step", "state")  # aligned left; the other columns are aligned right
 DISPENSABLE = ("records/s", "running", "peak / budget", "MB/s", "left", "skipped")  # left out in this order if needed
 GAP = "  "
-MIN_NAME = 12  # number of characters of a step's name that are always shown
-MARGIN = 3  # lines of a terminal that the table leaves free
+MIN_NAME = 12  # minimum width, in characters, of the column with the steps' names
+MARGIN = 3  # number of lines of the terminal that the table leaves free
 
 
 class TableView(StepViews):

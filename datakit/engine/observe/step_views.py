@@ -1,4 +1,4 @@
-"""Derives the displayed state of each step of a run (tasks, rates, time left, memory) from the events in `observer.py`.
+"""Derives the displayed state of each step of a run (tasks, rates, time left, memory) from the run's events.
 
 The rate in MB/s and the remaining time are based on bytes of input, and exclude the time spent compiling kernels.
 """
@@ -17,8 +17,8 @@ from datakit.storage.manifest import Manifest
 
 @dataclass
 class StepView:
-    """The displayed state of one step. `bytes_done` and `records` cover only this run's attempts; the bytes are counted
-    for each phase separately. At the end of the step, `records` becomes the number of rows that the manifest states.
+    """The displayed state of one step. `bytes_done` and `records` cover only this run's attempts, and `bytes_done`
+    starts at 0 in each phase. At the end of the step, `records` is set to the step's number of rows.
     """
 
     name: str
@@ -53,7 +53,7 @@ class StepView:
         return passed * max(0, self.bytes_total - self.bytes_done) / self.bytes_done
 
     def state(self) -> str:
-        """Return the state as one word."""
+        """Return the state to display: running, compiling, done, reused, partial, failed or interrupted."""
         if self.error:
             return self.error
         if self.reused:

@@ -106,7 +106,7 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def assert_reachable(address: str) -> None:
-    """Raise UsageError if nothing is listening at `address`; only after 163 s would Ray notice and end the process."""
+    """Raise UsageError if nothing is listening at `address`; Ray would end the process, but only after 163 s."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise UsageError(f"{address!r} is not the address of a Ray cluster; use local, auto or host:port")
@@ -118,8 +118,8 @@ def assert_reachable(address: str) -> None:
 
 def auto_address() -> str:
     """Return the address for "auto": the value of RAY_ADDRESS, or else the address that the last `ray start` left on
-    this machine. Either may be the address of a dead cluster, so the address is checked. Raises UsageError without a
-    remedy; callers add AUTO_REMEDY.
+    this machine. Either may be the address of a dead cluster, so the address is checked. Raises UsageError, whose
+    message names no remedy; callers add AUTO_REMEDY.
     """
     address, origin = os.environ.get(ADDRESS_VARIABLE, ""), ADDRESS_VARIABLE
     if not address:
@@ -152,7 +152,7 @@ def private_token() -> Iterator[None]:
 
 
 def examine(expected: Expected) -> NodeReport:
-    """Read the nonce and the versions on this node."""
+    """Read the nonce and the versions on this node, and return them in a report."""
     host, pid, nonce, trouble = os.uname().nodename, os.getpid(), None, ""
     for attempt in range(READ_TRIES):
         time.sleep(READ_WAIT_SECONDS if attempt else 0)

@@ -69,7 +69,7 @@ class Head:
         return True
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Return all nodes known to the head node. Raises StepFailedError if ours is dead (Ray would wait forever)."""
+        """Return Ray's list of nodes. Raises StepFailedError if our own node is dead (Ray would wait forever)."""
         with connection_errors():
             nodes = ray.nodes()
         own = next((node for node in nodes if node["NodeID"] == self._own and not node["Alive"]), None)
@@ -93,7 +93,9 @@ class Head:
 
 @contextlib.contextmanager
 def connected(address: str, workers: int | None) -> Iterator[None]:
-    """Connect to the cluster for the `with` block, or use this process's existing connection. Raises UsageError."""
+    """Connect to the cluster at `address` for the `with` block, or use this process's existing connection. `workers` is
+    the number of CPUs of a private cluster; by default, all usable CPUs. Raises UsageError.
+    """
     if ray.is_initialized():
         if address == LOCAL:
             raise UsageError("this program is already connected to a Ray cluster; use the address 'auto' to join it")

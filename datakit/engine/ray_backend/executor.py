@@ -8,7 +8,7 @@ and the driver imports this package only if the run uses a cluster.
 Submitted attempts go to Ray immediately or, if the number of CPUs is capped, as soon as the cap permits. The driver
 submits at most three attempts per slot at a time, so its memory does not grow with the number of tasks. Up to two
 thirds of these attempts wait in Ray, where an autoscaler sees them as demand. This demand would let the autoscaler
-triple the cluster at each step; by default, it at most doubles the cluster.
+triple the cluster at each step; by default, the autoscaler at most doubles the cluster.
 Cost: 2 s to start a private cluster, 0.5 ms per task, and 1.1 GB of memory for Ray's processes.
 """
 
@@ -55,9 +55,9 @@ class RayExecutor(Executor):
     """Runs attempts on the nodes of a cluster."""
 
     def __init__(self, address: str, root: str, workers: int | None = None) -> None:
-        """Join the cluster at `address` ("auto", "host:port"), or start a private one on this machine ("local").
-        `workers` caps the CPUs in use. Raises RootError if a node does not share `root`, InputError if its versions
-        differ from the driver's, and UsageError if the cluster cannot be joined.
+        """Join the cluster at `address` ("auto" or "host:port"), or start a private one on this machine ("local").
+        `workers` is the maximum number of CPUs to use. Raises RootError if a node does not share `root`, InputError if
+        its versions differ from the driver's, and UsageError if the cluster cannot be joined.
         """
         self._waiting = deque[Attempt]()
         self._workers = None if address == LOCAL else workers  # a private cluster has no other CPUs
@@ -84,7 +84,7 @@ class RayExecutor(Executor):
 
     @property
     def compiling(self) -> bool:
-        """True from a node's announcement that it is compiling kernels until the next attempt ends."""
+        """True from the time when a node announces that it is compiling kernels until the next attempt ends."""
         return self._compiling
 
     def submit(self, attempt: Attempt) -> None:

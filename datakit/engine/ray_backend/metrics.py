@@ -80,7 +80,7 @@ class RayMetrics(Observer):
             self._publish()
 
     def _publish(self) -> None:
-        """Publish the gauges. The running tasks are estimated to be all unfinished tasks, but at most one per slot."""
+        """Publish the gauges. All unfinished tasks, but at most one per slot, are counted as running."""
         running = min(self._phase.left, self._phase.slots)
         self._set("slots", self._phase.slots)
         self._set("tasks_running", running)
@@ -100,8 +100,8 @@ class RayMetrics(Observer):
 
 
 def _create_metrics() -> dict[str, Any]:
-    """Create all metrics, keyed by name without the prefix `datakit_`. Ray adds the prefix `ray_` to all names, and the
-    suffix `_total` to the names of counters.
+    """Create all metrics, and return them keyed by name without the prefix `datakit_`. Ray adds the prefix `ray_` to
+    all names, and the suffix `_total` to the names of counters.
     """
     from ray.util.metrics import Counter, Gauge, Histogram
 

@@ -32,7 +32,7 @@ class ResourceRequest:
     avoided: tuple[str, ...] = ()
 
     def options(self) -> dict[str, Any]:
-        """Return the options of a Ray remote function."""
+        """Return this request as options of a Ray remote function."""
         selector = {"label_selector": {ID_LABEL: f"!in({','.join(self.avoided)})"}} if self.avoided else {}
         return {"num_cpus": self.cpus, "memory": self.memory, **selector}
 
@@ -68,7 +68,7 @@ class Nodes:
 
 
 def choose(nodes: Iterable[Node]) -> Nodes:
-    """Choose the live nodes with CPUs: those without accelerators, or all of them if every one has accelerators."""
+    """Choose, among the live nodes with CPUs, those without accelerators, or all if every one has accelerators."""
     alive = tuple(node for node in nodes if node["Alive"] and node["Resources"].get("CPU", 0) >= 1)
     plain = tuple(node for node in alive if not has_accelerators(node))
     if not plain:

@@ -34,7 +34,7 @@ def forwarded_environment() -> dict[str, Any]:
 
 
 def probe(find_nodes: Callable[[], Sequence[Node]], expected: Expected) -> None:
-    """Check all nodes that `find_nodes` returns. Raises RootError, InputError."""
+    """Check all nodes that `find_nodes` returns. Raises RootError or InputError if one does not match `expected`."""
     unanswered = _ask(find_nodes(), expected)
     for _ in range(TRIES - 1):
         if not unanswered:
@@ -46,7 +46,7 @@ def probe(find_nodes: Callable[[], Sequence[Node]], expected: Expected) -> None:
 
 
 def _ask(nodes: Sequence[Node], expected: Expected) -> dict[str, str]:
-    """Check the nodes; return the error of each node that died or lost its worker before it answered, keyed by node."""
+    """Check the nodes. Return, keyed by node, the errors of nodes that died or lost their worker before answering."""
     unanswered: dict[str, str] = {}
     for reference, node in _send_probes(nodes, expected).items():
         try:
@@ -64,7 +64,7 @@ def _ask(nodes: Sequence[Node], expected: Expected) -> dict[str, str]:
 
 
 def _send_probes(nodes: Sequence[Node], expected: Expected) -> dict[ray.ObjectRef, str]:
-    """Start a probe on each node and wait until all probes have ended; return each probe and its node's description."""
+    """Start a probe on each node and wait until all have ended. Return the probes, each with its node's description."""
     data = encode(expected)
     remote = ray.remote(num_cpus=0, max_retries=0, runtime_env=forwarded_environment())(_probe_function())
     probes = {

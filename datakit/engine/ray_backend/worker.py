@@ -24,7 +24,7 @@ _CHECKED: set[bytes] = set()
 
 def run_encoded_attempt(data: bytes, expected: bytes, sparing: bool) -> bytes | None:
     """Run one attempt, given as msgpack; return its outcome as msgpack, or None if the attempt must not run on this
-    node. The node must match `expected`, an encoded Expected; if `sparing`, it must have no accelerators.
+    node. The node must match `expected`, an encoded Expected; if `sparing` is True, the node must have no accelerators.
     """
     if sparing and _has_accelerators():
         return None

@@ -1,7 +1,7 @@
 """Finds, by bisection, which entry of a task's input list kills the task when no single record can be blamed.
 
 The bisection takes log2(entries) attempts. Each attempt runs the first half of the suspect entries as a task that
-writes the same files for them as the whole task would (`Task.bisect_argument` guarantees this). The output of good
+writes the same files for them as the whole task would (every task with a `bisect_argument` does). The output of good
 halves is therefore kept.
 """
 

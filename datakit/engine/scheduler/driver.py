@@ -1,9 +1,10 @@
 """Runs a step's phases in order, reuses results of earlier runs, records new ones in the ledger, and finishes the step.
 
 All decisions are made above the executor interface, so they are the same on one machine and on a cluster. The driver
-holds a small amount of state per task but never the data itself. At most three attempts per slot are submitted at any
-time; the tasks with the largest inputs come first. For a finished step, the driver reads only the manifest. For an
-unfinished step, it lists the files and reads the ledger once, and submits only the tasks that are not done.
+holds a small amount of state per task but never the data itself. At any time, at most three attempts per slot are
+running or waiting in the executor; the tasks with the largest inputs come first. For a finished step, the driver reads
+only the manifest. For an unfinished step, it lists the files and reads the ledger once, and submits only the tasks that
+are not done.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class StepRun:
         return finish_step(self.step, output, self._tally)
 
     def _drive(self, plan: Plan) -> Output:
-        """Run the plan's phases in order. Tasks and results stay in memory only as long as the plan keeps them."""
+        """Run the phases in order; return the plan's Output. Tasks and results live only while the plan keeps them."""
         try:
             phase = next(plan)
             while True:

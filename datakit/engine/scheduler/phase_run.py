@@ -2,7 +2,7 @@
 
 Attempts are created only when a slot needs them, so a phase of 100,000 tasks takes little memory: one pointer in the
 queue per new task, and one packed result per finished task. `attempt_queue.py` decides the order, and `retry_policy.py`
-judges the outcomes. A task killed by a record that may not be skipped yet is parked until all other tasks are done. A
+judges the outcomes. A task killed by a record that cannot be skipped yet is parked until all other tasks are done. A
 task that refuses an input is not retried; its message is reported at the end of the phase, together with those of all
 other tasks that refused an input.
 """
@@ -55,7 +55,7 @@ class OvertakenError(Exception):
 
 @dataclass(frozen=True)
 class StepContext:
-    """The step that a phase belongs to, with the ledger and the observer that record its attempts."""
+    """The step that a phase belongs to, with the ledger and the observer that record the phase's attempts."""
 
     step: Step
     ledger: LedgerWriter
@@ -98,7 +98,7 @@ class PhaseRun:
         self._executor, self._ledger, self._observer = executor, context.ledger, context.observer
         self._queue = AttemptQueue()
         self._in_flight, self._compiling = 0, False
-        self._tasks: dict[str, TaskState] = {}  # tasks that are started but not done
+        self._tasks: dict[str, TaskState] = {}  # tasks that have been started but are not done
         self._results: dict[str, bytes] = {}  # packed results
         self._estimates, self._breaker, self._refusals = TaskEstimates(phase), Breaker(), 0
         self._allowance = Allowance(phase.tolerance, found)
@@ -248,7 +248,7 @@ class PhaseRun:
             self._raise_refusals()
 
     def _raise_refusals(self) -> None:
-        """If inputs were refused, raise their errors; if there are several, first write the list of failed tasks."""
+        """If inputs were refused, raise an error that names them; if there are several, first write `partial.json`."""
         failed = {key: task.history for key, task in sorted(self._tasks.items()) if task.history.last is not None}
         refused = [last for one in failed.values() if (last := one.last) and last.cause is Cause.REFUSED]
         messages = list(dict.fromkeys(line for outcome in refused for line in outcome.message.splitlines()))

@@ -1,17 +1,18 @@
-"""Decides, after each attempt, whether to retry (with how much memory, after what wait), skip a record, fail or stop.
+"""Decides, after each attempt, whether to retry (when, and with how much memory), skip a record, fail or stop.
 
 Both backends share this policy. Each cause has its own limit on attempts. The loss of a worker is not the task's fault,
 so a task fails only after losing 20 workers. After an exception, a task is retried once. A task that runs out of memory
 is retried with twice as much memory, and then with four times as much; during the last retry, no other attempt may
-compete for its memory. A refusal (an InputError of our own) must be resolved by the user, so the task is not retried.
+compete for the task's memory. A refusal (an InputError of our own) must be resolved by the user, so the task is not
+retried.
 
-If a child dies (because of a crash, a hang or a lack of memory) while it works on known records, the next attempt tries
-the records of that batch one by one, so that a second death identifies the record. If no records are known, or if each
-of them passes alone (a writer may fail because of earlier input), the records of all batches of the task are tried one
-by one. `quarantine.py` decides whether the identified record may be skipped. If it may, the task starts over in whole
-batches: records are not tried one by one again until another death. A second bad record in the same batch is thus
-identified after two more deaths. If a task still dies while no known record is in progress, it fails; but if its input
-is a list that can be bisected, a bisection first identifies the bad entry.
+If a child dies (because of a crash, a hang or a lack of memory) while it works on a batch of known records, the next
+attempt tries the records of that batch one by one, so that a second death identifies the record. If no records are
+known, or if each record of the batch passes alone (a writer may fail because of earlier input), the records of all
+batches of the task are tried one by one. `quarantine.py` decides whether the identified record may be skipped. If it
+may, the task starts over in whole batches: records are not tried one by one again until another death. A second bad
+record in the same batch is thus identified after two more deaths. If a task still dies while no known record is in
+progress, it fails; but if its input is a list that can be bisected, a bisection first identifies the bad entry.
 
 If the first five failed tasks of a phase all have the same error and no task has succeeded, the phase stops: a typo
 should cost seconds, not an hour.
@@ -38,7 +39,7 @@ TRIES = {
 DEATHS = (Cause.CRASH, Cause.HANG, Cause.MEMORY)
 MEMORY_STEP, MEMORY_LEVELS = 2, 3  # the declared memory x1, x2, x4
 ALL_MEMORY = 1 << 50  # more than a machine has, so the attempt gets what the machine has
-NARROWINGS = 4  # deaths that may be spent on identifying a record; they cause a retry despite the limits in TRIES
+NARROWINGS = 4  # maximum number of deaths spent on identifying a record; they cause a retry despite the limits in TRIES
 BREAKER_TASKS = 5  # the phase stops if this many tasks have failed with the same error and none has succeeded
 BACKOFF_SECONDS = 0.5  # wait after the first lost worker, doubled for each further one
 BACKOFF_CAP_SECONDS = 30.0
@@ -49,7 +50,7 @@ class TaskHistory:
     """The attempts at one task so far.
 
     causes: the number of attempts with each cause since a record was last skipped.
-    memory_level: how many times the memory was raised.
+    memory_level: the number of times that the memory was doubled.
     try_singly: batches in which an attempt died; their records are tried one by one.
     narrowed: the number of deaths spent on identifying the bad record.
     skip: the records to skip.
@@ -91,7 +92,7 @@ def judge(history: TaskHistory, outcome: Outcome) -> Verdict:
 def _plan_single_tries(history: TaskHistory, outcome: Outcome) -> None:
     """Make the next attempt try the records of the batch in progress one by one. If the child died with no batch in
     progress, or in a batch whose records had already been tried one by one, the next attempt tries all of the task's
-    records one by one (if memory ran out, only when the next attempt gets four times the memory).
+    records one by one (if memory ran out, only when the next attempt gets four times the declared memory).
     """
     batch = outcome.in_progress
     if batch is not None and not _is_known(history, batch):
@@ -138,7 +139,7 @@ def skip_proposed(history: TaskHistory) -> None:
 
 
 def next_attempt(attempt: Attempt, history: TaskHistory, memory_bytes: int) -> Attempt:
-    """Return the next attempt at a task for which the phase declares `memory_bytes` of memory.
+    """Return the next attempt at a task for which the phase declares `memory_bytes` bytes of memory.
 
     If the last attempt ran out of memory at a record that it was told to skip, its reader still had to read past that
     record. The next attempt may then use all of a machine's memory, once.

@@ -2,8 +2,9 @@
 
 Neither decision changes the output.
 Memory: the phase declares how much memory an attempt may need. Once twenty tasks have finished, a first attempt gets
-the declared memory times a factor: 1.5 times the 95th percentile of the share of the declared memory that finished
-tasks actually used, but at least 0.25 and at most 4. A retry always starts from the declared memory.
+the declared memory times a factor. Each finished task used a certain share of its declared memory; the factor is 1.5
+times the 95th percentile of these shares, but at least 0.25 and at most 4. A retry always starts from the declared
+memory.
 Batches: starting a child takes about 5 ms, so tasks with a median duration below 50 ms are handed out in batches of
 half a second of work, as long as enough batches remain to keep every slot busy to the end.
 """
@@ -46,7 +47,7 @@ class TaskEstimates:
         return max(min(declared, SMALLEST_BUDGET), int(declared * self._factor))
 
     def batch(self, waiting: int, slots: int) -> int:
-        """Return how many tasks the next child gets, given the numbers of waiting tasks and of slots."""
+        """Return how many tasks the next child gets, given the number of waiting tasks and the number of slots."""
         if not self._phase.batches or not 0.0 < self._median < TINY_SECONDS:
             return 1
         return max(1, min(int(BATCH_SECONDS / self._median), waiting // (BATCHES_PER_SLOT * slots), BATCH_TASKS))

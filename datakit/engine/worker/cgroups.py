@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PROCESS_GROUPS, MOUNT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
-LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")  # in version 2 and in version 1
+LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")  # the names in version 2 and in version 1
 KILL_FILES = ("memory.events", "memory.oom_control")
 
 

@@ -62,7 +62,7 @@ class ChildExit:
 
 
 def conclude(attempt: Attempt, ended: ChildExit, reply: bytes | None, started: float) -> Outcome:
-    """Return the outcome of an attempt whose child has exited. reply: None if the child sent no complete reply."""
+    """Return the outcome of an attempt whose child has exited. reply: the child's reply; None if it is incomplete."""
     status = ended.status or ExitStatus(0, 0, 0.0, 0.0)
     facts: dict[str, Any] = {
         "peak_memory": ended.memory.peak,
@@ -144,8 +144,8 @@ def _records_in_progress(ended: ChildExit) -> str:
 
 
 def _innermost_frames(scratch: Path) -> str:
-    """Return the child's two innermost frames, read from the file that faulthandler wrote, or "" if its tail lacks
-    them.
+    """Return the child's two innermost frames, read from the end of the file that faulthandler wrote; "" if there are
+    none.
     """
     written = _tail(scratch / child.FAULT_FILE).decode(errors="replace")
     starts = [start for title in ("Current thread", "Stack (") if (start := written.rfind(title)) >= 0]

@@ -1,5 +1,5 @@
-"""Forks a process for each request on a socket, reaps it, and writes to its status pipe how it ended: the loop that the
-fork server and its template process have in common.
+"""Forks a process for each request on a socket, reaps the process, and reports its end on a status pipe: the loop that
+the fork server and its template process have in common.
 
 A request consists of 8 bytes and file descriptors, the first of which is the status pipe. The new process's pid is
 written to this pipe, followed, when the process exits, by its exit status and resource usage.
@@ -83,7 +83,7 @@ class Forker(ABC):
                 self._leave(status)
                 self._become(message, *descriptors)
             finally:
-                os._exit(1)  # reached only if the fork could not report its failure; the parent then sees a crash
+                os._exit(1)  # reached only if the forked process could not report its failure; the parent sees a crash
         self._statuses[pid] = status
         self._started(pid, message)
         for descriptor in descriptors:
@@ -92,7 +92,7 @@ class Forker(ABC):
         return True
 
     def _leave(self, status: int) -> None:
-        """In the forked process, close all that belongs to the loop, so that only the loop's process holds it open."""
+        """In the forked process, close the loop's resources, so that only the loop's own process holds them open."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()

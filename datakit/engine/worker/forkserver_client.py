@@ -1,8 +1,9 @@
-"""Starts fork servers in an environment where libraries start no threads, asks them for children, and keeps the most
-recently used servers (two by default).
+"""Starts fork servers in an environment where libraries start no threads, requests children from these servers, and
+keeps the most recently used ones (two by default).
 
-The classes are thread-safe. A pool's template process starts in 300-500 ms, once per worker process. From it, a server
-with the preloads of a phase starts in 10-250 ms, once per worker process and set of preloads.
+`ForkServer` and `ForkServerPool` are thread-safe. A pool's template process starts in 300-500 ms, once per worker
+process. From it, a server with the preloads of a phase starts in 10-250 ms, once per worker process and set of
+preloads.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SINGLE_THREADED = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
 ARENA_BYTES = "64MiB"  # reserved at a time by mimalloc (Arrow); its default, 1 GiB, could exceed the hard limit at once
 # The process is not started with `-m`, because `__main__` must not be a second copy of a module of this package.
 PROGRAM = "from datakit.engine.worker.forkserver_template import main; main()"
-CLOSE_SECONDS, KILL_SECONDS = 1.0, 10.0  # allowed for the exit once the control socket is closed, and after SIGKILL
+CLOSE_SECONDS, KILL_SECONDS = 1.0, 10.0  # time allowed for an exit once the control socket is closed, and after SIGKILL
 
 
 class BootError(Exception):
@@ -58,8 +59,8 @@ class Template:
         return self._process.poll() is None
 
     def fork(self, control: socket.socket, kernels: bool) -> tuple[int, int]:
-        """Have a server forked that serves `control`; `kernels` is True if it needs numba. Return its pid and the read
-        end of its status pipe. Raises ConnectionError.
+        """Request a fork server that serves `control`; `kernels` is True if the server needs numba. Return the server's
+        pid and the read end of its status pipe. Raises ConnectionError.
         """
         read, write = os.pipe()
         try:
@@ -90,7 +91,7 @@ class ForkServer:
     def __init__(
         self, template: Template, preloads: tuple[Preload, ...], compiling: Callable[[], None] = lambda: None
     ) -> None:
-        """Start the server and wait until it has booted; call `compiling` if it has to compile kernels. Raises
+        """Start the server and wait until it has booted; call `compiling` if the server has to compile kernels. Raises
         BootError or ConnectionError.
         """
         self._lock = threading.Lock()
@@ -119,7 +120,7 @@ class ForkServer:
         return not self._has_exited_within(0)
 
     def fork(self, budget: int, status: int, channel: int, heartbeat: int) -> None:
-        """Request a child with this memory budget and these file descriptors. Raises OSError if the server is gone."""
+        """Request a child with a budget (in bytes) and these descriptors. Raises OSError if the server is gone."""
         with self._lock:
             socket.send_fds(self._control, [forkserver.BUDGET.pack(budget)], [status, channel, heartbeat])
 

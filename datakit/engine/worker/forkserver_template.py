@@ -1,4 +1,4 @@
-"""Runs the template process, which imports the libraries that all stages need, once per pool of fork servers, and forks
+"""Runs the template process of a pool of fork servers: it imports, once, the libraries that all stages need, and forks
 a server for each set of preloads.
 
 These imports take 0.25 s of CPU time, and loading what numba needs for its first kernel takes another 0.4 to 0.7 s. A
@@ -6,7 +6,7 @@ run of ten small steps on two CPUs starts four servers. With the template proces
 starts in 10 ms, the run takes a third less CPU time than if each server imported everything itself.
 
 The template process runs no user code and imports no preloads, so a bad preload harms only its own server. Numba is
-loaded when the first server needs it, because some runs need no kernels. The template process remains the servers'
+loaded only when a server first needs it, because some runs need no kernels. The template process remains the servers'
 parent, because only a parent learns how a process ended. If the template process dies, the kernel kills its servers;
 the client notices that their status pipes are closed, and starts another template process. If the client dies, even by
 SIGKILL, the servers notice that their control sockets are closed, kill their children and exit. The template process

@@ -23,7 +23,7 @@ from datakit.engine.worker import cgroups
 MEMORY_SHARE = 0.85  # share of memory for all attempts; the rest is for the driver, fork servers and page cache
 PAGE = os.sysconf("SC_PAGE_SIZE")
 BACKSTOP_MARGIN = 3 << 30  # for stacks and for large reservations by allocators; no healthy task came near the limit
-# Share of the budget that may be reserved in addition; peaks stay below 1.1 times the budget (docs/measurements.md).
+# Share of the budget that may be reserved beyond it; peaks stay below 1.1 times the budget (docs/measurements.md).
 HARD_LIMIT_MARGIN = 0.05
 SMALL_BUDGET = 128 << 20  # a memory bomb (4 GiB/s) may exceed a smaller budget before a measurement that is 30 ms late
 
@@ -54,7 +54,7 @@ def backstop_limit(reserved: int, budget: int) -> int:
 
 
 def first_limit(reserved: int, budget: int) -> int:
-    """Return the limit that a child sets for itself: a hard limit if its budget is small, else the backstop limit."""
+    """Return the limit (in bytes) that a child sets for itself: hard if the budget is small, else the backstop."""
     if budget < SMALL_BUDGET:
         return reserved + int((1 + HARD_LIMIT_MARGIN) * budget)
     return backstop_limit(reserved, budget)

@@ -67,7 +67,7 @@ class MemoryUse(NamedTuple):
 
 
 class _Child(NamedTuple):
-    """A child's table entry: bytes in use (`inherited`) and reserved when it started; `pid` is 0 after its exit."""
+    """A child's table entry: bytes in use (`inherited`) and reserved at its start; `pid` is 0 after its exit."""
 
     pid: int
     budget: int

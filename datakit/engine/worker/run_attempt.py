@@ -153,7 +153,7 @@ def _await_reply(running: _Child, request: _Request, cancelled: threading.Event 
 
 
 def _kill_if_hung(running: _Child, request: _Request) -> None:
-    """If the child has been silent for too long, make it dump its stack; kill it then, or after 2 seconds."""
+    """If the child has been silent for too long, make it dump its stack; kill it after the dump or after 2 seconds."""
     now, seconds = time.monotonic(), request.attempt.hang_seconds
     if seconds is None:
         return
