@@ -68,7 +68,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Plan:
-    """The sizes and settings of a run that spends a budget; batch sizes count sequences of length `sequence`."""
+    """The sizes and settings of a run with a given budget; batch sizes count sequences of length `sequence`."""
 
     flops: float
     tokens: float
