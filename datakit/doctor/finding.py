@@ -37,7 +37,7 @@ class Finding:
 
 
 def try_action(check: str, message: str, remedy: str, action: Callable[[], object]) -> Finding:
-    """Call `action`. Return an ok finding with `message` or, if this fails, a problem with the error and `remedy`."""
+    """Call `action`. Return an ok finding with `message` or, if it fails, a problem with the error and `remedy`."""
     try:
         action()
     except (DatakitError, OSError) as error:
@@ -46,7 +46,7 @@ def try_action(check: str, message: str, remedy: str, action: Callable[[], objec
 
 
 def disk_usage(check: str, path: str, remedy: str) -> Finding:
-    """Check how full the disk that holds `path` is, and whether it has `SPARE_BYTES` free."""
+    """Check how full the disk that holds `path` is, and whether at least `SPARE_BYTES` are free."""
     usage = shutil.disk_usage(path)
     share = 1 - usage.free / usage.total
     text = f"{path}: {share:.0%} full, {usage.free / GIB:.1f} GiB free"

@@ -26,7 +26,7 @@ OPEN_FILES = 1024  # the default soft limit on most Linux systems
 
 
 def examine(root: str | None = None, ray: str | None = None) -> Iterator[Finding]:
-    """Yield findings on this machine and, if given, on `root` and the cluster at the address `ray`. The first problem
+    """Yield findings on this machine and, if given, on `root` and the cluster at the address `ray`. An early problem
     may explain later ones.
     """
     for check in (libraries, temporary_disk, memory, open_files, kernel_cache):
