@@ -90,7 +90,7 @@ class Run:
     seed: int = 0
     initialize_from: str | None = None  # directory of another run, from which only the weights are taken
     resume_from: str | None = None  # directory of another run to continue, e.g. with a changed mixture
-    expect: dict[str, float] = field(default_factory=dict)  # expected metrics, which override the scaling law's values
+    expect: dict[str, float] = field(default_factory=dict)  # metric -> expected value, instead of the scaling law's
     replicas: int = 1  # number of full copies of the weights; each is sharded over its share of the devices
     norm_band: tuple[float, float] = (0.2, 5.0)  # lowest and highest allowed ratio of a group's norm to its first norm
     peak_flops: float | None = None  # dense bf16 FLOP/s of one device; None: look it up in `trackers.PEAK_FLOPS`

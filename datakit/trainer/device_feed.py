@@ -20,7 +20,7 @@ from datakit.loader.reading.prefetch import in_background
 from datakit.trainer.models.protocol import PADDING_SEGMENT, Tokens
 from datakit.trainer.models.weights import BATCH
 
-AHEAD = 2  # batches kept ready on the devices: one for the next step, and one to bridge a slow read
+AHEAD = 2  # number of batches kept ready on the devices: one for the next step, and one to bridge a slow read
 
 
 class HostBatch(Protocol):

@@ -85,7 +85,8 @@ def train(
     """Train a run's model to the last step. If the run is already finished, return its outcome without training.
     `inputs` is called with the run's directory, and returns the references that the run's manifest will record.
     `evaluations` may be a function of the number of steps done, e.g. to evaluate with longer sequences as training
-    proceeds. Raises DivergedError, CheckpointError and UsageError, and the errors of `source`.
+    proceeds. `token_bytes` holds the length of each token in bytes; if it is None, there are no bits per byte. Raises
+    DivergedError, CheckpointError and UsageError, and the errors of `source`.
     """
     place = run_manifest.run_place(root, run, source.record())
     directory, references = place.directory, inputs(place.directory)

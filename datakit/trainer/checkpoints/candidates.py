@@ -58,7 +58,7 @@ class Candidate:
 
 
 def step_folders(folder: str) -> Iterator[tuple[int, epath.Path]]:
-    """Yield (step, path) of every directory with a checkpoint's name, complete or not, in step order."""
+    """Yield (step, path), in step order, of every directory named like a checkpoint, even if it is incomplete."""
     place = epath.Path(folder)
     for path in sorted(place.glob("step-*")) if place.exists() else []:
         match = NAME.fullmatch(path.name)

@@ -112,7 +112,7 @@ class Writer:
     def due(self, step: int, evaluates: bool) -> bool:
         """Return True if the state after `step` steps should be saved now. `evaluates` is True if an evaluation
         follows. This is a reason to save only if no earlier checkpoint is still being written, because the evaluation
-        would have to wait for it.
+        would have to wait for that one.
         """
         waited = time.monotonic() - self._saved_at >= 60 * self.settings.interval_minutes
         writing = self._thread is not None and self._thread.is_alive()
@@ -163,7 +163,7 @@ class Writer:
             self._failure = error
 
     def _prune(self, step: int) -> None:
-        """Remove all but the newest `keep_temporary` rolling checkpoints, and older unfinished checkpoints."""
+        """Remove unfinished checkpoints of earlier steps, and rolling ones older than the newest `keep_temporary`."""
         found = [one for one in candidates([self.temporary], lambda _: None) if not one.marker.permanent]
         for candidate in found[self.settings.keep_temporary :]:
             (candidate.path / MARKER).unlink(missing_ok=True)  # first: a checkpoint without a marker is ignored

@@ -32,7 +32,7 @@ def training_flops(run: Run, outline: Outline, with_head: bool = True) -> float:
 @dataclass
 class StepMetrics:
     """Builds a run's rows of metrics. `norms`: weight norms at the run's start. `counts`: numbers of sequences and
-    tokens trained on so far. `flops`: number of FLOPs so far.
+    tokens trained on so far. `flops`: training FLOPs so far.
     """
 
     run: Run
@@ -41,7 +41,7 @@ class StepMetrics:
     norms: dict[str, float]
     counts: dict[str, int]
     flops: float
-    stage: tuple[int, dict[str, float]] | None  # the last logged stage of the mixture
+    stage: tuple[int, dict[str, float]] | None  # (index, weights) of the last logged stage of the mixture
     say: Callable[[str], None]
     _alarmed: set[str] = field(default_factory=set)
 

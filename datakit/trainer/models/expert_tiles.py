@@ -4,9 +4,10 @@ processes, and defines the gradient.
 A *tile* is a fixed number of rows that belong to one expert. A *turn* is one iteration of the loop: it processes one or
 more tiles with a few small dense products. An expert's rows are padded to whole tiles (by half a tile on average), and
 its weights are copied once per turn. In exchange, nothing is computed for experts that a token did not choose, and the
-loop ends after the last tile in use. A turn has two products: with the input weights and with the output weights. It
-handles as many tiles as possible (at most 8), as long as the rows between the two products fit in one core's cache.
-This is enough work to keep the other cores busy too. On a CPU, the backend `tiles` is by far the fastest.
+loop ends after the last tile in use. The rows of a tile pass through two products: with the input weights and with the
+output weights. A turn handles as many tiles as possible (at most 8), as long as the rows between the two products fit
+in one core's cache. This is enough work to keep the other cores busy too. On a CPU, the backend `tiles` is by far the
+fastest.
 
 In most turns, all tiles belong to one expert. Those turns come first, and each computes all its rows at once. The
 remaining tiles of each expert follow, with one product per tile. XLA:CPU parallelizes a product only over its rows, in

@@ -87,7 +87,7 @@ class Config:
     init_scale: float = 0.5  # initial standard deviation x sqrt(hidden)
     z_loss: float = 1e-4
     router_z_loss: float = 1e-3
-    expert_gate: Literal["swiglu", "bilinear"] = "swiglu"  # activation in the routed and the shared experts
+    expert_gate: Literal["swiglu", "bilinear"] = "swiglu"  # activation of the routed experts and the shared one
     moe_backend: Backend = field(default="auto", metadata=OPERATION)
     remat: Literal["recompute_all", "save_moe", "none"] = field(default="recompute_all", metadata=OPERATION)
     compute: Literal["bfloat16", "float32"] = "bfloat16"

@@ -93,7 +93,7 @@ def statistics(
 
 
 def load_entropy(load: Float[Array, "*layers E"]) -> Float[Array, "*layers"]:
-    """Return the entropy of a load in nats, which is log(E) if the load is perfectly even."""
+    """Return the entropy of a load, in nats; it is log(E) if the load is perfectly even."""
     return -jnp.sum(load * jnp.log(jnp.maximum(load, 1e-30)), axis=-1)
 
 

@@ -62,7 +62,7 @@ _name = partial(jax.tree_util.keystr, simple=True, separator="/")
 
 
 def parameter_count(table: Tree, chosen: int | None = None) -> int:
-    """Return the number of parameters of a model. If `chosen` is given, count only that many routed experts a layer."""
+    """Return a model's number of parameters. If `chosen` is given, count only that many routed experts per layer."""
     return sum(
         weight.size // weight.shape[1] * chosen if chosen is not None and "/expert_" in path else weight.size
         for path, weight in leaves(table).items()
