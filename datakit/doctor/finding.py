@@ -13,7 +13,7 @@ from pathlib import Path
 
 from datakit.errors import DatakitError
 
-FULL, NEARLY_FULL = 0.95, 0.90  # shares of the disk; Ray refuses work if its disk is fuller than FULL
+FULL, NEARLY_FULL = 0.95, 0.90  # share of the disk in use that is a problem, or a warning; Ray refuses work above FULL
 SPARE_BYTES = 2 << 30  # required free space; scratch files would soon fill a smaller space, even on a large disk
 GIB = 1 << 30
 
@@ -37,7 +37,7 @@ class Finding:
 
 
 def try_action(check: str, message: str, remedy: str, action: Callable[[], object]) -> Finding:
-    """Try an action. Return an ok finding with the message or, if there is an error, a problem with the remedy."""
+    """Call `action`. Return an ok finding with `message` or, if it fails, a problem with the error and `remedy`."""
     try:
         action()
     except (DatakitError, OSError) as error:
@@ -46,7 +46,7 @@ def try_action(check: str, message: str, remedy: str, action: Callable[[], objec
 
 
 def disk_usage(check: str, path: str, remedy: str) -> Finding:
-    """Check how full the disk that holds `path` is."""
+    """Check how full the disk that holds `path` is, and whether at least `SPARE_BYTES` are free."""
     usage = shutil.disk_usage(path)
     share = 1 - usage.free / usage.total
     text = f"{path}: {share:.0%} full, {usage.free / GIB:.1f} GiB free"
@@ -56,5 +56,5 @@ def disk_usage(check: str, path: str, remedy: str) -> Finding:
 
 
 def nearest_existing(path: Path) -> Path:
-    """Return the path, or its nearest ancestor that exists."""
+    """Return `path` if it exists, otherwise its nearest existing ancestor."""
     return next(folder for folder in (path, *path.parents) if folder.exists())

@@ -26,7 +26,9 @@ OPEN_FILES = 1024  # the default soft limit on most Linux systems
 
 
 def examine(root: str | None = None, ray: str | None = None) -> Iterator[Finding]:
-    """Yield the findings of all checks that apply, in such an order that the first problem may explain later ones."""
+    """Yield findings on this machine and, if given, on `root` and the cluster at the address `ray`. An early problem
+    may explain later ones.
+    """
     for check in (libraries, temporary_disk, memory, open_files, kernel_cache):
         yield check()
     if root is not None:

@@ -9,7 +9,7 @@ from datakit.cache.summary import CacheSummary
 from datakit.plots.files import INK, cut, new_figure, save, short
 from datakit.storage import urls
 
-BARS = 20  # maximum number of bars: as many as are legible at this height
+BARS = 20  # maximum number of bars: as many as are legible at the height of the figure
 SHOWN_NAME = 28  # maximum number of characters in a label
 FONTS = (  # the first comes with matplotlib; the others, if installed, add scripts that the first lacks
     "DejaVu Sans Mono", "DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans", "Noto Sans Devanagari",
@@ -84,8 +84,9 @@ def _fonts() -> tuple[list[str], set[int]]:
 
 
 def drawable(token: str, characters: set[int]) -> str:
-    """Return a token's text in a form that can be drawn: each space becomes a symbol, a long run of spaces becomes one
-    symbol with a count, and a control character, or a character that is not in `characters`, becomes an escape.
+    """Return a token's text in a form that can be drawn. A space becomes a symbol, and a run of four or more spaces
+    becomes one symbol with a count. A character that is not printable, or not among the code points `characters`,
+    becomes an escape.
 
     >>> drawable("\\n      x", {ord("x"), ord("\u2423")})
     '\\\\n␣×6x'

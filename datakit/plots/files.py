@@ -28,7 +28,7 @@ def check_target(url: str) -> None:
 
 
 def new_figure(url: str, inches: tuple[float, float]) -> Any:
-    """Create an empty figure of (width, height) inches for `url`. Raises the errors of `check_target`."""
+    """Create an empty figure of the size `inches` (width, height). Raises the errors of `check_target` for `url`."""
     check_target(url)
     from matplotlib.figure import Figure
 
@@ -36,7 +36,7 @@ def new_figure(url: str, inches: tuple[float, float]) -> Any:
 
 
 def save(figure: Any, url: str) -> None:
-    """Write a figure in the format given by the file extension, replacing any existing file."""
+    """Write a figure to `url`, in the format given by the file extension, replacing any existing file."""
     with atomic.staging(url) as staged:
         figure.savefig(staged, format=_kind(url), dpi=DOTS_PER_INCH)
         atomic.replace_bytes(staged.read_bytes(), url)

@@ -11,7 +11,7 @@ from datakit.loader.mixture.preview import Preview
 from datakit.plots.files import INK, cut, new_figure, save, short
 
 COLOURS = ("#3b6ea5", "#c8762b", "#4d8a57", "#a34a5b", "#7b62a3", "#8a7a3d", "#3f8f96", "#777777")
-MOST_NAMED = 24  # maximum number of components in the legend: as many as fit next to the figure
+MOST_NAMED = 24  # maximum number of components in the legend: as many as fit beside the axes
 LABELS_ACROSS = 20  # maximum number of change labels that fit beside one another
 SHOWN_CHANGE = 90  # maximum number of characters in the description of a change
 STYLES = ("-", "--", ":", "-.")

@@ -49,8 +49,8 @@ def _named(rows: Sequence[dict[str, Any]], prefix: str) -> list[str]:
 
 
 def smooth(values: Sequence[float]) -> list[float]:
-    """Return the exponential moving average of the values, with a window of about a 50th of their number, and with
-    Adam's bias correction at the start.
+    """Return the exponential moving average of the values, over a window of about a 50th of the values. The bias at the
+    start is corrected as in Adam.
     >>> smooth([2.0, 2.0, 2.0])
     [2.0, 2.0, 2.0]
     """
@@ -78,7 +78,7 @@ def _lines(axis: Any, rows: Sequence[dict[str, Any]], names: Sequence[str], labe
 
 
 def _legend(axis: Any) -> None:
-    """Name the lines in a legend, beside the axes if it has so many entries that it would hide the lines."""
+    """Add a legend that names the lines. If it has so many entries that it would hide lines, put it beside the axes."""
     handles, names = axis.get_legend_handles_labels()
     if len(names) > MOST_INSIDE:
         rest = len(names) - MOST_NAMED
@@ -92,7 +92,7 @@ def _legend(axis: Any) -> None:
 def _marks(
     axis: Any, rows: Sequence[dict[str, Any]], names: Sequence[str], colors: Sequence[str | None] = (None,)
 ) -> None:
-    """Draw one line per series. Equal series share one line and its label, because otherwise the line drawn last would
+    """Draw one line per series. Equal series share one line and one label, because otherwise the line drawn last would
     hide the others.
     """
     lines: dict[tuple[tuple[int, ...], tuple[float, ...]], list[str]] = {}

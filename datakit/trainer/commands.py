@@ -1,5 +1,5 @@
 """Implements `datakit train` and `datakit eval`: opens a run file and its data, checks the model's vocabulary, and
-trains the run or evaluates a checkpoint.
+trains the model or evaluates a checkpoint.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def load_run(
 ) -> tuple[Run, Data]:
     """Return the run that a run file defines, and its opened data. Overrides such as `steps=20` or `model.hidden=64`
     replace values in the file. Without `model.vocabulary`, the model gets the tokenizer's vocabulary size, rounded up.
-    `pinned` maps a dataset to the cache that is used for it. Raises RecipeError, UsageError, TokenizerError,
-    LoaderError, and the errors of `open_cache`.
+    `pinned` maps datasets to the caches to use for them instead of their current ones. Raises RecipeError, UsageError,
+    TokenizerError, LoaderError, and the errors of `open_cache`.
     """
     file = read_run_file(name_or_path, overrides)
     data = open_data(file.data_table, file.path, root, pinned)
@@ -51,7 +51,7 @@ def load_run(
 def train_file(
     path: str | Path, root: str = "./data", overrides: Iterable[str] = (), say: Say = say_on_stderr
 ) -> Outcome:
-    """Train the run that a run file defines, or return its outcome if it is already finished."""
+    """Train the model that a run file defines; if the run is already finished, return its outcome without training."""
     run, data = load_begun(path, root, list(overrides), say, finished=False)
     for note in data.notes:
         say(note)
@@ -71,7 +71,7 @@ def train_file(
 
 def load_begun(path: str | Path, root: str, overrides: list[str], say: Say, *, finished: bool) -> tuple[Run, Data]:
     """Return a run and its data, as `load_run` does. If the run began before its datasets got their current caches, the
-    earlier caches are used and a message is passed to `say`. finished: also look for a finished run that began with
+    earlier caches are used and a message is passed to `say`. finished: also consider finished runs that began with
     earlier caches.
     """
     run, data = load_run(path, root, overrides)
@@ -112,7 +112,7 @@ def _begun(run: Run, directory: str) -> bool:
 
 
 def _age(directory: Path) -> float:
-    """Return a directory's sort key, by which the most recently changed directory comes first."""
+    """Return a sort key by which the most recently changed directory comes first."""
     return -directory.stat().st_mtime
 
 

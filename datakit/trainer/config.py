@@ -1,11 +1,11 @@
-"""Defines the top-level, `[evaluation]` and `[log]` settings of a run file with their limits, decodes all tables except
+"""Defines the top-level, `[evaluation]` and `[log]` settings of a run file and their limits, decodes all tables except
 `[data]`, and decides which settings enter the fingerprint. `docs/trainer.md` shows a run file.
 
 Of the other tables, `[optimizer]` has the fields of `optimizer.Optimizer`, and `[checkpoint]` those of
 `checkpoint.Checkpoints`. `[model]` has a `kind` (such as "grug", or "mine" for mine.py beside the run file) and the
 fields of the `Config` class of that model.
 
-The fingerprint covers the settings that decide the result: model, optimizer, steps, seed, mixture, `initialize_from`
+The fingerprint covers the settings that determine the result: model, optimizer, steps, seed, mixture, `initialize_from`
 and `resume_from`. It does not cover how the run is executed (devices, checkpoints, evaluation, logging, and the
 settings of a model that affect only memory and speed, such as `remat`).
 """
@@ -88,11 +88,11 @@ class Run:
     kind: str = "grug"
     optimizer: Optimizer = field(default_factory=Optimizer)
     seed: int = 0
-    initialize_from: str | None = None  # another run, which supplies the weights at step 0 and nothing else
-    resume_from: str | None = None  # another run to continue, e.g. with a changed mixture
-    expect: dict[str, float] = field(default_factory=dict)  # expected metrics, which override the scaling law's values
+    initialize_from: str | None = None  # directory of another run, from which only the weights are taken
+    resume_from: str | None = None  # directory of another run to continue, e.g. with a changed mixture
+    expect: dict[str, float] = field(default_factory=dict)  # metric -> expected value, instead of the scaling law's
     replicas: int = 1  # number of full copies of the weights; each is sharded over its share of the devices
-    norm_band: tuple[float, float] = (0.2, 5.0)  # least and greatest allowed ratio of a group's norm to its first norm
+    norm_band: tuple[float, float] = (0.2, 5.0)  # lowest and highest allowed ratio of a group's norm to its first norm
     peak_flops: float | None = None  # dense bf16 FLOP/s of one device; None: look it up in `trackers.PEAK_FLOPS`
     compilation_cache: str = "~/.cache/datakit/jax"  # folder for compiled functions, shared by all runs; "" disables it
     checkpoint: Checkpoints = field(default_factory=Checkpoints)
@@ -130,7 +130,7 @@ class Run:
             raise UsageError(f"run {self.name!r}: `model` is not an instance of the Config class of {self.kind!r}")
 
     def content(self, mixture: dict[str, Any]) -> dict[str, Any]:
-        """Return all settings that decide the result, including defaults; `mixture` is the loader's record."""
+        """Return all settings that determine the result, including defaults; `mixture` is the loader's record."""
         operation = operation_settings(self.model)
         model = {name: value for name, value in dataclasses.asdict(self.model).items() if name not in operation}
         return {
@@ -151,7 +151,7 @@ class Run:
 
 @dataclass(frozen=True)
 class RunFile:
-    """A run file with its overrides applied. Its method `run` also needs the vocabulary size of the data."""
+    """A run file with its overrides applied."""
 
     path: Path
     run_tables: dict[str, Any]

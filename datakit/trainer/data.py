@@ -4,7 +4,7 @@ and the validation sets, and rounds up the default vocabulary size.
     [data.components.web]                   # other keys are as in a mixture file (loader/mixture/toml_file.py)
     cache = "data/demo"                     # a cache, or a dataset, which stands for its current cache
     source = "web"
-    validation_tokens = 2_000_000           # tokens of held-out documents, evaluated under the component's name
+    validation_tokens = 2_000_000           # number of held-out tokens, evaluated under the component's name
 
     [data.evaluation."exams/law"]           # a further validation set, in addition to held-out documents
     cache = "data/exams"
@@ -54,7 +54,7 @@ class EvaluationTable:
 
 
 class Resolved(msgspec.Struct, frozen=True):
-    """The cache for which a dataset stands in a run: its directory and its identity."""
+    """The directory and the identity of the cache for which a dataset stands in a run."""
 
     cache: str
     identity: str
@@ -62,7 +62,7 @@ class Resolved(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Opener:
-    """Opens each cache once. `pinned` maps a dataset to the cache to open for it, even if a newer one is current."""
+    """Opens each cache once. `pinned` maps datasets to the caches to open for them, even if newer ones are current."""
 
     pinned: Mapping[str, Resolved]
     resolved: dict[str, Resolved] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Data:
 def open_data(
     table: Mapping[str, Any], file: Path, root: str = "./data", pinned: Mapping[str, Resolved] | None = None
 ) -> Data:
-    """Open the data that a `[data]` table defines. `pinned` maps a dataset to the cache that is used for it.
+    """Open the data that a `[data]` table defines. `pinned` maps datasets to the caches to use for them.
 
     Raises NotFoundError, RecipeError, UsageError, TokenizerError and LoaderError.
     """
@@ -168,7 +168,7 @@ def _place(cache: str, file: Path, root: str) -> str:
 
 
 def _evaluations(mixture: Mixture, sets: Mapping[str, CacheSource], step: int) -> dict[str, BatchesOf]:
-    """Return the validation sets, in batches of the same shape as the last of the first `step` training batches."""
+    """Return the validation sets by tag, in batches of the same shape as the last training batch before `step`."""
     last = max(step - 1, 0)
     length, rows = mixture.lengths.at(last), mixture.batches.at(last)
     passes = {
@@ -209,7 +209,7 @@ def record_caches(directory: str, resolved: Mapping[str, Resolved]) -> None:
 
 
 def recorded_caches(directory: str) -> dict[str, Resolved]:
-    """Return the recorded cache of each dataset; empty if nothing was recorded. Raises CorruptError."""
+    """Return the recorded caches, keyed by dataset; empty if none were recorded. Raises CorruptError."""
     url = urls.join(directory, CACHES)
     try:
         content = msgspec.json.decode(urls.read_bytes(url), type=dict[str, tuple[str, str]])

@@ -20,7 +20,7 @@ from datakit.loader.reading.prefetch import in_background
 from datakit.trainer.models.protocol import PADDING_SEGMENT, Tokens
 from datakit.trainer.models.weights import BATCH
 
-AHEAD = 2  # batches kept ready on the devices: one for the next step, and one to bridge a slow read
+AHEAD = 2  # number of batches kept ready on the devices: one for the next step, and one to bridge a slow read
 
 
 class HostBatch(Protocol):
@@ -44,19 +44,21 @@ class BatchSource(Protocol):
         ...
 
     def outline(self, steps: int) -> list[tuple[int, int, int]]:
-        """Count the first `steps` batches by shape: (batches, rows, length). Raises an error if too few exist."""
+        """Return a list of (number of batches, rows, length) for the first `steps` batches; each tuple describes
+        consecutive batches of one shape. Raises an error if there are fewer batches.
+        """
         ...
 
     def record(self) -> dict[str, Any]:
-        """Return a description of the mixture for checkpoints to store; it includes a "fingerprint"."""
+        """Return a description of the mixture to store in checkpoints; it has a key "fingerprint"."""
         ...
 
     def verify(self, saved: dict[str, Any], step: int) -> list[str]:
-        """Return the differences from `saved`. Raises an error if one of them begins before `step`."""
+        """Return a description of each difference from the record `saved`. Raises an error if one precedes `step`."""
         ...
 
     def snapshot(self, step: int) -> Mapping[str, float]:
-        """Return metrics about how the data is read."""
+        """Return the source's own metrics after `step` steps; they are logged under data/."""
         ...
 
 
@@ -110,7 +112,7 @@ def place(batch: HostBatch, mesh: Mesh, vocabulary: int) -> Placed:
 
 
 def _check_ids(tokens: Any, vocabulary: int) -> None:
-    """Raise UsageError for ids outside the vocabulary; a device would silently look up another row."""
+    """Raise UsageError for ids outside the vocabulary; a device would silently use the embedding of another id."""
     least, most = int(tokens.min()), int(tokens.max())
     if least < 0 or most >= vocabulary:
         wrong = least if least < 0 else most

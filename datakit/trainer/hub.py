@@ -18,7 +18,7 @@ from datakit.trainer.models.shapes import Array
 from datakit.trainer.models.weights import Tree
 
 FAMILIES = {"olmoe": "whole", "mixtral": "none", "qwen3_moe": "head"}  # model_type -> the Config's `query_key_norm`
-FLOATS = ("float32", "bfloat16", "float16")  # types of checkpoints; quantized ones would need their scales
+FLOATS = ("float32", "bfloat16", "float16")  # supported types of tensors; quantized ones would also need their scales
 FIELDS = {  # field of our Config -> key in config.json, for all families
     "vocabulary": "vocab_size",
     "hidden": "hidden_size",
@@ -36,7 +36,7 @@ FAMILY_FIELDS = {
 }
 READ_APART = {"model_type", "head_dim", "norm_topk_prob", "rope_theta", "rope_parameters"}
 READ_APART |= {"sliding_window", "use_sliding_window", "layer_types"}
-# Keys, each with the values for which `models/olmoe.py` computes the published model. Any other value is refused.
+# Keys of config.json, each with the values that `models/olmoe.py` implements. Any other value is refused.
 REQUIRED: dict[str, tuple[Any, ...]] = {
     "attention_bias": (False, None),
     "attention_dropout": (0, None),
@@ -92,7 +92,7 @@ def config_from_hub(description: dict[str, Any], **changes: Any) -> olmoe.Config
 
 
 def _check_keys(description: dict[str, Any], used: set[str], family: str) -> None:
-    """Raise one UsageError that names all unsupported values; if there are none, one that names all unknown keys."""
+    """Raise a UsageError that names all unsupported values or, if there are none, all unknown keys, if any."""
     refused = {key: description[key] for key in sorted(set(description) & set(REQUIRED))}
     refused = {key: value for key, value in refused.items() if value not in REQUIRED[key]}
     if set(description.get("layer_types") or ["full_attention"]) != {"full_attention"}:
@@ -118,7 +118,7 @@ def _needed(description: dict[str, Any], key: str, family: str) -> Any:
 
 
 def _window(description: dict[str, Any], family: str) -> int | None:
-    """Return the window of all layers. Raises UsageError for Qwen3 with windows, which only some of its layers have."""
+    """Return the window of the layers, if any. Raises UsageError for Qwen3 with windows: only some layers have them."""
     if family != "qwen3_moe":
         return description.get("sliding_window")
     if description.get("use_sliding_window"):
@@ -129,7 +129,7 @@ def _window(description: dict[str, Any], family: str) -> int | None:
 
 
 def _rope_theta(description: dict[str, Any], family: str) -> float:
-    """Return the base of the rotary frequencies; raise UsageError if they are scaled."""
+    """Return the base of the rotary frequencies. Raises UsageError if the frequencies are scaled."""
     rope = description.get("rope_parameters")
     if rope is None:
         return _needed(description, "rope_theta", family)
@@ -151,7 +151,7 @@ class _Tensors:
             raise UsageError(f"the checkpoint has no tensor {name!r}; check that all of its files were read")
         tensor = self.tensors[name]
         if tensor.dtype.name not in FLOATS:
-            raise UsageError(f"tensor {name!r} is {tensor.dtype.name}; give a checkpoint in {', '.join(FLOATS)}")
+            raise UsageError(f"tensor {name!r} has type {tensor.dtype.name}; use a checkpoint in {', '.join(FLOATS)}")
         self.unread.discard(name)
         return tensor.astype(np.float32)
 
@@ -166,7 +166,7 @@ class _Tensors:
 
 
 def parameters_from_hub(tensors: dict[str, np.ndarray], config: olmoe.Config) -> Tree:
-    """Convert a hub checkpoint's tensors, given by name, with separate or stacked experts, to fp32 parameters.
+    """Convert a hub checkpoint's tensors, keyed by name, to fp32 parameters; its experts may be separate or stacked.
 
     Raises UsageError if a tensor is missing, unused, or quantized.
     """
@@ -204,9 +204,7 @@ def parameters_from_hub(tensors: dict[str, np.ndarray], config: olmoe.Config) ->
 
 
 def _experts(source: _Tensors, prefix: str, config: olmoe.Config) -> tuple[np.ndarray, np.ndarray]:
-    """Return the two weights of one layer's experts, [E, D, 2 I] and [E, I, D]; the checkpoint has either stacked or
-    separate experts.
-    """
+    """Return the weights of one layer's experts, [E, D, 2 I] and [E, I, D], from stacked or separate tensors."""
     if f"{prefix}.gate_up_proj" in source.tensors:
         both, down = (source.read(f"{prefix}.{part}").swapaxes(1, 2) for part in ("gate_up_proj", "down_proj"))
         return both, down

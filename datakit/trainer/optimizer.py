@@ -1,7 +1,7 @@
 """Implements the optimizers (AdamH combined with Adam, or AdamW): settings and their limits, learning-rate schedules,
 gradient clipping per family, and the update of weights and moments.
 
-AdamH moves a matrix along Adam's direction by a step *relative* to its norm, and then rescales it to its old norm:
+AdamH moves a matrix along Adam's direction by a step *relative* to the matrix's norm, and then restores that norm:
 
     u = m / (sqrt(v) + eps)                   m, v: bias-corrected moments, as in Adam
     p' = p - lr * |p| * u / |u|,  p <- p' * |p| / |p'|

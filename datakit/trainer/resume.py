@@ -32,9 +32,9 @@ class Start:
     step: int
     counts: dict[str, int]
     norms: dict[str, float]
-    folders: tuple[str, str]  # the folders for (permanent, rolling) checkpoints
+    folders: tuple[str, str]  # the folders of the permanent and of the rolling checkpoints
     resumed_from: int | None  # training step; None: the run starts at step 0
-    origin: dict[str, Any] | None  # the checkpoint of another run from which this run started, if any
+    origin: dict[str, Any] | None  # identity of another run's checkpoint, if this run started from one
 
 
 def begin(run: Run, place: RunPlace, trainer: Trainer, source: BatchSource, say: Say) -> Start:
@@ -131,7 +131,7 @@ def _start_fresh(run: Run, trainer: Trainer, folders: tuple[str, str], say: Say)
 
 
 def _with_weights_of(place: str, run: Run, trainer: Trainer, say: Say) -> tuple[Tree, dict[str, Any]]:
-    """Return a fresh state with the weights of the run in `place`, and the identity of those weights' checkpoint."""
+    """Return a fresh state with the weights of the run in `place`, and the identity of their checkpoint."""
     setting = "initialize_from"
     found, like = _of_another(run, setting, place, say), trainer.like()
     wanted = {name: like[name] for name in ("params", "model")}

@@ -1,7 +1,8 @@
-"""Locks a run's directory, so that a second process that tries to train the same run is refused and told which process
-is training it. Otherwise, the two processes would corrupt each other's checkpoints. The lock is an operating-system
-lock (flock) on a small file that names the process holding it. However that process ends, the lock is released, so it
-is never stale and never has to be removed. If several processes train a run together, only process 0 takes the lock.
+"""Locks a run's directory, so that a second process that starts the same run is refused and told which process is
+already executing it. Otherwise, the two processes would corrupt each other's checkpoints. The lock is an
+operating-system lock (flock) on a small file that names the process holding it. However that process ends, the lock is
+released, so it is never stale and never has to be removed. If several processes share a run, only process 0 takes the
+lock.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def exclusive(directory: str) -> Iterator[None]:
         except BlockingIOError as error:
             file.seek(0)
             raise UsageError(
-                f"{directory} is being trained by {file.read().strip() or 'another process'}; "
-                "wait for it to end, or stop it"
+                f"{directory} is in use by {file.read().strip() or 'another process'}; "
+                "wait for that process to end, or stop it"
             ) from error
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")

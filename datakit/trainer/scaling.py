@@ -68,7 +68,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Plan:
-    """The sizes and settings of a run that spends a budget; batch sizes count sequences of length `sequence`."""
+    """The sizes and settings of a run with a given budget; batch sizes count sequences of length `sequence`."""
 
     flops: float
     tokens: float
@@ -130,8 +130,8 @@ def size(
     beta2_base: float | None = None,
     heuristic: Heuristic = APRIL,
 ) -> Plan:
-    """Plan a Grug run of width `hidden` with a budget of `flops` FLOPs. Raises UsageError unless `flops` > 0 and
-    `hidden` is a multiple of 128.
+    """Plan the training of a Grug model of width `hidden` with a budget of `flops` FLOPs. Raises UsageError unless
+    `flops` > 0 and `hidden` is a multiple of 128.
     """
     if not flops > 0:
         raise UsageError(f"a budget of {flops} FLOPs is too small; it must be positive, e.g. 1e19")

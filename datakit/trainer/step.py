@@ -77,7 +77,7 @@ class Trainer:
         return {}
 
     def compile(self, state: Tree, batch: Tokens, watch: bool) -> Callable[..., tuple[Tree, dict[str, Any]]]:
-        """Compile `advance` for batches of this shape, without running it."""
+        """Compile `advance` for batches of the shape of `batch`; return the compiled function without calling it."""
         key = (batch.tokens.shape, watch)
         self.programs[key] = self.advance.lower(state, batch, watch=watch).compile()
         return self.programs[key]

@@ -82,10 +82,11 @@ def train(
     devices: Sequence[Any] | None = None,
     say: Say = say_on_stderr,
 ) -> Outcome:
-    """Train a model until the last step of its run. `inputs` is called with the run's directory, and returns the
-    references that the run's manifest will record. `evaluations` may be a function of the number of steps done, e.g. to
-    evaluate with longer sequences as training proceeds. Raises DivergedError, CheckpointError and UsageError, and the
-    errors of `source`.
+    """Train a run's model to the last step. If the run is already finished, return its outcome without training.
+    `inputs` is called with the run's directory, and returns the references that the run's manifest will record.
+    `evaluations` may be a function of the number of steps done, e.g. to evaluate with longer sequences as training
+    proceeds. `token_bytes` holds the length of each token in bytes; if it is None, there are no bits per byte. Raises
+    DivergedError, CheckpointError and UsageError, and the errors of `source`.
     """
     place = run_manifest.run_place(root, run, source.record())
     directory, references = place.directory, inputs(place.directory)
@@ -172,7 +173,7 @@ class _Loop:
         return self._finish(row, inputs)
 
     def _steps(self, feed: Feed, stop: Mapping[int, bool]) -> dict[str, Any]:
-        """Train all remaining steps and return the row of the last step."""
+        """Execute all remaining steps and return the row of metrics of the last step."""
         state, row = self.start.state, self._catch_up()
         progress = Progress(self.run.steps, self.run.log.progress_seconds, self.say)
         for step in range(self.start.step + 1, self.run.steps + 1):

@@ -127,5 +127,5 @@ def test_every_tensor_is_used() -> None:
         hub.parameters_from_hub(whole | {"model.layers.0.self_attn.q_proj.bias": np.zeros(24, np.float32)}, config)
     with pytest.raises(UsageError, match=f"no tensor '{norm}'"):
         hub.parameters_from_hub({name: value for name, value in whole.items() if name != norm}, config)
-    with pytest.raises(UsageError, match=f"'{norm}' is int8"):
+    with pytest.raises(UsageError, match=f"'{norm}' has type int8"):
         hub.parameters_from_hub(whole | {norm: np.zeros(16, np.int8)}, config)

@@ -16,6 +16,6 @@ from tests.support.trainer_runs import TextBytes, saving_run, stopped
 def test_a_second_process_in_the_same_run_is_refused(tmp_path: Path) -> None:
     run = saving_run()
     directory = run_place(str(tmp_path), run, TextBytes().record()).directory
-    with exclusive(directory), pytest.raises(UsageError, match=r"is being trained by process \d+ on .*; wait for it"):
+    with exclusive(directory), pytest.raises(UsageError, match=r"is in use by process \d+ on .*; wait for that"):
         train(run, TextBytes(), str(tmp_path))
     stopped(run, tmp_path, 1)

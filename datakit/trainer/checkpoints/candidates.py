@@ -14,7 +14,7 @@ from datakit.storage import atomic
 
 FORMAT = "datakit.checkpoint/1"
 MARKER = "commit.json"
-SET_ASIDE = "set-aside.json"  # name of the marker after a later start has set the checkpoint aside
+SET_ASIDE = "set-aside.json"  # name of the marker after a later start of the run has set the checkpoint aside
 NAME = re.compile(r"step-(\d{9,})")
 Say = Callable[[str], None]  # shows one line of text to the user
 
@@ -25,11 +25,11 @@ class Marker(msgspec.Struct, frozen=True):
     step: int
     run: str  # the run's fingerprint
     mixture: dict[str, Any]  # the mixture as the loader describes it (`BatchSource.record`)
-    counts: dict[str, int]  # tokens and sequences trained on so far
+    counts: dict[str, int]  # numbers of tokens and sequences trained on so far
     norms: dict[str, float]  # norms of the parameters at the start of the run
     permanent: bool
     files: dict[str, tuple[int, str]]  # relative path -> (size in bytes, xxh3-128 digest)
-    origin: dict[str, Any] | None = None  # the checkpoint of another run from which this run started, if any
+    origin: dict[str, Any] | None = None  # identity of another run's checkpoint, if this run started from one
     format: str = FORMAT
 
 
@@ -58,7 +58,7 @@ class Candidate:
 
 
 def step_folders(folder: str) -> Iterator[tuple[int, epath.Path]]:
-    """Yield (step, path) of every directory with a checkpoint's name, complete or not, in step order."""
+    """Yield (step, path), in step order, of every directory named like a checkpoint, even if it is incomplete."""
     place = epath.Path(folder)
     for path in sorted(place.glob("step-*")) if place.exists() else []:
         match = NAME.fullmatch(path.name)

@@ -11,7 +11,7 @@ before its files. So the last good checkpoint survives, no matter when the proce
 
 During a save, the training loop waits only while the state is copied to host memory; the rest of the save runs in the
 background. A checkpoint can be restored on any number of devices, because orbax reads each array into the requested
-sharding. To verify the checksums of a checkpoint, its files are read once more.
+sharding. Verifying the checksums of a checkpoint takes one more reading of its files.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ def restore(candidate: Candidate, like: Tree, whole: bool = True) -> Tree:
 
 @dataclass
 class Writer:
-    """Saves the states of one run in the background, one save at a time."""
+    """Saves the states of the run with fingerprint `run` in the background, one at a time. Permanent and rolling
+    checkpoints go to the folders `permanent` and `temporary`.
+    """
 
     settings: Checkpoints
     permanent: str
@@ -108,8 +110,9 @@ class Writer:
         self._saver = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
 
     def due(self, step: int, evaluates: bool) -> bool:
-        """Return True if the state after `step` steps should be saved now. An evaluation does not wait for an earlier
-        save: if one is still being written, the state is not saved for the evaluation's sake.
+        """Return True if the state after `step` steps should be saved now. `evaluates` is True if an evaluation
+        follows. This is a reason to save only if no earlier checkpoint is still being written, because the evaluation
+        would have to wait for that one.
         """
         waited = time.monotonic() - self._saved_at >= 60 * self.settings.interval_minutes
         writing = self._thread is not None and self._thread.is_alive()
@@ -119,7 +122,7 @@ class Writer:
         return self.settings.keep_every is not None and step % self.settings.keep_every == 0
 
     def save(self, state: Tree, marker: Marker) -> None:
-        """Wait for the previous save to finish, then start to save `state`. All values in `state` must be finite."""
+        """Wait for the previous save to finish, and then start to save `state`, in which all values must be finite."""
         self.wait()
         permanent = marker.permanent or self._kept(marker.step)
         marker = msgspec.structs.replace(marker, run=self.run, permanent=permanent)
@@ -160,7 +163,7 @@ class Writer:
             self._failure = error
 
     def _prune(self, step: int) -> None:
-        """Remove all but the newest `keep_temporary` rolling checkpoints, and older unfinished checkpoints."""
+        """Remove unfinished checkpoints of earlier steps, and rolling ones older than the newest `keep_temporary`."""
         found = [one for one in candidates([self.temporary], lambda _: None) if not one.marker.permanent]
         for candidate in found[self.settings.keep_temporary :]:
             (candidate.path / MARKER).unlink(missing_ok=True)  # first: a checkpoint without a marker is ignored

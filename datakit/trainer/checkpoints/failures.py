@@ -1,4 +1,4 @@
-"""Describes the failure of a save in one line, and makes orbax wait for all writes and reads even if one fails."""
+"""Describes a failed save in one line, and makes orbax wait for all writes and reads even if one fails."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run_to_the_end(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 def reason(failure: BaseException) -> str:
-    """Return a description of a failure in one line, although TensorStore's own message may have many lines."""
+    """Return a one-line description of a failed save. TensorStore's own message may have many lines."""
     text = str(failure).strip()
     for full in map(os.strerror, SPACE):
         if full in text:

@@ -22,7 +22,7 @@ FOLDER = "checkpoints"
 
 
 def checkpoint_folders(directory: str, temporary_root: str | None) -> tuple[str, str]:
-    """Return a run's folders for (permanent, rolling) checkpoints; without a temporary root, both are the same.
+    """Return the folders of a run's permanent and rolling checkpoints; without a temporary root, both are the same.
     Identical runs under two roots may share a temporary root, so the name of the rolling folder's parent contains a
     hash of the run's directory.
     """
@@ -49,8 +49,9 @@ def restore_newest(
     whole: bool = True,
     advice: str = "the warnings above say why",
 ) -> tuple[Tree, Candidate]:
-    """Restore the newest readable state, or only the parts of it that `like` names; return the state and the checkpoint
-    that holds it. Raises CheckpointError, with a message that ends with `advice`, if no checkpoint can be read.
+    """Restore the newest readable state in `found` or, if `whole` is false, only those of its parts that are in `like`.
+    Return the state and its checkpoint. Raises CheckpointError, with a message that ends with `advice`, if no
+    checkpoint can be read.
     """
     cause: Exception | None = None
     for candidate in found:

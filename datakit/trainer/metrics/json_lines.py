@@ -89,7 +89,7 @@ def _move_aside(path: Path, start: int, say: Callable[[str], None]) -> None:
 
 
 def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield (number, line) for each line that ends with a newline, numbered from 1."""
+    """Yield (line number, line) for each line that ends with a newline; numbers start at 1."""
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if line.endswith(b"\n"):

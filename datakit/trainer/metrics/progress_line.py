@@ -17,7 +17,7 @@ NOTABLE_WAIT = 0.05  # the line reports the wait for data if it takes more than 
 
 @dataclass
 class Progress:
-    """Collects the durations of recent steps and of their waits for data, and prints progress lines with `say`."""
+    """Collects the durations of steps and of their waits for data; passes a line to `say` every `seconds` seconds."""
 
     steps: int
     seconds: float

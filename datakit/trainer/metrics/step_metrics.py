@@ -21,7 +21,7 @@ NORM = "params_norm/"
 
 
 def training_flops(run: Run, outline: Outline, with_head: bool = True) -> float:
-    """Return the training FLOPs of batches, with padding: 3 times the forward pass (Kaplan et al. 2020, sec. 2.1)."""
+    """Return the FLOPs of training on batches, with padding: 3 x the forward FLOPs (Kaplan et al. 2020, sec. 2.1)."""
     per_token = load_model(run.kind).flops_per_token
     return sum(
         3 * per_token(run.model, length, with_head=with_head) * batches * sequences * length
@@ -31,8 +31,8 @@ def training_flops(run: Run, outline: Outline, with_head: bool = True) -> float:
 
 @dataclass
 class StepMetrics:
-    """Builds a run's rows. `norms`: weight norms at the run's start. `counts`: numbers of sequences and tokens trained
-    on so far. `flops`: number of FLOPs so far.
+    """Builds a run's rows of metrics. `norms`: weight norms at the run's start. `counts`: numbers of sequences and
+    tokens trained on so far. `flops`: training FLOPs so far.
     """
 
     run: Run
@@ -41,12 +41,12 @@ class StepMetrics:
     norms: dict[str, float]
     counts: dict[str, int]
     flops: float
-    stage: tuple[int, dict[str, float]] | None  # the last logged stage of the mixture
+    stage: tuple[int, dict[str, float]] | None  # (index, weights) of the last logged stage of the mixture
     say: Callable[[str], None]
     _alarmed: set[str] = field(default_factory=set)
 
     def row(self, step: int, results: Any, placed: Placed, seconds: dict[str, float]) -> dict[str, Any]:
-        """Return the metrics after `step` steps; `seconds` holds "duration" and "loading_time"."""
+        """Return the row of metrics after `step` steps; `seconds` has the keys "duration" and "loading_time"."""
         self.counts["sequences"] += placed.sequences
         self.counts["tokens"] += placed.tokens
         row = {f"train/{name}": float(results[name]) for name in PARTS}

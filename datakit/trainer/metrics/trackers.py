@@ -57,14 +57,14 @@ PEAK_FLOPS = {  # dense bf16 FLOP/s from the vendors' data sheets, keyed by pref
 
 
 def peak_flops(device_kind: str) -> float | None:
-    """Return the dense bf16 peak of a device in FLOP/s, or None if it is unknown, as for CPUs."""
+    """Return a device's dense bf16 peak in FLOP/s, or None if the peak is unknown, as it is for CPUs."""
     known = [name for name in PEAK_FLOPS if device_kind.startswith(name)]
     return PEAK_FLOPS[max(known, key=len)] if known else None
 
 
 def flatten(prefix: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace each array by one metric layer_{i}/<name> per layer. For an array [L], also add its mean as <name> (for
-    an entropy, as <name>_mean).
+    """Put `prefix` before each name, and replace each array with one metric per layer, layer_{i}/<name>. For an array
+    [L], also add the mean over the layers as <name> (for an entropy, as <name>_mean).
     """
     flat: dict[str, Any] = {}
     for name, value in metrics.items():

@@ -34,7 +34,7 @@ def sort_by_expert(expert: Int[Array, "T K"], experts: int) -> Sorted:
 
 
 def _argsort(expert: Int[Array, " A"], experts: int) -> Int[Array, " A"]:
-    """Return a stable argsort. Packing expert and position into one integer triples the speed on a CPU."""
+    """Return a stable argsort of `expert`. Packing expert and position into one integer triples the speed on a CPU."""
     size = expert.size
     if experts * size > jnp.iinfo(jnp.uint32).max:
         return jnp.argsort(expert, stable=True).astype(jnp.int32)

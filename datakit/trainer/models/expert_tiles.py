@@ -1,12 +1,13 @@
-"""Computes the experts in a loop over tiles of rows, decides the tiles' size, padding and number per turn, and defines
-the gradient.
+"""Computes the experts in a loop over tiles of rows, decides how large a tile is and how many tiles a turn of the loop
+processes, and defines the gradient.
 
 A *tile* is a fixed number of rows that belong to one expert. A *turn* is one iteration of the loop: it processes one or
 more tiles with a few small dense products. An expert's rows are padded to whole tiles (by half a tile on average), and
 its weights are copied once per turn. In exchange, nothing is computed for experts that a token did not choose, and the
-loop ends after the last tile in use. A turn handles as many tiles as it can (at most 8) while the rows between its two
-products (with the input and the output weights) still fit in one core's cache. This is enough work to keep the other
-cores busy too. On a CPU, the backend `tiles` is by far the fastest.
+loop ends after the last tile in use. The rows of a tile pass through two products: with the input weights and with the
+output weights. A turn handles as many tiles as possible (at most 8), as long as the rows between the two products fit
+in one core's cache. This is enough work to keep the other cores busy too. On a CPU, the backend `tiles` is by far the
+fastest.
 
 In most turns, all tiles belong to one expert. Those turns come first, and each computes all its rows at once. The
 remaining tiles of each expert follow, with one product per tile. XLA:CPU parallelizes a product only over its rows, in
@@ -45,8 +46,8 @@ class Tiles(NamedTuple):
 
 
 def tile_rows(assignments: int, experts: int) -> int:
-    """Return the number of rows per tile: at most a quarter of an expert's even share of the assignments, so that
-    padding adds at most an eighth on average, but always between `SMALLEST_TILE` and `LARGEST_TILE`.
+    """Return the number of rows per tile, between `SMALLEST_TILE` and `LARGEST_TILE`. Within these limits, it is at
+    most a quarter of an expert's even share of the assignments, so that padding adds at most an eighth on average.
     """
     size = SMALLEST_TILE
     while size < LARGEST_TILE and 4 * 2 * size * experts <= assignments:

@@ -3,10 +3,10 @@
     experts(x, expert, share, w_in, w_out, gate, backend) -> y
     y[t] = sum over k of share[t, k] * gate(x[t] @ w_in[expert[t, k]]) @ w_out[expert[t, k]]
 
-docs/trainer.md describes the backends. `auto` means tiles on a CPU, tokamax (if it is installed) on a GPU, and ragged
-otherwise. On a CPU, ragged would be 5 times slower with 8 experts, and slower still with more, because XLA:CPU expands
-ragged_dot to the dense computation, which takes E / K times the work. On a mesh, each device computes the experts for
-its own tokens, after gathering the weights of all experts (FSDP).
+docs/trainer.md describes the backends. `auto` means `tiles` on a CPU, `tokamax` (if it is installed) on a GPU, and
+`ragged` otherwise. On a CPU, `ragged` would be 5 times slower with 8 experts, and slower still with more, because
+XLA:CPU expands `ragged_dot` to the dense computation, which takes E / K times the work. On a mesh, each device computes
+the experts for its own tokens, after gathering the weights of all experts (FSDP).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def experts(
     gate: str = "swiglu",  # a name in `layers.GATES`
     backend: Backend = "auto",
 ) -> Float[Array, "T D"]:
-    """Compute `y` as the module's docstring defines it. `x`, `w_in` and `w_out` must have the same dtype; sums are
+    """Return `y`, as defined in the module's docstring. `x`, `w_in` and `w_out` must have the same dtype; sums are
     computed in fp32.
     """
     compute = partial(_BACKENDS[resolve(backend)], gate=GATES[gate])

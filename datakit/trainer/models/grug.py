@@ -84,10 +84,10 @@ class Config:
     rope_theta: float = 10_000.0
     query_scale: float = 1.3
     norm_epsilon: float = 1e-5
-    init_scale: float = 0.5  # standard deviation x sqrt(hidden)
+    init_scale: float = 0.5  # initial standard deviation x sqrt(hidden)
     z_loss: float = 1e-4
     router_z_loss: float = 1e-3
-    expert_gate: Literal["swiglu", "bilinear"] = "swiglu"  # the gate in the routed experts and in the shared one
+    expert_gate: Literal["swiglu", "bilinear"] = "swiglu"  # activation of the routed experts and the shared one
     moe_backend: Backend = field(default="auto", metadata=OPERATION)
     remat: Literal["recompute_all", "save_moe", "none"] = field(default="recompute_all", metadata=OPERATION)
     compute: Literal["bfloat16", "float32"] = "bfloat16"
@@ -209,7 +209,7 @@ def windows(config: Config) -> Int[Array, " L"]:
 
 
 def remat(layer: Callable[..., Any], policy: str) -> Callable[..., Any]:
-    """Apply a rematerialization policy, which decides which activations are stored for the backward pass."""
+    """Return `layer` with a rematerialization policy, which decides what is stored for the backward pass."""
     if policy == "none":
         return layer
     saved = jax.checkpoint_policies.save_only_these_names(SAVED_NAME) if policy == "save_moe" else None
@@ -247,7 +247,7 @@ def attend(
 def feed_forward(
     x_BSD: Float[Array, "B S D"], block: Tree, state: Tree, valid: Bool[Array, "B S"], config: Config
 ) -> tuple[Float[Array, "B S D"], Any]:
-    """Compute one layer's shared and routed experts; also return the router's thresholds and statistics."""
+    """Return the summed output of one layer's shared and routed experts, and the router's thresholds and statistics."""
     c, dtype = config, x_BSD.dtype
     shared = GATES[c.expert_gate](x_BSD @ gathered(block["shared_in"], dtype)) @ gathered(block["shared_out"], dtype)
     if not c.experts:
@@ -269,7 +269,7 @@ def feed_forward(
 
 
 def flops_per_token(config: Config, sequence: int, with_head: bool = True) -> float:
-    """Return the FLOPs of the forward pass per token. Of the routed experts, only the chosen ones are counted.
+    """Return the forward-pass FLOPs per token. Of the routed experts, only the chosen ones are counted.
 
     Attention is counted as if every position attended to the whole sequence, without regard to causality and windows,
     so that the result is comparable with published numbers.

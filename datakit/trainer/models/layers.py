@@ -1,13 +1,14 @@
 """Computes the parts that models share: embedding, norms, rotary positions, attention, gates, labels, and the loss.
 
-Norms, softmaxes and the loss are computed in fp32; norms and attention return the input's type. Every sum over many
-terms is fp32, in the backward pass too: bf16 has 8 significant bits, so a bf16 sum soon ignores small terms.
+Norms, softmaxes and the loss are computed in fp32; norms and attention return results in the type of their input. Every
+sum over many terms is fp32, in the backward pass too: bf16 has 8 significant bits, so a bf16 sum soon ignores small
+terms.
 
 Attention and the loss save memory. Attention processes the queries in up to eight groups, one after the other: it keeps
-no [S, S] scores, and it never reads keys after the group or before the widest window. The loss processes the sequence
-in pieces and keeps no [B, S, V] logits. Attention and the loss recompute their intermediate values in the backward
-pass. On a CPU, working in parts also makes attention three times as fast and the loss twice as fast (at 256 positions),
-because small arrays fit in the cache.
+no [S, S] scores, and it reads no keys after the group or before the widest window of its first query. The loss
+processes the sequence in pieces and keeps no [B, S, V] logits. Attention and the loss recompute their intermediate
+values in the backward pass. On a CPU, working in parts also makes attention three times as fast and the loss twice as
+fast (at 256 positions), because small arrays fit in the cache.
 
 No array with an entry per position is a constant of the compiled program: masks and rotary positions are computed at
 run time.
@@ -29,13 +30,13 @@ from datakit.trainer.models.weights import BATCH, current_mesh, gathered
 
 MASKED = -1e30  # finite, so that a fully masked row does not become NaN
 QUERY_BLOCKS, SMALLEST_BLOCK = 8, 32  # maximum number of query groups; their minimum size in positions; tuned on CPUs
-ROTARY_STRIDE = 512  # does not depend on the length, so neither does a position's rotation
+ROTARY_STRIDE = 512  # the same for all sequence lengths, so that a position's rotation is too
 # Maximum size of one piece's fp32 logits: it fits in a CPU's cache and is small for a GPU.
 LOGIT_BYTES = {"cpu": 8 << 20, "accelerator": 512 << 20}
 
 
 def embed(table: Float[Array, "V D"], tokens: Int[Array, "B S"], dtype: Any) -> Float[Array, "B S D"]:
-    """Return the tokens' rows of the fp32 table, cast to `dtype`.
+    """Return the rows of the fp32 table for `tokens`, cast to `dtype`.
 
     The cast comes last, so the table's gradient is an fp32 sum over the tokens. A bf16 sum would be wrong by up to 40 %
     for a frequent token.
@@ -60,9 +61,9 @@ def gated_norm(
 def rotary_table(length: int, head_width: int, theta: float) -> tuple[Float[Array, "S h"], Float[Array, "S h"]]:
     """Return (cosine, sine) of position x frequency in fp32, each [S, head_width / 2]. RoPE: Su et al. 2021.
 
-    A position is a multiple of `ROTARY_STRIDE` plus a remainder. The cosines and sines of both are constants, computed
-    in fp64, and are combined by the angle addition formulas, so the constants of the program stay small and distant
-    positions stay exact.
+    Each position is split into a multiple of `ROTARY_STRIDE` and a remainder. The cosines and sines for these parts are
+    constants, computed in fp64, and are combined by the angle addition formulas. So the constants of the program stay
+    small, and distant positions stay exact.
     """
     frequency = theta ** -(np.arange(0, head_width, 2, dtype=np.float64) / head_width)
     far = np.arange(-(-length // ROTARY_STRIDE))[:, None, None] * ROTARY_STRIDE * frequency
@@ -117,7 +118,7 @@ def _attend(
     start: int,
     first: int,
 ) -> Float[Array, "B s M G H"]:
-    """Compute the attention of a group of queries, the first at position `start`, to the keys from position `first`."""
+    """Compute the attention of a group of queries, the first at position `start`, to the keys from `first` on."""
     stop = start + query.shape[1]
     near_key, near_value = (wide[:, first:stop].astype(query.dtype) for wide in (key, value))
     seen = _visible(segments, window, start, first, stop)
@@ -130,7 +131,9 @@ def _attend(
 def _visible(
     segments: Int[Array, "B S"], window: Int[Array, ""] | int, start: int, first: int, stop: int
 ) -> Bool[Array, "B s t"]:
-    """Mark the keys in [first, stop) that each query in [start, stop) sees: same segment, in window, not later."""
+    """Return a mask of the keys in [first, stop) that each query in [start, stop) sees: same segment, in window, not
+    later.
+    """
     distance = (start + jnp.arange(stop - start))[:, None] - (first + jnp.arange(stop - first))
     same_segment = segments[:, start:stop, None] == segments[:, None, first:stop]
     return (distance >= 0) & (distance < window) & same_segment
@@ -175,9 +178,9 @@ def cross_entropy(
     hidden: Float[Array, "B S D"], head: Float[Array, "D V"], labels: Int[Array, "B S"], piece: int | None = None
 ) -> tuple[Float[Array, "B S"], Float[Array, "B S"]]:
     """Return -log p(label) and the logsumexp of the logits for each position, in nats and in fp32. Logits are held for
-    only `piece` positions at a time (None: as many as fit in `LOGIT_BYTES`). The number is rounded down to a divisor of
-    the sequence length. On a mesh, each device computes its own rows, so `head`'s gradient is summed over the devices
-    only once, not once per piece.
+    only `piece` positions at a time (None: as many as fit in `LOGIT_BYTES`). This number is rounded down to a divisor
+    of the sequence length. On a mesh, each device computes its own rows, so `head`'s gradient is summed over the
+    devices only once, not once per piece.
     """
     compute = partial(_cross_entropy_of_rows, piece=piece)
     if current_mesh().size > 1:

@@ -7,9 +7,9 @@
 
 The models are built from the same parts as `grug.py`, and differ from each other in size and in two settings. Queries
 and keys are normalized over the whole projection (OLMoE), per head (Qwen3) or not at all (Mixtral). A token's expert
-weights are renormalized to sum to one (Mixtral, Qwen3) or left as they are (OLMoE). The router uses a softmax, and one
-loss balances the load over all layers. Tests compare logits, losses and all gradients with those of the published
-implementations.
+weights are renormalized to sum to one (Mixtral, Qwen3) or left as they are (OLMoE). The router uses a softmax, and a
+single loss, computed over all layers, balances the load. Tests compare logits, losses and all gradients with those of
+the published implementations.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def _heads(x: Float[Array, "B S P"], scale: Float[Array, " W"] | None, config: C
 def feed_forward(
     x_BSD: Float[Array, "B S D"], block: Tree, valid: Bool[Array, "B S"], config: Config
 ) -> tuple[Float[Array, "B S D"], tuple[RouterStatistics, Float[Array, "T E"]]]:
-    """Compute one layer's experts; also return the router's statistics and logits."""
+    """Return the output of one layer's experts, and the router's statistics and logits."""
     c, dtype = config, x_BSD.dtype
     x_TD = x_BSD.reshape(-1, c.hidden)
 
@@ -189,7 +189,7 @@ def feed_forward(
 
 
 def flops_per_token(config: Config, sequence: int, with_head: bool = True) -> float:
-    """Return the FLOPs of the forward pass per token, counted as in `grug.flops_per_token`."""
+    """Return the forward-pass FLOPs per token, counted as in `grug.flops_per_token`."""
     c = config
     width, kv_width = c.heads * c.head_width, c.kv_heads * c.head_width
     routed = 6 * c.hidden * c.expert_width * c.experts_per_token + 2 * c.hidden * c.experts

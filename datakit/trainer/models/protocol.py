@@ -60,7 +60,7 @@ class Model(Protocol):
         ...
 
     def flops_per_token(self, config: Any, sequence: int, with_head: bool = True) -> float:
-        """Return the FLOPs of the forward pass per token for sequences of length `sequence`."""
+        """Return the forward-pass FLOPs per token for sequences of length `sequence`, with or without the head."""
         ...
 
 

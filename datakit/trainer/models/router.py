@@ -45,7 +45,7 @@ class RouterStatistics(NamedTuple):
 
 
 def on_own_tokens(route: Callable[..., tuple[Any, Any]], tokens: Any, weights: Any) -> tuple[Any, Any]:
-    """Compute route(tokens, weights, axes) -> (results per token, sums over all tokens) on each device's own tokens.
+    """Call `route(tokens, weights, axes)` on each device's tokens; return (results per token, sums over all tokens).
 
     Whatever `route` sums over tokens, it must also sum over the mesh axes `axes`.
     """
@@ -93,7 +93,7 @@ def statistics(
 
 
 def load_entropy(load: Float[Array, "*layers E"]) -> Float[Array, "*layers"]:
-    """Return the entropy of a load in nats, which is log(E) if the load is perfectly even."""
+    """Return the entropy of a load, in nats; it is log(E) if the load is perfectly even."""
     return -jnp.sum(load * jnp.log(jnp.maximum(load, 1e-30)), axis=-1)
 
 
@@ -105,7 +105,7 @@ def balance_loss(
 
 
 def router_metrics(stats: RouterStatistics, choices: int) -> dict[str, Array]:
-    """Return the statistics under the names of their metrics, with one row per layer."""
+    """Return the router's metrics by name, with one entry per layer."""
     return {
         "router/routing_hist": stats.load,
         "router/routing_entropy": load_entropy(stats.load),

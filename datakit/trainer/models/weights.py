@@ -45,7 +45,7 @@ class Weight:
 
 
 def make_mesh(replicas: int = 1, devices: Sequence[Any] | None = None) -> Mesh:
-    """Return a mesh with `replicas` equal groups of devices. Raises UsageError if the devices cannot be so divided."""
+    """Return a mesh with `replicas` equal groups of devices. Raises UsageError if they cannot be divided evenly."""
     devices = jax.devices() if devices is None else devices
     if len(devices) % replicas:
         raise UsageError(f"{len(devices)} devices cannot hold {replicas} replicas; choose a divisor of {len(devices)}")
@@ -62,7 +62,7 @@ _name = partial(jax.tree_util.keystr, simple=True, separator="/")
 
 
 def parameter_count(table: Tree, chosen: int | None = None) -> int:
-    """Return the number of parameters of a model. If `chosen` is given, count only that many of the routed experts."""
+    """Return a model's number of parameters. If `chosen` is given, count only that many routed experts per layer."""
     return sum(
         weight.size // weight.shape[1] * chosen if chosen is not None and "/expert_" in path else weight.size
         for path, weight in leaves(table).items()
