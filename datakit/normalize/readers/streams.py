@@ -9,7 +9,8 @@ damage began at an unknown place before the one where it was noticed. By then, p
 without the damaged stream. The data of earlier streams is used.
 
 isal inflates gzip about twice as fast as zlib does (850 MB/s of text per core; zstd reaches 1,350 MB/s). A zstd frame
-may need a window of up to 2 GiB (as in dumps made with `--long=31`); the memory of the window is allocated as it fills.
+may need a window of up to 2 GiB (as in dumps made with `--long=31`); the window's memory is allocated as the window
+fills.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ class Streams:
             self.sound = self.begun
 
     def verify(self) -> None:
-        """Check the file that is being read, unless that was done before; then all its streams are known to be sound.
+        """Check the file that is being read, unless it was checked before. After that, all its streams are known to be
+        sound.
 
         Raises DamagedStreamError.
         """
