@@ -156,8 +156,7 @@ def scan_lines(data, breaks, deepest_allowed, places, kinds):  # pragma: no cove
 
 @njit(cache=True, nogil=True)
 def find_records(data, dialect, limits, starts, sound):  # pragma: no cover - compiled
-    """For each nonempty CSV record, write its start to `starts`, and to `sound` True unless text follows a closing
-    quote.
+    """Write each nonempty CSV record's start to `starts`, and to `sound` True unless text follows a closing quote.
 
     dialect: the byte values of the delimiter and the quote; the quote is -1 if fields cannot be quoted. limits: the
     maximum numbers of bytes and of line ends in a quoted field.

@@ -24,7 +24,7 @@ _POSSIBLE = np.isin(np.arange(256), list(WHITE_SPACE.encode()))  # bytes that oc
 
 @dataclass(frozen=True)
 class Ruled:
-    """Texts with the rules applied. kept: bool [texts], False if blank. The integers count texts each rule changed."""
+    """Texts with the rules applied. kept: bool [texts], False if blank. The integers: how many texts a rule changed."""
 
     texts: pa.LargeStringArray
     kept: np.ndarray

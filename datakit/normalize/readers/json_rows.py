@@ -4,10 +4,9 @@ NaN and infinities are allowed, as in Python's `json`. If a key occurs more than
 surrogate becomes U+FFFD (counted as invalid UTF-8). An integer that does not fit into 64 bits keeps its digits, and all
 values of its column become strings. If a column mixes integers and floats, its integers become floats or, if an integer
 is above 2**53, all its numbers become strings. If it mixes other kinds of scalars, all of them become strings. An id
-that is a number keeps its digits as written. A line is not a record, whatever its neighbors hold, if a value in it is
-not of the kind that the text column, the id or the source's transform requires. Speed: 30 to 250 MB/s (the longer the
-records, the faster), a tenth to a half of the columnar parser's speed. Only chunks with an unusual line are parsed this
-way.
+that is a number keeps its digits as written. A line is not a record, whatever its neighbors hold, if a value is not of
+the kind that the text column, the id or the source's transform requires. Speed: 30 to 250 MB/s (the longer the records,
+the faster), a tenth to a half of the columnar parser's speed. Only chunks with an unusual line are parsed this way.
 """
 
 from __future__ import annotations

@@ -35,8 +35,7 @@ Damage: TypeAlias = dict[str, tuple[int, str]]  # see Streams.damaged
 
 @dataclass(frozen=True)
 class FileRange:
-    """A part of a file: bytes [start, stop) of plain JSON Lines, row groups [start, stop) of Parquet, or the whole
-    file.
+    """Part of a file: bytes [start, stop) of plain JSON Lines, row groups [start, stop) of Parquet, or the whole file.
 
     weight: the work that the part takes, estimated in bytes of text.
     """

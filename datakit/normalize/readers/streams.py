@@ -9,8 +9,7 @@ damage began at an unknown place before the one where it was noticed. By then, p
 without the damaged stream. The data of earlier streams is used.
 
 isal inflates gzip about twice as fast as zlib does (850 MB/s of text per core; zstd reaches 1,350 MB/s). A zstd frame
-may need a window of up to 2 GiB (as in dumps made with `--long=31`); the window's memory is allocated as the window
-fills.
+may need a window of up to 2 GiB (as in dumps made with `--long=31`), whose memory is allocated as the window fills.
 """
 
 from __future__ import annotations
@@ -77,8 +76,7 @@ class Streams:
             self.sound = self.begun
 
     def verify(self) -> None:
-        """Check the file that is being read, unless it was checked before. After that, all its streams are known to be
-        sound.
+        """Check the file that is being read, unless it was checked before. Its streams are then known to be sound.
 
         Raises DamagedStreamError.
         """
