@@ -5,11 +5,11 @@ The manifest is written last, so a step without a manifest is unfinished. It is 
 which other steps and programs may rely. Its keys are sorted, its paths are relative to its own directory, and it
 contains no time, host or library version (the ledger has those) except the version of a cache's encoder, so a step's
 manifest does not depend on the machine. Every counter that a reader needs is a required field: a missing counter is an
-error, never a zero.
+error and never counts as zero.
 
 A manifest holds its own checksum: the xxh3-128 of its bytes without the line that holds the checksum. The checksum is
-verified whenever a manifest is read. Manifests of format 1 can still be read, although they lack this line, the step's
-format version, the checksums of the inputs' manifests, and the field `files`.
+verified whenever a manifest is read. Manifests of format 1 can still be read, although they lack their own checksum,
+the step's format version, the checksums of the inputs' manifests, and the field `files`.
 """
 
 from __future__ import annotations
