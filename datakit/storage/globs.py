@@ -39,7 +39,7 @@ class Place:
 
 
 def expand(url: str) -> str:
-    """Replace the placeholder `{stdlib}` at the start of `url`."""
+    """Return `url` with the placeholder `{stdlib}` at its start, if any, replaced."""
     return url.replace("{stdlib}", sysconfig.get_paths()["stdlib"], 1) if url.startswith("{stdlib}") else url
 
 

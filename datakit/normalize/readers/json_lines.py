@@ -34,7 +34,7 @@ class Lines:
 
 
 def find_lines(chunk: bytes | memoryview) -> Lines:
-    """Find the nonblank lines of a chunk."""
+    """Return the nonblank lines of a chunk."""
     from datakit.normalize import kernels  # imported only here, because it imports numba, which only tasks need
 
     data = np.frombuffer(chunk, np.uint8)

@@ -58,7 +58,8 @@ class Streams:
 
     damaged: path -> (offset in the decompressed file at which to stop, reason), for the files that are known to be
     damaged.
-    begun, sound: the first `sound` of the `begun` streams were decoded to their end, or to the end of a truncated file.
+    begun: the number of streams begun so far. sound: how many of them, from the first on, were decoded to their end or
+    to the end of a truncated file, or are known to be sound from a check.
     check: decodes a file to its end and raises DamagedStreamError if one of its streams is corrupt.
     """
 
