@@ -1,7 +1,7 @@
 """Loads the tokenizer.json of a model on the Hugging Face Hub, such as `openai-community/gpt2`, and keeps a copy beside
-the steps of the dataset. The copy's file name contains the revision (commit) that the model's name stood for at that
-time. Later runs use this copy, so the meaning of a model's name never changes within a root, and `--offline` works. A
-name such as `openai-community/gpt2@607a30d` selects a revision.
+the steps of the dataset. The copy's file name contains the revision (commit) that the model's name stood for when the
+copy was made. Later runs use this copy, so the meaning of a model's name never changes within a root, and `--offline`
+works. A name such as `openai-community/gpt2@607a30d` selects a revision.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ COMMIT = re.compile("[0-9a-f]{40}")
 
 def hub_tokenizer(name: str, folder: str, *, offline: bool, dry_run: bool) -> tuple[str, str]:
     """Return the commit that a model's name stands for, and the path of its tokenizer.json. The file is copied to
-    `folder` unless a copy is there already. With `dry_run`, no copy is made, and the path is the one in
+    `folder` unless a copy is there already. With `dry_run`, a missing copy is not made, and the path is the one in
     huggingface_hub's cache. Raises TokenizerError.
     """
     kept = _kept(folder, name)

@@ -44,12 +44,12 @@ class SourceFile:
 
 
 def source_base(url: str) -> str:
-    """Return the absolute base URL of the relative paths that `list_source(url, ...)` returns."""
+    """Return the absolute URL to which the paths that `list_source(url, ...)` returns are relative."""
     return globs.locate(url).base
 
 
 def pinned(url: str, revision: str | None) -> str:
-    """Pin a Hugging Face Hub URL to a revision; return any other URL unchanged.
+    """Return a Hugging Face Hub URL pinned to `revision`, and any other URL unchanged.
 
     >>> pinned("hf://datasets/org/name/folder", "abc")
     'hf://datasets/org/name@abc/folder'
@@ -91,7 +91,7 @@ def list_source(
     with ThreadPoolExecutor(HASHING_THREADS) as pool:
         try:
             found = list(pool.map(lambda info: _listed_or_refused(info, cache, stopped), chosen))
-        except BaseException:  # Ctrl-C and SIGTERM among them; the threads would go on to the ends of their files
+        except BaseException:  # also Ctrl-C and SIGTERM; the threads would otherwise read their files to the end
             stopped.set()
             raise
     refuse_all([one for one in found if isinstance(one, RefusedError)])

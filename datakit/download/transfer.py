@@ -31,7 +31,7 @@ _TRANSIENT_MODULES = ("aiohttp", "botocore", "requests", "urllib3", "httpx", "ht
 
 
 def fetch(url: str, target: str, size: int, checksum: str, progress: Callable[[int], None]) -> Committed:
-    """Copy `url` to `target`. Raises ChangedInputError, StorageError, NotFoundError.
+    """Copy `url` to `target`. Raises ChangedInputError, StorageError or NotFoundError.
 
     size, checksum: the values in the listing. progress: called with the number of bytes received so far.
     """

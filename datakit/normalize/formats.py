@@ -1,5 +1,5 @@
 """Determines a file's format and compression from its name or the recipe, and rejects a file whose first bytes show
-that it is another kind of file or UTF-16 text.
+that it is of another kind or contains UTF-16 text.
 
     .jsonl .ndjson .json     JSON Lines: one object per line
     .parquet .pq             Parquet
@@ -65,7 +65,7 @@ def compression_of(path: str) -> str | None:
 
 
 def format_of(path: str, configured: str = AUTO) -> str:
-    """Return the format of a file: the configured one, or else the one its name implies. Raises UnreadableError."""
+    """Return a file's format: the configured one, or the one its name implies (UnreadableError if it implies none)."""
     if configured != AUTO:
         return configured
     stem = os.path.splitext(path)[0] if compression_of(path) else path
@@ -88,9 +88,9 @@ def format_of(path: str, configured: str = AUTO) -> str:
 def check_head(path: str, head: bytes, expected: str | None) -> None:
     """Raise UnreadableError if the first bytes of a file, `head`, show that it is not of the expected kind.
 
-    expected: a compression, `parquet` or `arrow`; None for plain text. A truncated or damaged file passes, since its
-    good records are worth keeping. A file of another kind is refused, and so is an empty one unless plain text is
-    expected, since the recipe or the download must be wrong.
+    expected: the name of a compression or of a binary format (`parquet`, `arrow`), or None for plain text. A truncated
+    or damaged file passes, since its good records are worth keeping. A file of another kind is refused, and so is an
+    empty one unless plain text is expected, since the recipe or the download must be wrong.
     """
     for name, magic, _, advice in FOREIGN:
         tar = name == "a tar archive" and head[TAR_OFFSET:].startswith(TAR_MARK)

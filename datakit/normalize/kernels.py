@@ -79,8 +79,8 @@ def _has_long_run(data, start, end, longest, possible):  # pragma: no cover - co
 
 @njit(cache=True, nogil=True)
 def scan_texts(data, offsets, longest, possible, flags):  # pragma: no cover - compiled
-    """Set `flags` for the texts in `data`. longest: the length of the longest run of white space, in characters, that
-    does not set RUN. possible: bool [256], True for byte values that occur in white-space characters.
+    """Write the flags of each text in `data` to `flags`. longest: the length of the longest run of white space, in
+    characters, that does not set RUN. possible: bool [256], True for byte values that occur in white-space characters.
     """
     for index in range(len(flags)):
         start, end = offsets[index], offsets[index + 1]
@@ -156,10 +156,10 @@ def scan_lines(data, breaks, deepest_allowed, places, kinds):  # pragma: no cove
 
 @njit(cache=True, nogil=True)
 def find_records(data, dialect, limits, starts, sound):  # pragma: no cover - compiled
-    """For each nonempty CSV record, write to `starts` its start, and to `sound` False if text follows a closing quote.
+    """Write each nonempty CSV record's start to `starts`, and to `sound` True unless text follows a closing quote.
 
-    dialect: the delimiter and the quote, as bytes; the quote is -1 if fields cannot be quoted. limits: the maximum
-    numbers of bytes and of line ends in a quoted field.
+    dialect: the byte values of the delimiter and the quote; the quote is -1 if fields cannot be quoted. limits: the
+    maximum numbers of bytes and of line ends in a quoted field.
 
     Return the number of records written; the end of the last record that has a line end; the place of the opening quote
     of a field that exceeds a limit or does not end in `data`, or -1; whether a limit was exceeded; and the start of the

@@ -56,7 +56,7 @@ def lists_of_duplicates(manifest: Manifest) -> list[str]:
 class FileCounts:
     """The counts for each file of one slice. counts: int64 [files, len(COUNTED)], in the order of the files.
 
-    first: the index of the slice's first file in the list of files.
+    first: the index, in the list of files, of the slice's first file.
     """
 
     def __init__(self, paths: Iterable[str], first: int) -> None:
@@ -99,7 +99,7 @@ class Origins(NamedTuple):
     kept: np.ndarray
 
     def table(self, rows: slice) -> pa.Table:
-        """Return the given rows in the form in which they are stored."""
+        """Return the given rows as a table with the schema SCHEMA."""
         places = [pa.array(values[rows], mask=values[rows] == UNKNOWN) for values in (self.file, self.position)]
         return pa.table([ids_to_arrow(self.high[rows], self.low[rows]), *places, self.kept[rows]], schema=SCHEMA)
 
@@ -114,7 +114,7 @@ def write_origins(context: TaskContext, name: str, origins: Origins) -> OutputFi
 
 
 def first_files(slices: Sequence[Sequence[FileRange]]) -> list[int]:
-    """Return the index of each slice's first file in the list of files."""
+    """For each slice, return the index of its first file in the list of files."""
     numbers = {path: number for number, path in enumerate(_paths(slices))}
     return [numbers[ranges[0].path] for ranges in slices]
 

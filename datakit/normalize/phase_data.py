@@ -16,7 +16,7 @@ Listed = dict[str, tuple[int, int, str]]  # files read in place: path -> (size, 
 
 class RouteShared(msgspec.Struct, frozen=True):
     """Data shared by all routing tasks. config: the `Config` as plain data, including every default. buckets: the
-    number of buckets, a power of two. where_types: the types in which `where` sees its columns, as Arrow IPC.
+    number of buckets, a power of two. where_types: the schema of the columns that `where` sees, in Arrow's IPC format.
     """
 
     base: str
@@ -26,10 +26,10 @@ class RouteShared(msgspec.Struct, frozen=True):
 
 
 class RouteArguments(msgspec.Struct, frozen=True):
-    """One routing task.
+    """The arguments of one routing task.
 
     listed: the task's files that are read in place.
-    first_file: the index of the task's first file in the sorted list of the source's files; the task's others follow.
+    first_file: the index, in the sorted list of the source's files, of the task's first file; its other files follow.
     """
 
     key: str
@@ -48,11 +48,11 @@ class TypesDetails(msgspec.Struct, frozen=True):
 class RouteDetails(msgspec.Struct, frozen=True):
     """The result of routing one slice.
 
-    schemas: (file, schema as Arrow IPC in hex) pairs; in hex because the ledger is JSON.
+    schemas: (file, schema) pairs, each schema in Arrow's IPC format, as hex digits because the ledger is JSON.
     large: (path, value) pairs: for each path, the largest absolute value of the integers there, if above 2**53.
     documents: True if all records of the slice are documents that datakit wrote.
     value_bytes: the size of all documents with their upstream columns, in bytes.
-    heavy: (bucket, bytes) pairs, for the buckets with a large share of the slice.
+    heavy: (bucket, size in bytes) pairs for the buckets that hold a large share of the slice.
     files: the counts named in `origins.COUNTED`, for each file of the slice.
     """
 
@@ -66,8 +66,8 @@ class RouteDetails(msgspec.Struct, frozen=True):
 
 
 class SortShared(msgspec.Struct, frozen=True):
-    """Data shared by all sorting tasks. They read 2**bits partitions from the 2**bucket_bits buckets in `runs`. schema:
-    the output's schema, as Arrow IPC.
+    """Data shared by all sorting tasks. The tasks read 2**bits partitions from the 2**bucket_bits buckets in `runs`.
+    schema: the output's schema, in Arrow's IPC format.
     """
 
     runs: list[str]

@@ -24,7 +24,7 @@ Check = Callable[[ReadContext, RouteArguments], UpstreamColumns]
 
 
 def with_all_refusals(work: Callable[[], T], context: ReadContext, own: RouteArguments, check: Check) -> T:
-    """Return `work()`. If this call refuses a file, raise the errors of all refused files of the slice instead."""
+    """Return `work()`. If it raises RefusedError, raise the errors of all refused files of the slice instead."""
     try:
         return work()
     except RefusedError as error:

@@ -2,8 +2,8 @@
 document to the exchange bucket for its id. Each chunk is processed in columnar form, in this order: transform, text
 column, predicate, text rules, hash, sample. The top bits of a document's id determine its bucket. A row in the exchange
 holds the id as two integers, the text, the record's file and position, and every upstream column under a prefixed name.
-In this phase, the types of columns are united only across the files of a slice. The sort phase converts them to the
-source's common types.
+In this phase, the types of columns are united only across the files of a slice. The sort phase converts the columns to
+the source's common types.
 
 If a compressed file of a slice turns out to be damaged, the slice is routed again, without the damaged stream and what
 follows it in the file. No exchange run is committed before the streams that its rows come from have been decoded to the
@@ -52,7 +52,7 @@ from datakit.text.string_buffers import string_buffers
 PHASE = "route"
 HIGH, LOW, TEXT, FILE, POSITION = "high", "low", "text", "file", "position"  # our columns in the exchange
 UPSTREAM = "."  # prefix for the names of upstream columns in the exchange
-BUDGET_BYTES = 256 << 20  # for the exchange writer; a decompressed slice of 64 MiB usually makes one run
+BUDGET_BYTES = 256 << 20  # memory for the exchange writer; a decompressed slice of 64 MiB usually makes one run
 WHOLE_SLICE_BYTES = SLICE_BYTES // 2  # a task gives up at the end of its slice only if the slice is at least this large
 
 Texts: TypeAlias = "pa.LargeStringArray | pa.LargeBinaryArray"
@@ -85,7 +85,7 @@ class Router:
         records, texts = self._apply_rules(records, texts)
         high, low = hash_texts(texts)
         if self._config.sample < 1:
-            kept = low < np.uint64(int(self._config.sample * 2.0**64))  # id bits that do not select the partition
+            kept = low < np.uint64(int(self._config.sample * 2.0**64))  # the low id bits do not select the partition
             self._count(sample_dropped=len(kept) - int(kept.sum()))
             records, texts, high, low = records.filter(kept), texts.filter(pa.array(kept)), high[kept], low[kept]
         files, positions = self.files.origins(records)
@@ -115,7 +115,7 @@ class Router:
         return replace(chunk, table=table, positions=positions, files=files, traced=False)
 
     def _texts(self, rows: Chunk) -> tuple[Chunk, Texts]:
-        """Return the rows with usable or missing texts, and the texts. A null is a missing text, removed later."""
+        """Return the rows with usable or missing texts, and their texts. A null stands for a missing text."""
         if self._config.text not in rows.table.column_names:
             return rows, pa.nulls(rows.table.num_rows, pa.large_string())
         kind = rows.table.column(self._config.text).type

@@ -36,7 +36,7 @@ from datakit.text.string_buffers import string_buffers
 PHASE = "sort"
 GATHER_BYTES = 16 << 20  # bytes of rows gathered at once; limits the size of the copy that is made for writing
 PIECE_BYTES = 1 << 30  # bytes of rows in one array per column; half of what 32-bit offsets can address
-CONVERTED_ROWS = 1 << 23  # rows converted at once: their ids and source names fit into 32-bit offsets
+CONVERTED_ROWS = 1 << 23  # rows converted at once, so that 32-bit offsets suffice for their ids and source names
 DUPLICATES = pa.schema([("id", pa.string()), ("source_id", pa.string()), ("kept_source_id", pa.string())])
 
 
@@ -200,7 +200,7 @@ def _write(url: str, output: _Output, documents: Iterator[pa.Table]) -> tuple[Sh
 
 
 def _duplicates(tables: list[pa.Table], order: SortedIds, source_id: str | None) -> Iterator[pa.Table]:
-    """Yield the duplicates, sorted by id and position: id, source_id, and the source_id of the kept document."""
+    """Yield tables of the duplicates (id, source_id, and the kept document's source_id), sorted by id and position."""
     name = UPSTREAM + source_id if source_id is not None else None
     parts = [
         fit_column(table.column(name), pa.large_string())

@@ -1,5 +1,5 @@
 """Stage `normalize`: plans the routing and sorting of a source, decides its number of partitions and its output
-columns, and reports an error if it yields no documents.
+columns, and reports an error if the source yields no documents.
 
     route   one task per slice of the input: read, apply the text rules, hash, write to the bucket for the id
     sort    one task per partition: sort by id, keep the first of equal texts, write
@@ -90,13 +90,13 @@ def plan(step: Step) -> Plan:
 def _where_types(
     step: Step, config: Config, slices: Sequence[Sequence[FileRange]]
 ) -> Generator[Phase, Sequence[TaskResult], bytes]:
-    """Return the types in which `where` sees its columns, as Arrow IPC. Raises ColumnError, RecipeError."""
+    """Return the schema of the columns that `where` sees, in Arrow's IPC format. Raises ColumnError, RecipeError."""
     columns = Predicate(config.where).columns if config.where else []
     extra = next((name for name in config.types if name not in columns), None)
     if extra is not None:
         raise RecipeError(f"types: `where` does not read the column {extra!r}; {suggestion(extra, columns)}")
     if config.types.get(config.text, "string") != "string":
-        raise RecipeError(f"types: {config.text!r} is the text, which is always a string; cast it in `where`")
+        raise RecipeError(f"types: {config.text!r} is the text column, which always holds strings; cast it in `where`")
     kinds = {name: pa.type_for_alias(DECLARED[kind]) for name, kind in config.types.items()}
     if config.text in columns:
         kinds[config.text] = pa.large_string()
@@ -182,7 +182,7 @@ def partition_bits(value_bytes: int, partition_bytes: int | None = None) -> int:
     """Return the smallest k (at most MOST_BITS) for which the mean size of 2**k partitions is below `partition_bytes`;
     if `partition_bytes` is None, the limit depends on `value_bytes`.
 
-    value_bytes: the size of all values, in all columns, in bytes.
+    value_bytes: the total size of the values in all columns, in bytes.
 
     >>> [partition_bits(size) for size in (0, 32 << 20, 1 << 30, (1 << 30) + 1, (1 << 40) + 1)]
     [0, 1, 6, 4, 11]

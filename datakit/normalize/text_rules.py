@@ -1,5 +1,5 @@
 """Applies the text rules: replaces invalid UTF-8, removes NUL, cuts long runs of white space, and marks blank texts for
-removal. Few documents need this, so one pass over Arrow's buffers finds those that do, and only they take the slow path
+removal. Few documents need changes, so one pass over Arrow's buffers finds them, and only they take the slow path
 through Python strings. The pass is cheap: Arrow validates UTF-8 at several GB/s, and the search for NUL is vectorized.
 A run of more than N white-space characters covers at least N + 1 bytes, so testing every (N + 1)th byte finds it.
 
@@ -24,7 +24,7 @@ _POSSIBLE = np.isin(np.arange(256), list(WHITE_SPACE.encode()))  # bytes that oc
 
 @dataclass(frozen=True)
 class Ruled:
-    """Texts with the rules applied. kept: bool [texts], False if blank. The integers count the texts a rule changed."""
+    """Texts with the rules applied. kept: bool [texts], False if blank. The integers: how many texts a rule changed."""
 
     texts: pa.LargeStringArray
     kept: np.ndarray
@@ -104,7 +104,7 @@ def _as_strings(texts: pa.Array) -> pa.LargeStringArray:
 
 
 def _repair(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, longest: int) -> tuple[list[str], int]:
-    """Return the repaired texts of `rows` and the number with cut runs. NUL is removed first, as this can join runs."""
+    """Return the repaired texts of `rows`, and how many had a run cut. NUL is removed first, as this can join runs."""
     long_run = re.compile(f"([{WHITE_SPACE}]{{{longest}}})[{WHITE_SPACE}]+")
     view, repaired, runs = data.data, [], 0
     for index in rows.tolist():

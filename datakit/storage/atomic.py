@@ -3,9 +3,10 @@ supported) or in an object store, and never overwrites an output.
 
 A file is created only if its name is free. On a disk, this takes a temporary file, fsync, and then `link`, which fails
 if the name is taken (`rename` would overwrite the existing file). In an object store, it takes one conditional PUT
-(`If-None-Match: *`). If the name is taken, the checksums of both files are compared. If they are equal, another process
-has done the same work. If they differ, the work is not deterministic, or a library has been upgraded; the first file is
-kept, and DivergentOutputError is raised. Concurrent drivers, retried tasks and resumed runs therefore need no lock.
+(`If-None-Match: *`). If the name is taken, the checksums of the existing and the new file are compared. If they are
+equal, another process has done the same work. If they differ, the work is not deterministic, or a library was upgraded;
+the first file is kept, and DivergentOutputError is raised. Concurrent drivers, retried tasks and resumed runs therefore
+need no lock.
 Cost: one fsync or one request per file; if the file already exists, also one read of it.
 Memory: an upload takes 65 MiB (measured).
 """
@@ -35,7 +36,7 @@ TEMPORARY_PREFIX = ".tmp-"
 HASH_CHUNK = 4 << 20
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)  # exFAT and some network mounts lack hard links
 S3_PART_BYTES, S3_PARTS_AT_ONCE, S3_MOST_PARTS = 8 << 20, 4, 10_000  # s3fs's defaults would take 500 MB of memory
-SHOWN_BYTES = 60  # maximum bytes of a host's or file's name in a temporary name, which may have 255 bytes in all
+SHOWN_BYTES = 60  # number of bytes of a host's or file's name kept in a temporary name (at most 255 in all)
 CONFLICT_WAITS = (0.1, 0.3, 1.0, 3.0)
 
 
@@ -80,8 +81,8 @@ def temporary_name(name: str) -> str:
 
 
 def owner_of(temporary: str) -> int | None:
-    """Return the id of the process that wrote the file with this temporary name, or None if that process is not visible
-    to this one.
+    """Return the id of the process that wrote the file with this temporary name, or None if the process ran in another
+    space (see `process_space`).
     """
     _, space, pid, *_ = [*temporary.split("-"), "", "", ""]
     return int(pid) if pid.isdigit() and space == process_space() else None
@@ -146,15 +147,15 @@ def replace_bytes(data: bytes, url: str) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Make the content of a local file durable. Do so before renaming it: a power cut could otherwise leave a file that
-    has the new name, but is empty.
+    """Make the content of a local file durable. Call this before renaming the file: a power cut could otherwise leave a
+    file that has the new name, but is empty.
     """
     with open(path, "rb") as file:
         os.fsync(file.fileno())
 
 
 def folders_above(directory: str, paths: Iterable[str]) -> set[str]:
-    """Return `directory` and all folders below it that lead to one of these files, given relative to it."""
+    """Return `directory` and all folders below it that contain any of `paths`, which are relative to `directory`."""
     folders = {directory}
     for path in paths:
         while path := path.rpartition("/")[0]:
@@ -191,8 +192,8 @@ def hash_url(url: str) -> tuple[str, int]:
 
 
 def hash_open(file: BinaryIO, check: Callable[[], None] = lambda: None) -> tuple[str, int]:
-    """Return the xxh3-128 (32 hex digits) and the number of the bytes from an open file's current position to its end.
-    `check` is called after each chunk, and may raise an exception to stop.
+    """Return the xxh3-128 (32 hex digits) of the bytes from an open file's current position to its end, and their
+    number. `check` is called after each chunk, and may raise an exception to stop.
     """
     digest, length = xxhash.xxh3_128(), 0
     while chunk := file.read(HASH_CHUNK):

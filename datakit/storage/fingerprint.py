@@ -46,8 +46,8 @@ def fingerprint(stage: str, version: int, parameters: dict[str, Any], inputs: Se
 
 
 def identity(step_fingerprint: str, quarantined: Sequence[str]) -> str:
-    """Return a step's identity, on which downstream steps depend: its fingerprint or, if it skipped records, a hash of
-    the fingerprint and of the list of these records.
+    """Return a step's identity, on which downstream steps depend: its fingerprint or, if records were quarantined, a
+    hash of the fingerprint and of the list of these records.
     """
     if not quarantined:
         return step_fingerprint

@@ -39,7 +39,7 @@ class Place:
 
 
 def expand(url: str) -> str:
-    """Replace the placeholder `{stdlib}` in `url`."""
+    """Return `url` with the placeholder `{stdlib}` at its start, if any, replaced."""
     return url.replace("{stdlib}", sysconfig.get_paths()["stdlib"], 1) if url.startswith("{stdlib}") else url
 
 
@@ -92,8 +92,8 @@ def select(files: Sequence[FileInfo], place: Place, include: Sequence[str], excl
 
 
 def regular(files: Sequence[FileInfo]) -> tuple[list[FileInfo], str]:
-    """Return the regular files, and a clause that names the other entries. Those must not be read: opening a named pipe
-    could block forever.
+    """Return the regular files, and a clause that names the other entries. The latter must not be read: opening a named
+    pipe could block forever.
 
     Raises UnreadableError if a file is a link to a file that does not exist.
     """

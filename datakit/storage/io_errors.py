@@ -1,5 +1,5 @@
 """Translates failures of disks and object stores (full disk, missing bucket, permissions, credentials, no answer) into
-datakit's errors, with their messages and next steps.
+datakit's errors, whose messages say what to do next.
 
 Failures reported by the operating system appear as OSError. The client libraries of object stores (botocore, aiohttp,
 ...) also raise exceptions of their own, which have no common base class. Only these exceptions and OSError are
@@ -24,7 +24,7 @@ DRIVERS = (*HTTP_CLIENTS, "aiobotocore", "botocore", "fsspec", "gcsfs", "google"
 
 @contextmanager
 def read_errors(url: str) -> Iterator[None]:
-    """Translate errors that occur while `url` is read. Raises NotFoundError, StorageError, RootError, NoSpaceError."""
+    """Translate errors in reading `url`. Raises NotFoundError, StorageError, RootError or NoSpaceError."""
     try:
         yield
     except FileNotFoundError as error:
@@ -37,7 +37,7 @@ def read_errors(url: str) -> Iterator[None]:
 
 @contextmanager
 def storage_errors(url: str) -> Iterator[None]:
-    """Translate errors that occur while `url` is written. Raises RootError, StorageError, NoSpaceError."""
+    """Translate errors in writing `url`. Raises RootError, StorageError or NoSpaceError."""
     try:
         yield
     except Exception as error:
@@ -75,7 +75,7 @@ def translated(error: Exception, url: str, verb: str) -> DatakitError | None:
 
 def _of_system(error: OSError, url: str, verb: str) -> DatakitError:
     if error.errno in SPACE:
-        if "://" in url and not url.startswith("file://"):  # stores never fill up, so it is the temporary disk
+        if "://" in url and not url.startswith("file://"):  # stores never fill up, so the temporary disk is full
             return _temporary_full(url, verb)
         where = f" ({error.filename})" if error.filename else ""
         advice = "free some space (the next run continues from here), or choose another --root"

@@ -2,8 +2,8 @@
 
 A complete run replaces the file atomically (by a rename on a disk, by one PUT in an object store). The file is a hint
 for people who name a dataset instead of a step: it enters no fingerprint, and code that has resolved a dataset uses
-only the step's directory from then on. Of two runs that end at the same time, either may be recorded. A dataset without
-the file, made by an earlier version, is resolved if there is only one candidate.
+only the step's directory from then on. Of two runs that end at the same time, either may be recorded. In a dataset
+without the file (made by an earlier version), a stage's finished step is found if it is the only one.
 """
 
 from __future__ import annotations

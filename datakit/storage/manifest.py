@@ -5,11 +5,11 @@ The manifest is written last, so a step without a manifest is unfinished. It is 
 which other steps and programs may rely. Its keys are sorted, its paths are relative to its own directory, and it
 contains no time, host or library version (the ledger has those) except the version of a cache's encoder, so a step's
 manifest does not depend on the machine. Every counter that a reader needs is a required field: a missing counter is an
-error, never a zero.
+error and never counts as zero.
 
 A manifest holds its own checksum: the xxh3-128 of its bytes without the line that holds the checksum. The checksum is
-compared whenever a manifest is read. Manifests of format 1 can still be read, although they lack this line, the step's
-format version, the checksums of the inputs' manifests, and the field `files`.
+verified whenever a manifest is read. Manifests of format 1 can still be read, although they lack their own checksum,
+the step's format version, the checksums of the inputs' manifests, and the field `files`.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class InputReference(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Partition(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One file of a step's output. bytes, xxh3: the size and the xxh3-128 of the file. text_bytes, tokens: the number
-    of bytes of text and of tokens in it, set only if the stage counts them. first_id, last_id: the first and the last
-    id in the file, if the stage records them.
+    """One file of a step's output. bytes, xxh3: the size and the xxh3-128 of the file. text_bytes, tokens: the numbers
+    of bytes of text and of tokens in the file, set only if the stage counts them. first_id, last_id: the first and the
+    last id in the file, if the stage records them.
     """
 
     path: str
@@ -137,7 +137,7 @@ def data_path(source: str, name: str) -> str:
 
 
 def totals_of(partitions: list[Partition]) -> Totals:
-    """Sum each field over `partitions`; a field that any partition lacks is None."""
+    """Return the sum of each field over `partitions`, or None for a field that any partition lacks."""
     totals: list[Any] = []
     for field in Totals.__struct_fields__:
         values = [getattr(partition, field) for partition in partitions]
@@ -168,7 +168,7 @@ def pieces(manifest: Manifest) -> Iterator[bytes]:
 
 
 def sealed(manifest: Manifest) -> Manifest:
-    """Return a copy of the manifest whose field `checksum` is its own checksum."""
+    """Return a copy of the manifest with its checksum in the field `checksum`."""
     digest = xxhash.xxh3_128()
     for piece in pieces(msgspec.structs.replace(manifest, checksum="")):
         digest.update(piece)

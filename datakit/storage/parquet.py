@@ -1,11 +1,11 @@
 """Reads and writes Parquet shards; decides their compression, dictionaries, statistics and the size of row groups.
 
-Every Parquet file that a stage writes has this format. Files are compressed with zstd-3 and have a page index. Columns
-of texts, ids and lists are written without dictionary encoding, because their values are unique; with dictionaries,
-writing would take 17 % longer (measured). All columns except those of texts have statistics. The minimum and maximum of
-a text column would be copies of whole documents: with these statistics, a document of 200 MB made the writer take 775
-MB of memory instead of 200 MB (measured). The positions at which row groups end depend only on the rows (on their sizes
-and their number), not on the batches in which the rows arrived, so equal rows give equal bytes.
+Every Parquet file that a stage writes has the same format: zstd-3 compression and a page index. Columns of texts, ids
+and lists are written without dictionary encoding, because their values are unique; with dictionaries, writing would
+take 17 % longer (measured). All columns except those of texts have statistics. The minimum and maximum of a text column
+would be copies of whole documents: with these statistics, a document of 200 MB made the writer take 775 MB of memory
+instead of 200 MB (measured). The positions at which row groups end depend only on the rows (on their sizes and their
+number), not on the batches in which the rows arrived, so equal rows give equal bytes.
 Memory: the writer holds at most one row group (16 MiB of values, or one longer document) plus the current batch; a
 reader decodes one row group at a time.
 """

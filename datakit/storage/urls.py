@@ -111,8 +111,8 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 
 def exists(url: str) -> bool:
-    """Return True if a file exists. In an object store, this takes one request. Raises StorageError if that cannot be
-    determined.
+    """Return True if a file exists. In an object store, this takes one request. Raises StorageError if the store gives
+    no clear answer.
     """
     if is_local(url):
         return os.path.exists(local_path(url))
@@ -153,7 +153,7 @@ def open_regular(path: str) -> BinaryIO:
 
 
 def open_read(url: str) -> BinaryIO:
-    """Open a file; return a binary, seekable reader. Raises NotFoundError, StorageError, UnreadableError."""
+    """Open a file; return a binary, seekable reader. Raises NotFoundError, StorageError or UnreadableError."""
     with read_errors(url):
         if is_local(url):
             return open_regular(local_path(url))
@@ -271,7 +271,5 @@ def _seconds(moment: datetime | float | str) -> float:
 
 
 def checksum_of(info: dict[str, object]) -> str | None:
-    """Return the checksum of a file's content that the store's description of the file contains; None if there
-    is none.
-    """
+    """Return the checksum of a file's content from `info`, the store's description of the file; None if it has none."""
     return next((str(info[key]).strip('"') for key in CHECKSUM_KEYS if info.get(key)), None)

@@ -1,12 +1,12 @@
-"""Chooses the type that holds all numbers of a column, given their types and the largest integer, and converts floats
-to strings.
+"""Chooses the type that holds all numbers of a column, given their types and the largest integer; converts floats to
+strings.
 
 A float64 represents every integer up to 2**53 exactly. If a column has floats and also a larger integer, its values
 become strings, so that no digit is lost. Signed and unsigned integers in one column become int64 or, if one of them is
 too large for that, strings.
 
-A float with an integral value up to 2**53 becomes the same string as the equal integer. Therefore it does not matter
-whether other values in the same chunk had turned an integer into a float before the column became strings.
+A float with an integral value up to 2**53 becomes the same string as the equal integer. An integer's string is
+therefore the same even if floats in the same chunk first turned the integer into a float.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _UNSIGNED = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
 _FLOATS = (pa.float16(), pa.float32(), pa.float64())
 
-Path: TypeAlias = tuple[str, ...]  # a column, then the names of fields; the elements of a list have the name ""
+Path: TypeAlias = tuple[str, ...]  # a column's name, then those of nested fields; a list's elements have the name ""
 Largest: TypeAlias = Mapping[Path, int]  # the largest absolute value of the integers at a path, if above 2**53
 
 
@@ -35,7 +35,9 @@ def is_number(kind: pa.DataType) -> bool:
 
 
 def unify_numbers(one: pa.DataType, other: pa.DataType, largest: int) -> pa.DataType:
-    """Return the type that holds numbers of both types. largest: the largest absolute value of their integers."""
+    """Return the type that holds numbers of both types. largest: the largest absolute value of the integers among these
+    numbers, or 0 if none is above 2**53.
+    """
     if types.is_integer(one) != types.is_integer(other):
         return pa.float64() if largest <= LARGEST_EXACT else pa.string()
     for family in (_SIGNED, _UNSIGNED, _FLOATS):
@@ -45,7 +47,7 @@ def unify_numbers(one: pa.DataType, other: pa.DataType, largest: int) -> pa.Data
 
 
 def largest_integers(table: pa.Table) -> dict[Path, int]:
-    """Return, for each path, the largest absolute value of the integers there, if above 2**53."""
+    """Return the largest absolute value of the integers at each path where it is above 2**53."""
     found: dict[Path, int] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         for chunk in column.chunks:
@@ -69,7 +71,7 @@ def _largest(array: pa.Array, path: Path) -> Iterator[tuple[Path, int]]:
 
 
 def float_texts(floats: pa.Array) -> pa.StringArray:
-    """Convert floats to strings: integral values up to 2**53 as digits, others as Arrow writes a float64."""
+    """Convert floats to strings: integral values up to 2**53 as integers, other values as Arrow formats a float64."""
     values = floats.cast(pa.float64())
     plain = values.fill_null(0).to_numpy(zero_copy_only=False)
     integral = (np.abs(plain) <= LARGEST_EXACT) & (np.trunc(plain) == plain)

@@ -25,11 +25,11 @@ class OutputColumn(msgspec.Struct, frozen=True):
 
 
 def output_schema(union: pa.Schema, config: Config, again: bool) -> tuple[pa.Schema, list[OutputColumn]]:
-    """Return the output's schema and its columns, each with the upstream column that it comes from. Raises ColumnError.
+    """Return the output's schema and columns. Raises ColumnError if Parquet cannot store the type of a column.
 
-    again: True if every record of the source is a document that datakit wrote. In that case, the column `source_id`
-    holds the upstream id and is preserved, while `id` and `source` are computed anew. In any other source, an upstream
-    column whose name datakit itself uses is renamed.
+    again: True if every record of the source is a document that datakit wrote. In that case, and if the recipe names no
+    other id column, `source_id` holds the upstream id and is preserved, while `id` and `source` are computed anew.
+    Otherwise, an upstream column whose name datakit itself uses is renamed.
     """
     again = again and "source_id" in union.names and config.id == "id"
     id_column = "source_id" if again else config.id

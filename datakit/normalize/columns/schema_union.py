@@ -1,17 +1,17 @@
 """Chooses the common type of each column and field in a source's files; rejects types that cannot be joined, and
 schemas with more than 2,000 columns or fields; converts columns to the common types (e.g. numbers to strings). Every
-column that occurs in any file is kept. Types are widened by these rules. Null together with any other type becomes that
-type. Two signed or two unsigned integer types become the wider one, and a signed and an unsigned type become int64.
-Integers and floats become float64. If digits would be lost, numbers become strings instead (see number_types.py).
-Numbers, booleans, dates and strings become strings if a column has more than one of these kinds. Two structs become one
-struct with the fields of both, and the element types of lists are widened by the same rules. Types that no rule joins
-(such as a struct and a number) cause an error that names both files.
+column that occurs in any file is kept. Types are widened by the following rules. Null together with any other type
+becomes that type. Two signed or two unsigned integer types become the wider one, and a signed and an unsigned type
+become int64. Integers and floats become float64. If digits would be lost, numbers become strings instead (see
+number_types.py). Numbers, booleans, dates and strings become strings if a column has more than one of these kinds. Two
+structs become one struct with the fields of both, and the element types of lists are widened by the same rules. Types
+that no rule joins (such as a struct and a number) cause an error that names both files.
 
 Until the type of a column is known for the whole source, an integer is converted only if the conversion loses nothing
 (see number_types.py). A record's value therefore depends only on the record and on that type, and not on the other
 records in the same chunk.
 
-Cost: uniting schemas only compares types, and only the columns whose types change are converted.
+Cost: to unite schemas, only types are compared, and only columns whose types change are converted.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ NO_LARGE: Largest = {}
 
 
 def unite(schemas: Iterable[tuple[str, pa.Schema]], largest: Largest = NO_LARGE) -> pa.Schema:
-    """Unite the schemas of (file, schema) pairs, with columns in order of first appearance. Raises one RefusedError
-    for all columns whose types conflict.
+    """Return the union of the schemas in (file, schema) pairs, with columns in order of first appearance. Raises one
+    RefusedError for all columns whose types conflict.
 
     largest: for each path, the largest absolute value of the integers in all these files, if above 2**53.
     """
@@ -86,9 +86,9 @@ def describe(kind: pa.DataType) -> str:
 
 
 def unify(one: pa.DataType, other: pa.DataType, largest: Largest = NO_LARGE, path: Path = ()) -> pa.DataType | None:
-    """Return the type that can hold the values of both types, or None if the rules give none.
+    """Return the type that can hold the values of both types, or None if no rule joins them.
 
-    largest: as in `unite`. path: the path of the values, as in `largest`.
+    largest: as in `unite`. path: the path of the values, by which `largest` is looked up.
     """
     if one == other or types.is_null(other):
         return one

@@ -24,16 +24,16 @@ LEADING = pa.schema(  # the first columns of every document that datakit writes
     ]
 )
 
-SHOWN_NAMES, SHOWN_NAME = 20, 60  # limits for a message: columns named, and characters per name
+SHOWN_NAMES, SHOWN_NAME = 20, 60  # limits for a message: number of columns named, and characters per name
 
 
 class UpstreamColumns:
     """The upstream columns of one slice, except the text column.
 
-    union: the columns of all files so far. Rows are converted to the union's types, because each new schema starts a
-    new run of the exchange.
-    documents: True if all chunks so far hold documents that datakit wrote.
-    largest: for each path, the largest absolute value of the integers so far, if above 2**53.
+    union: the schema with the columns of all files read so far. Rows are converted to its types, so that their schema
+    changes less often: each change starts a new run in the exchange.
+    documents: True if all chunks read so far hold documents that datakit wrote.
+    largest: for each path, the largest absolute value of the integers read so far, if above 2**53.
     """
 
     def __init__(self, config: Config) -> None:
@@ -72,7 +72,9 @@ class UpstreamColumns:
         return pa.field(field.name, pa.string())
 
     def schemas(self) -> list[tuple[str, str]]:
-        """Return (file, schema as Arrow IPC in hex) for each file that widens the union of earlier files' schemas."""
+        """Return (file, schema) for each file whose schema widens the union of the earlier files' schemas. Each schema
+        is in Arrow's IPC format, as hex digits.
+        """
         union, result = pa.schema([]), []
         for file, schema in self._by_file.items():
             wider = unite([("", union), (file, schema)], self.largest)
@@ -84,7 +86,8 @@ class UpstreamColumns:
     def check_text(self, begun: Collection[str]) -> None:
         """Raise ColumnError if there is a file among `begun` in which no chunk had the text column.
 
-        begun: the files that were read from their start. In a later part of a file, all records may lack a text.
+        begun: the files that were read from their start. A file read from a later place is exempt, because its
+        remaining records need not have a text.
         """
         for file, schema in self._by_file.items():
             if file in begun and file not in self._with_text:
@@ -99,7 +102,7 @@ class UpstreamColumns:
 
 
 def is_documents(table: pa.Table) -> bool:
-    """Return True if datakit wrote these rows: the first columns are exactly LEADING, and every id is 32 hex digits."""
+    """Return True if datakit wrote these rows: their first columns are LEADING, and every id has 32 hex digits."""
     leading = pa.schema([table.schema.field(number) for number in range(min(len(LEADING), table.num_columns))])
     if not leading.equals(LEADING):
         return False

@@ -13,7 +13,7 @@ from datakit.normalize.inspection.report import GroupReport, RawReport
 from datakit.recipe import RESERVED
 from datakit.storage import urls
 
-SHARES = (0.001, 0.01, 0.1, 0.5)  # for `max_quarantined`: the first that is at least twice the sample's unusable share
+SHARES = (0.001, 0.01, 0.1, 0.5)  # for `max_quarantined`: the first that is at least twice the share found unusable
 TAIL = """
 [dedup]
 threshold = 0.8          # duplicates share at least 80 % of their shingles

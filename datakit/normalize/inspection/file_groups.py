@@ -1,7 +1,7 @@
 """Groups the files of a raw source into the sources of a draft recipe: by folder, format and name pattern.
 
-Here, a folder is a directory directly below the one that all files share, with everything in it; if there are more than
-`MOST_FOLDERS` folders, they count as one. Numbers in a name are replaced by `*`, so that the parts
+Here, a folder is a directory (with everything in it) directly below the deepest one that contains all files. If there
+are more than `MOST_FOLDERS` folders, they count as one. Numbers in a name are replaced by `*`, so that the parts
 `web-00000-of-00010.jsonl`, `web-00001-of-00010.jsonl`, ... share one pattern. The files of one format in a folder form
 a single group if they have more than `MOST_PATTERNS` patterns, have patterns that overlap, or hold one document each.
 Each file of a group matches the patterns of that group alone.
@@ -28,7 +28,7 @@ ABOUT = re.compile(r"(readme|license|licence|notice|changelog|citation)\b", re.I
 
 @dataclass(frozen=True)
 class FileGroup:
-    """Files that become one source. include: the patterns that select them; empty: all files at `url`."""
+    """Files that become one source. include: the patterns that select them; empty if all files at `url` are meant."""
 
     name: str
     url: str
@@ -44,7 +44,7 @@ class FileGroup:
 
 @dataclass(frozen=True)
 class _Part:
-    """The files of one group, before its name is known. folder: its path below `globs.Place.base`; "" for the base."""
+    """The files of a group not yet named. folder: their folder's path below `globs.Place.base`; "" for the base."""
 
     folder: str
     format: str
@@ -103,7 +103,7 @@ def _folder(info: FileInfo, shared: str) -> str:
 
 
 def _parts(folder: str, name: str, files: tuple[FileInfo, ...], deep: bool) -> list[_Part]:
-    """Split the files of one folder and format by name pattern. deep: whether they may be in subfolders."""
+    """Split the files of one folder and format by name pattern. deep: True if they may be in subfolders."""
     anchor = "" if deep else "/"
     by_stem: dict[str, list[FileInfo]] = {}
     for info in files:

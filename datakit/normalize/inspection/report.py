@@ -50,8 +50,8 @@ class ColumnReport:
 
 @dataclass(frozen=True)
 class GroupReport:
-    """A group of files and the source that they would become in a recipe (name, url, include, text, id). The statements
-    about columns and texts are based on a sample, in which `records` records are usable and `unusable` records are not.
+    """A group of files and the source that they would become in a recipe (name, url, include, text, id). The fields
+    about columns and texts describe a sample, in which `records` records are usable and `unusable` records are not.
     """
 
     name: str
@@ -101,7 +101,7 @@ def inspect_source(
     compiling: Callable[[], None] = lambda: None,
 ) -> RawReport:
     """Inspect a file, a directory, or the matches of a glob. Calls `compiling` if kernels must be compiled first.
-    Raises NoInputError.
+    Raises NoInputError if there is no file.
     """
     place = globs.locate(url)
     files, skipped = globs.regular(globs.select(globs.files_at(place), place, include, exclude))
@@ -139,8 +139,8 @@ def _inspect_group(base: str, group: FileGroup) -> GroupReport:
 
 
 def _sampled_chunks(base: str, group: FileGroup, problems: list[str]) -> tuple[list[Chunk], int]:
-    """Read the first chunk of some of the files, and append a message to `problems` for each error. Return the chunks
-    and the number of unusable records.
+    """Read the first chunk of up to three files, and append messages about errors and unusable records to `problems`.
+    Return the chunks and the number of unusable records.
     """
     chunks: list[Chunk] = []
     unusable = 0
@@ -183,7 +183,7 @@ def guess_text(columns: Sequence[ColumnReport]) -> str | None:
 
 
 def guess_id(columns: Sequence[ColumnReport]) -> str | None:
-    """Return, of the columns with a scalar in nearly all records, the one that ID_NAMES lists first, or None."""
+    """Return the column that ID_NAMES lists first among those with a scalar in over 90 % of the records, or None."""
     plain = {column.name.lower(): column.name for column in columns if column.filled > 0.9 and "<" not in column.type}
     return next((plain[name] for name in ID_NAMES if name in plain), None)
 

@@ -53,9 +53,10 @@ class Chunk:
     """The records of one chunk of a file, in file order.
 
     table: [rows], the upstream columns.
-    positions: int64 [rows], each record's byte offset in the uncompressed file, or its row in a Parquet or Arrow file.
+    positions: int64 [rows], each record's byte offset in the uncompressed file, or its row's index in a Parquet or
+    Arrow file.
     bytes_read: the size of the chunk in bytes.
-    files: the file of each record, if each record has a file of its own.
+    files: the file of each record if each record has a file of its own, else empty.
     traced: False if a transform changed the number of rows; then all rows have the chunk's first file and position.
     """
 
@@ -68,7 +69,7 @@ class Chunk:
 
     @property
     def record_files(self) -> str | Sequence[str]:
-        """The file of all records, or a list with the file of each record."""
+        """The one file that all records come from, or a sequence with each record's file."""
         return self.files or self.file
 
     def places(self) -> Iterator[tuple[str, int]]:

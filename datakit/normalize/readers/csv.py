@@ -1,10 +1,10 @@
 """Reads CSV and TSV files: finds the header, and quarantines records that are too long or have the wrong number of
 fields or misplaced quotes. By default, the fields of CSV files may be quoted as in RFC 4180, and those of TSV files are
-never quoted, as in IANA's definition; `quoting` overrides this. A quote that is never closed would silently turn the
-rest of the file into one field. Therefore a quoted field that exceeds `max_field_bytes` or `max_field_lines`, or that
-is still open at the end of the file, is an error: its record and what follows it are lost and quarantined as one entry.
-A record in which text follows a closing quote is quarantined up to the end of the line. A record that is longer than
-`max_document_bytes` is quarantined; its fields are dropped as they are read.
+never quoted, as in IANA's definition of TSV; `quoting` overrides this. A quote that is never closed would silently turn
+the rest of the file into one field. Therefore a quoted field that exceeds `max_field_bytes` or `max_field_lines`, or
+that is still open at the end of the file, is an error: its record and what follows it are lost and quarantined as one
+entry. A record in which text follows a closing quote is quarantined up to the end of the line. A record that is longer
+than `max_document_bytes` is quarantined; its fields are dropped as they are read.
 
 Every column has the type string, because the format has no types, and guessed types would differ between chunks.
 csv_records.py cuts the file into chunks of whole records at known offsets; pyarrow then parses the chunks. A
@@ -41,7 +41,7 @@ from datakit.normalize.readers.valid_strings import with_valid_strings
 
 
 def read_csv(context: ReadContext, path: str, format: str) -> Chunks:
-    """Yield the records of a file. format: CSV or TSV. Raises ColumnError or UnreadableError."""
+    """Yield a file's records in chunks. format: CSV or TSV. Raises ColumnError or UnreadableError."""
     dialect = dialect_of(format, context.config)
     parser = _ChunkParser(path, dialect, context)
     cutter = RecordCutter(dialect, context.config, parser.too_long)

@@ -4,8 +4,8 @@ assumes that the content read is the content listed. Therefore a file's size and
 When the file is opened, they are compared with the listing. After the file's range has been read, and before anything
 made from it is committed, they are compared with the values at opening. The values at opening are taken from the open
 file, because a network file system fetches current attributes from its server when a file is opened. If only the time
-differs from the listing (a touched file, another node's copy), the content hash decides; a file over 1 GiB is treated
-as changed. Cost: two system calls per file, and one more read of a file whose time differs.
+differs from the listing (a touched file, another node's copy), the content hash decides; a file over 1 GiB is not
+hashed, but treated as changed. Cost: two system calls per file, and one more read of a file whose time differs.
 """
 
 from __future__ import annotations

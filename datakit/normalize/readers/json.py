@@ -117,7 +117,7 @@ class _ChunkParser:
 
 
 def _with_id_as_string(table: pa.Table, config: Config) -> pa.Table:
-    """Return the table with its id column as strings, so that a transform gets the same type in every batch."""
+    """Return the table. If a transform is set, the id column is converted to strings, so its type never varies."""
     place = table.column_names.index(config.id) if config.id in table.column_names else -1
     if config.transform is None or place < 0 or types.is_nested(table.column(place).type):
         return table

@@ -25,7 +25,8 @@ from datakit.normalize.readers.sound_arrays import check_arrays
 class ColumnParser:
     """Parses the chunks of one file, in order, and remembers which columns hold strings that look like dates.
 
-    digits: the column whose numbers must keep their digits as written. texts: what the source's transform requires.
+    digits: the column whose numbers must keep their digits as written. texts: the column and the fields in which the
+    source's transform requires text; None if it requires none.
     """
 
     def __init__(self, digits: str, texts: RequiredText | None = None) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-DEEPEST = 48  # maximum levels of nesting in a record; Arrow IPC allows 64
+DEEPEST = 48  # maximum depth of nesting in a record; Arrow IPC allows 64
 DEEP = 2  # equals `kernels.DEEP`; repeated here so that importing this module does not import numba
 
 
@@ -34,7 +34,7 @@ class Lines:
 
 
 def find_lines(chunk: bytes | memoryview) -> Lines:
-    """Find the nonblank lines of a chunk."""
+    """Return the nonblank lines of a chunk."""
     from datakit.normalize import kernels  # imported only here, because it imports numba, which only tasks need
 
     data = np.frombuffer(chunk, np.uint8)

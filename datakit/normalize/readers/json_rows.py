@@ -1,11 +1,11 @@
 """Decides what a JSON record is, states the reason why a line is not one, and parses line by line the chunks that the
-columnar parser cannot read. A record is a JSON object of at most 48 levels. Its syntax is strict, except that NaN and
-infinities are allowed, as in Python's `json`. If a key occurs more than once, the last value counts. A lone surrogate
-becomes U+FFFD (counted as invalid UTF-8). An integer that does not fit into 64 bits keeps its digits, and all values of
-its column become strings. If a column mixes integers and floats, its integers become floats or, if an integer is above
-2**53, all its numbers become strings. If it mixes other kinds of scalars, all of them become strings. An id that is a
-number keeps its digits as written. A line in which a value is not of the kind that the text column, the id or the
-source's transform requires is not a record, whatever its neighbors hold. Speed: 30 to 250 MB/s (the longer the records,
+columnar parser cannot read. A record is a JSON object, nested at most 48 levels deep. Its syntax is strict, except that
+NaN and infinities are allowed, as in Python's `json`. If a key occurs more than once, the last value counts. A lone
+surrogate becomes U+FFFD (counted as invalid UTF-8). An integer that does not fit into 64 bits keeps its digits, and all
+values of its column become strings. If a column mixes integers and floats, its integers become floats or, if an integer
+is above 2**53, all its numbers become strings. If it mixes other kinds of scalars, all of them become strings. An id
+that is a number keeps its digits as written. A line is not a record, whatever its neighbors hold, if a value is not of
+the kind that the text column, the id or the source's transform requires. Speed: 30 to 250 MB/s (the longer the records,
 the faster), a tenth to a half of the columnar parser's speed. Only chunks with an unusual line are parsed this way.
 """
 
@@ -44,9 +44,10 @@ class NotARecordError(ValueError):
 
 @dataclass(frozen=True)
 class Expected:
-    """The columns with a required type: `text` holds strings, and `id` no objects or arrays. None skips the check.
+    """The columns with a required type: `text` must hold strings, and `id` no objects or arrays. None skips the check.
 
-    digits: the column whose numbers keep their digits as written. texts: what the source's transform requires.
+    digits: the column whose numbers keep their digits as written. texts: the column and the fields in which the
+    source's transform requires text; None if it requires none.
     """
 
     text: str | None
@@ -119,7 +120,7 @@ def _check(record: dict[str, Any], expected: Expected) -> None:
 
 
 def _check_texts(value: Any, expected: RequiredText) -> None:
-    """Check that `value` is a list of objects with text in the required fields. Null stands for any part of it."""
+    """Raise NotARecordError unless `value` is null or a list of objects whose required fields hold strings or nulls."""
     if not (value is None or isinstance(value, list)):
         raise NotARecordError(f"{expected.column!r} holds a JSON {_NAMES[type(value)]}, not an array of objects")
     for entry in value or ():

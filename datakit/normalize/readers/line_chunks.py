@@ -1,16 +1,16 @@
 """Cuts a stream of bytes into chunks of whole lines, about 4 MiB each, and skips lines over the length limit.
 
-A chunk ends at the last line end within 4 MiB, or after its first line if that line is longer. This position depends on
-the bytes alone and not on the sizes of the parts in which they arrive, so a reader's decisions about each chunk are the
-same in every run. Once a line exceeds the limit, the rest of it is skipped without being buffered. Memory: one chunk,
-or one line of permitted length, plus one read.
+A chunk ends at the last line end within 4 MiB, or after its first line if that line is longer. The end of a chunk
+depends on the bytes alone and not on the sizes of the parts in which they arrive, so a reader's decisions about each
+chunk are the same in every run. Once a line exceeds the limit, the rest of it is skipped without being buffered.
+Memory: one chunk, or one line of permitted length, plus one read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-CHUNK_BYTES = 4 << 20  # amortizes the parser's cost per call; small enough for a task to hold several copies
+CHUNK_BYTES = 4 << 20  # amortizes the parser's cost per call, and is small enough for a task to hold several copies
 
 
 class LineCutter:
@@ -83,7 +83,7 @@ class LineCutter:
         self._searched = 0
 
     def _skip(self) -> bool:
-        """Drop the bytes of an overlong line up to and including its end; return True if its end was found."""
+        """Drop the bytes of the line to skip, up to and including its end; return True if its end was found."""
         end = self._buffer.find(b"\n") + 1
         self._drop(end or len(self._buffer))
         self._skipping = not end

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import BinaryIO
 
-MOST_BYTES = 256 << 20  # read again at most once per task, and only if a record is unusable
+MOST_BYTES = 256 << 20  # up to this many bytes are read again, at most once per task and only if a record is unusable
 BLOCK_BYTES = 1 << 20
 
 
@@ -44,8 +44,8 @@ class LineNumbers:
         return f" (line {self._before + self._lines + self._inside(max(0, position - self._offset)) + 1})"
 
     def _inside(self, length: int) -> int:
-        """Return the number of line ends in the first `length` bytes of the chunk. The count continues from the last
-        call's, since counting from the start for each of 20,000 unusable records in a chunk of 4 MiB took 50 s.
+        """Return the number of line ends in the first `length` bytes of the chunk. The count continues from that of the
+        last call, since counting from the start for each of 20,000 unusable records in a chunk of 4 MiB took 50 s.
         """
         start, lines = self._known if self._known[0] <= length else (0, 0)
         self._known = length, lines + self._chunk.count(b"\n", start, length)

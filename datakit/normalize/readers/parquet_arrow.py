@@ -6,9 +6,9 @@ quarantined.
 
 A few bytes of a Parquet file may expand to a cell of many GB. If decoding a row group exhausts the memory, the rows are
 decoded one by one, to identify the row at fault. pyarrow cannot pass over such a row without decoding it. If the
-machine does not have enough memory to decode it, the rows after it in its row group are quarantined with it. A column
-in `drop` is not decoded at all. Neither format guarantees that strings are valid UTF-8, so invalid ones are repaired
-here, except in the text column, for which the text rules do this.
+machine does not have enough memory for that, the row is quarantined together with all later rows of its row group. A
+column in `drop` is not decoded at all. Neither format guarantees that strings are valid UTF-8, so invalid ones are
+repaired here, except in the text column, for which the text rules do this.
 
 Cost: Parquet is decoded at 500 to 900 MB/s of text per core; Arrow files are memory-mapped.
 """
@@ -45,7 +45,7 @@ from datakit.storage.row_size import row_sizes
 
 BATCH_BYTES = 8 << 20  # about the size of a decoded batch; equal to two chunks of JSON Lines
 SINGLY_BYTES = 64 << 20  # limits a table of rows decoded singly; exceeds BATCH_BYTES, as metadata may understate sizes
-MOST_ROWS = 65_536  # rows per batch; pyarrow's own default for iter_batches
+MOST_ROWS = 65_536  # maximum number of rows per batch; pyarrow's own default for iter_batches
 STREAM_HEAD = b"\xff\xff\xff\xff"
 STREAM_END = STREAM_HEAD + bytes(4)
 ALL = (ALL_RECORDS.file, ALL_RECORDS.position)
@@ -182,7 +182,7 @@ def read_arrow(context: ReadContext, path: str) -> Chunks:
 
 
 def _stream_ends(source: BinaryIO) -> bool:
-    """Return True if a stream ends with its marker. pyarrow reads a truncated stream without an error."""
+    """Return True if a stream ends with the end-of-stream marker. pyarrow reads a truncated stream without an error."""
     source.seek(-len(STREAM_END), os.SEEK_END)
     return source.read() == STREAM_END
 
@@ -208,7 +208,7 @@ def _arrow_batches(source: Any, head: bytes) -> Iterator[pa.RecordBatch]:
 def _raise_unless_damage(error: BaseException, path: str) -> None:
     """Raise an error if the machine, rather than the file, is at fault.
 
-    pyarrow's error for a failed allocation is both an ArrowException and a MemoryError; it is not damage.
+    pyarrow's error for a failed allocation is both an ArrowException and a MemoryError; it is no sign of damage.
     """
     if isinstance(error, MemoryError):
         raise error

@@ -1,6 +1,6 @@
-"""Cuts a source's files into slices of about equal work, one per routing task, estimates the work for each file, and
+"""Cuts a source's files into slices of about equal work (one per routing task), estimates the work for each file, and
 calls the reader for its format. Repeats the work on a slice whose compressed files turn out to be damaged. Plain JSON
-Lines files are cut into byte ranges and Parquet files into ranges of row groups, about 64 MiB each. Files in other
+Lines files are cut into byte ranges and Parquet files into ranges of row groups, of about 64 MiB each. Files in other
 formats and compressed files cannot be cut. Small files are grouped in path order, so that a hundred thousand files do
 not become a hundred thousand tasks. Slices depend only on the listing, the configured format, and Parquet footers. They
 are in the order of the records: sorted by path, then by position.
@@ -35,7 +35,7 @@ Damage: TypeAlias = dict[str, tuple[int, str]]  # see Streams.damaged
 
 @dataclass(frozen=True)
 class FileRange:
-    """A part of a file: bytes [start, stop) of plain JSON Lines, row groups [start, stop) of Parquet, or all of it.
+    """Part of a file: bytes [start, stop) of plain JSON Lines, row groups [start, stop) of Parquet, or the whole file.
 
     weight: the work that the part takes, estimated in bytes of text.
     """
@@ -109,7 +109,7 @@ def _group(ranges: Iterable[FileRange]) -> Iterator[list[FileRange]]:
 
 
 def begun(ranges: Sequence[FileRange]) -> set[str]:
-    """Return the files that are read from their first record on."""
+    """Return the paths of the files that are read from their first record on."""
     return {part.path for part in ranges if part.start == 0}
 
 
@@ -140,8 +140,8 @@ def read_range(context: ReadContext, part: FileRange) -> Chunks:
 
 
 def despite_damage(context: ReadContext, ranges: Sequence[FileRange], work: Callable[[Streams], T]) -> T:
-    """Return `work(streams)`. If that fails and a stream is damaged, repeat it without that stream and the rest of its
-    file.
+    """Return `work(streams)`. If the call fails and a stream is damaged, repeat the call without that stream and the
+    rest of its file.
 
     Any error may come from the content of a damaged stream, which is used until the damage is noticed.
     """
@@ -165,7 +165,7 @@ def _streams(context: ReadContext, ranges: Sequence[FileRange], damaged: Damage)
 
 
 def _find_damage(context: ReadContext, ranges: Sequence[FileRange]) -> Damage:
-    """Decompress every compressed file of a slice; return the value of `Streams.damaged` for these files.
+    """Decompress every compressed file of a slice; return the damaged ones in the form of `Streams.damaged`.
 
     Damage already recorded in `context.streams` is not returned again. Files that hold one document each are left out,
     because their reader never uses a part of a file.

@@ -9,7 +9,7 @@ damage began at an unknown place before the one where it was noticed. By then, p
 without the damaged stream. The data of earlier streams is used.
 
 isal inflates gzip about twice as fast as zlib does (850 MB/s of text per core; zstd reaches 1,350 MB/s). A zstd frame
-may need a window of up to 2 GiB (as in dumps made with `--long=31`); the memory of the window is allocated as it fills.
+may need a window of up to 2 GiB (as in dumps made with `--long=31`), whose memory is allocated as the window fills.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Streams:
 
     damaged: path -> (offset in the decompressed file at which to stop, reason), for the files that are known to be
     damaged.
-    begun, sound: the first `sound` of the `begun` streams were decoded to their end, or to the end of a truncated file.
+    begun: the number of streams begun so far. sound: how many of them, from the first on, were decoded to their end or
+    to the end of a truncated file, or are known to be sound from a check.
     check: decodes a file to its end and raises DamagedStreamError if one of its streams is corrupt.
     """
 
@@ -76,7 +77,7 @@ class Streams:
             self.sound = self.begun
 
     def verify(self) -> None:
-        """Check the file that is being read, unless that was done before; then all its streams are known to be sound.
+        """Check the file that is being read, unless it was checked before. Its streams are then known to be sound.
 
         Raises DamagedStreamError.
         """

@@ -36,7 +36,7 @@ def read_texts(context: ReadContext, paths: Sequence[str]) -> Chunks:
 
 
 def _read(context: ReadContext, path: str) -> bytes | None:
-    """Return the content of a file, or quarantine the file and return None.
+    """Return the content of a file; if the file cannot be used, quarantine it and return None.
 
     A damaged or truncated file is quarantined as a whole, so nothing of an unsound stream can be used.
     """

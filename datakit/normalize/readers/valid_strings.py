@@ -17,7 +17,7 @@ from datakit.normalize.record_counts import RecordCounts
 def with_valid_strings(path: str, table: pa.Table, text: str, counts: RecordCounts) -> pa.Table:
     """Return the table with valid strings in all columns except `text`. `path` is the file that the table comes from.
 
-    Raises ColumnError if other values are invalid.
+    Raises ColumnError if values of another type are invalid.
     """
     for index, name in enumerate(table.column_names):
         if name == text:

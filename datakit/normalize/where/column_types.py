@@ -29,7 +29,7 @@ UNLIMITED = 1 << 62  # unusable records are counted, and their number is checked
 
 
 def find_types(arguments: dict[str, Any], shared: dict[str, Any], task: TaskContext) -> TaskResult:
-    """Find the column types of one slice, without its damaged streams. Raises an InputError that names all of the
+    """Find the column types of one slice; its damaged streams are left out. Raises an InputError that names all of the
     slice's refused files.
     """
     own, common = msgspec.convert(arguments, RouteArguments), msgspec.convert(shared, RouteShared)

@@ -26,14 +26,14 @@ SETTINGS = {
     "integer_division": False,
     "ieee_floating_point_ops": True,
     "old_implicit_casting": False,
-}  # with LOCAL, all that a result could depend on besides the record
-LOCAL = "SET TimeZone = 'UTC'; SET Calendar = 'gregorian'"  # DuckDB would take the machine's time zone and calendar
+}  # together with LOCAL, everything that a result could depend on besides the record
+LOCAL = "SET TimeZone = 'UTC'; SET Calendar = 'gregorian'"  # DuckDB's defaults are the machine's time zone and calendar
 
 
 class Predicate:
     """A parsed `where`. Raises RecipeError if the SQL is not a valid expression.
 
-    types: the types of the columns it reads, an Arrow schema as IPC; a column that the schema lacks is null everywhere.
+    types: the schema of the columns that it sees, in Arrow's IPC format; a column that the schema lacks is always null.
     """
 
     def __init__(self, sql: str, types: bytes = b"") -> None:
@@ -69,7 +69,7 @@ class Predicate:
         return kept
 
     def _column(self, table: pa.Table, name: str, file: str) -> pa.ChunkedArray:
-        """Return a column in its type for the whole source; a missing column or field is added as null."""
+        """Return a column converted to its type for the whole source; a missing column or field is added as null."""
         kind = self._wanted[name]
         if name not in table.column_names:
             return pa.chunked_array([pa.nulls(table.num_rows, kind)])

@@ -131,5 +131,5 @@ def test_where_sees_text_of_any_type_as_valid_strings(tmp_path: Path, kind: pa.D
 
 def test_text_cannot_be_declared_a_number(tmp_path: Path) -> None:
     write_lines(tmp_path / "in.jsonl", OLD)
-    with pytest.raises(RecipeError, match="'text' is the text, which is always a string; cast it in `where`"):
+    with pytest.raises(RecipeError, match="'text' is the text column, which always holds strings; cast it in `where`"):
         normalize(tmp_path, tmp_path / "in.jsonl", where="text > 1", types={"text": "int64"})
