@@ -1,4 +1,4 @@
-"""Makes a cache's contract: finds the begin- and end-of-text tokens, compares the encoder's ids of the golden strings
+"""Makes a cache's contract: finds the begin- and end-of-text tokens, compares the encoder's ids for the golden strings
 with the reference's, and tests encoding in parts on a probe.
 """
 

@@ -1,4 +1,4 @@
-"""Chooses the long documents of each partition whose encoding in parts is compared with the reference.
+"""Chooses, in each partition, the long documents whose encoding in parts is compared with the reference.
 
 The sample consists of the partition's first two documents that are encoded in parts. A partition is sorted by document
 id, and ids are hashes, so this is a random choice. If such a document has at most 512 KiB, the ids about to be written

@@ -1,4 +1,4 @@
-"""Defines tokenizers without a tokenizer.json: the built-in `bytes`, and user packages that implement a small protocol.
+"""Defines tokenizers that are Python code: the built-in `bytes`, and those that user packages implement.
 
     [tokenize]
     tokenizer = "bytes"                          # built in: one token per byte, plus end-of-text
@@ -39,8 +39,8 @@ BYTE_VALUES = 256
 class TextTokenizer(Encoder, Protocol):
     """The protocol of a custom tokenizer: an encoder that has a vocabulary.
 
-    The version must change whenever the tokenizer would give different ids for any text. vocabulary_size: the highest
-    id plus 1. special: the ids, by string, of the tokens that do not represent text, including end-of-text.
+    The version must change with every change to the tokenizer that gives any text different ids. vocabulary_size: the
+    highest id plus 1. special: the ids, by string, of the tokens that do not represent text, including end-of-text.
     """
 
     @property
@@ -117,8 +117,8 @@ class CustomTokenizer:
 
     @classmethod
     def from_description(cls, data: bytes, place: str) -> CustomTokenizer:
-        """Load the tokenizer that these bytes of a tokenizer.json describe. Raises TokenizerError if the installed
-        tokenizer differs from this description.
+        """Load the tokenizer that `data`, the content of a tokenizer.json, describes. place: the file's name in error
+        messages. Raises TokenizerError if the installed tokenizer differs from this description.
         """
         described = json.loads(data)
         function = described[MARK]
@@ -194,7 +194,7 @@ def describe(function: str, version: str | int | None) -> bytes:
         )
     if str(version) != tokenizer.version:
         raise TokenizerError(
-            f"tokenizer {function!r} has version {tokenizer.version!r}, but the recipe says {str(version)!r}; set "
+            f"tokenizer {function!r} has version {tokenizer.version!r}, but the recipe states {str(version)!r}; set "
             "tokenize.tokenizer_version to the installed version, or install the version that the recipe names"
         )
     facts: dict[str, Any] = {

@@ -61,7 +61,7 @@ def test_recipe_names_a_custom_tokenizer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("version", "message"),
-    [("3", "has version '2', but the recipe says '3'"), (None, "also set tokenizer_version = '2'")],
+    [("3", "has version '2', but the recipe states '3'"), (None, "also set tokenizer_version = '2'")],
 )
 def test_custom_tokenizer_of_another_version_is_refused(tmp_path: Path, version: str | None, message: str) -> None:
     with pytest.raises(TokenizerError, match=message):
