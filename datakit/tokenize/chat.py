@@ -149,7 +149,8 @@ def _is_string(kind: pa.DataType) -> bool:
 
 @requires_text("messages", "role", "content")
 def with_text(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Add the column `text`, with one JSON line per message, for dedup to compare. For use as a `transform`.
+    """Add the column `text`, with one JSON line per message, for dedup to compare. Use this function as a source's
+    `transform`.
 
     JSON records whose role or content is not a string have already been quarantined. For other kinds of files, raises
     ColumnError if the roles or contents are not strings.

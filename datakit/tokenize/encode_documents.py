@@ -76,7 +76,7 @@ class Encoding:
             texts, contents = tokenizer.long_texts(text, special_strings), tokenizer.long_texts(content, "text")
         else:
             texts, contents = (LongTexts(one, None, None, contract.long_texts) for one in (text, content))
-        reference = tokenizer.reference_encoder(special_strings)  # also made if it is the encoder: parts are checked
+        reference = tokenizer.reference_encoder(special_strings)  # needed to check parts even if it is the encoder
         return cls(contract, texts, contents, frames, reference, tokenizer.reference_encoder("text"))
 
     def verification(self, rows: int, text_bytes: int, place: str) -> Verification | None:

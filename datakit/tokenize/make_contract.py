@@ -1,5 +1,5 @@
 """Makes a cache's contract: finds the begin- and end-of-text tokens, compares the encoder's ids for the golden strings
-with the reference's, and tests encoding in parts on a probe.
+with the reference's, and tests on a probe whether encoding in parts is exact.
 """
 
 from __future__ import annotations

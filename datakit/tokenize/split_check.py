@@ -45,7 +45,7 @@ class SplitVerification:
         return replace(self.texts, part_bytes=TINY_PART_BYTES, make_words=lambda: self.texts.words)
 
     def check(self, batch: TextBatch, ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Compare the documents of the sample that lie in this batch.
+        """Compare the ids of the sampled documents in this batch with the reference's.
 
         ids, lengths: the encoder's ids for the whole batch, and the number of ids of each document. Raises
         TokenizerError at the first difference.

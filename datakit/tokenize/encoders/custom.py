@@ -143,7 +143,7 @@ class CustomTokenizer:
         return self.inner.special.get(token)
 
     def encoder(self, wanted: str = "auto", special_strings: str = "keep") -> Encoder:
-        """Return the tokenizer, which is its own encoder. Raises TokenizerError if `wanted` names another encoder."""
+        """Return an encoder that calls the tokenizer. Raises TokenizerError if `wanted` names any other encoder."""
         if wanted not in ("auto", self.inner.name):
             raise TokenizerError(
                 f"tokenize.encoder is {wanted!r}, but the custom tokenizer {self.inner.name!r} is its own encoder"
@@ -159,7 +159,7 @@ class CustomTokenizer:
 
 
 def is_custom(tokenizer: str) -> bool:
-    """Return True if `tokenizer`, a value from a recipe, names code and not a file."""
+    """Return True if `tokenizer`, a value from a recipe, names code, not a file."""
     package, colon, function = tokenizer.partition(":")
     names = [*package.split("."), function]
     return tokenizer in BUILT_IN or (bool(colon) and all(name.isidentifier() for name in names))

@@ -45,11 +45,11 @@ class WordEncoder:
     """An encoder that encodes stretches of text word by word.
 
     renew: a function that returns a new encoder, which encodes each text as one word, by merges alone. sizes: each
-    token's number of bytes, indexed by id. normalize: the tokenizer's normalization of a text. pieces: a function that
-    pre-tokenizes a text as the tokenizer does, and returns the words' ranges of characters. raw, normalized: the ids,
-    by string, of the added tokens that are matched before normalization, and of those matched after it; None for a
-    token whose string is ordinary text. whole: the encoder of words that are shorter than a window; None if the
-    tokenizer encodes these, too, by merges alone.
+    token's number of bytes, indexed by id. normalize: a function that applies the tokenizer's normalization to a text.
+    pieces: a function that pre-tokenizes a text as the tokenizer does, and returns the words' ranges of characters.
+    raw, normalized: the ids, by string, of the added tokens that are matched before normalization, and of those matched
+    after it; None for a token whose string is ordinary text. whole: the encoder of words that are shorter than a
+    window; None if the tokenizer encodes these, too, by merges alone.
     """
 
     renew: Callable[[], Encoder]

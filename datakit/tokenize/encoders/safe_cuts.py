@@ -2,7 +2,7 @@
 
 A place between two bytes is safe if the pre-tokenizer always has a border there, whatever text surrounds it, and if no
 piece on one side depends on the other side. For the pre-tokenizers of the byte-level BPE family (GPT-2's expression and
-those of the cl100k kind), a table over pairs of neighboring bytes gives the safe places:
+those of the cl100k kind), a table of all pairs of neighboring bytes tells which places are safe:
 
 - A place after a character that is not white space and before white space is safe, because no piece spans it. The
   exception is the cl100k kind, where a piece of punctuation includes the line breaks after it. There, a place before a
