@@ -38,7 +38,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class PartRange:
-    """The arguments of a task for parts [first, stop). buckets: the number of buckets for the rows that it routes."""
+    """The arguments of a task for parts [first, stop). buckets: the number of buckets to which it routes rows, or 0."""
 
     first: int
     stop: int
@@ -82,8 +82,8 @@ class Judged(Runs):
 class Written:
     """The result of a task of phase `attributes`: two lists, each with one entry per part.
 
-    removed: the numbers of documents removed as (exact, fuzzy) duplicates. bounds: the (first, last) removed id; None
-    if no document is removed.
+    removed: the numbers of documents removed as (exact, fuzzy) duplicates. bounds: the ids of the (first, last) removed
+    document; (None, None) if no document is removed.
     """
 
     removed: list[tuple[int, int]]

@@ -133,9 +133,9 @@ class Verification:
         position = next((place for place, (one, other) in enumerate(pairs) if one != other), None)
         position = min(len(expected), len(found)) if position is None else position
         raise TokenizerError(
-            f"{self.encoder.name} and `tokenizers` differ in {self.place}: in document {document}, token {position} of "
-            f"the text that starts at byte {start} is the first that differs; set tokenize.encoder to 'tokenizers', "
-            "which is slower but exact"
+            f"{self.encoder.name} and `tokenizers` give different ids in {self.place}, document {document}, first at "
+            f"token {position} of the text that starts at byte {start}; set tokenize.encoder to 'tokenizers', which is "
+            "slower but exact"
         )
 
 

@@ -99,8 +99,8 @@ class CheckedEncoder:
                 )
         if counts[:2] != (len(ids), len(texts)) or counts[2] >= self.inner.vocabulary_size:
             raise TokenizerError(
-                f"tokenizer {self.name!r} returned {len(ids)} ids up to {counts[2]} and {counts[1]} lengths that add "
-                f"up to {counts[0]}, for {len(texts)} texts and a vocabulary of {self.inner.vocabulary_size}"
+                f"tokenizer {self.name!r} returned {len(ids)} ids, up to {counts[2]}, and {counts[1]} lengths with the "
+                f"sum {counts[0]} for {len(texts)} texts; its vocabulary has {self.inner.vocabulary_size} ids"
             )
         return ids, lengths
 

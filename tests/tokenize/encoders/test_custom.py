@@ -82,7 +82,7 @@ class Broken(Codons):
     ("texts", "error", "message"),
     [
         (["secret", "fail"], UserCodeError, r"received a list of 2 strings\n[\s\S]*ValueError: no codon in \.\.\. \("),
-        (["high"], TokenizerError, "1 ids up to 99 and 1 lengths that add up to 1, for 1 texts and a vocabulary of 66"),
+        (["high"], TokenizerError, "1 ids, up to 99, and 1 lengths with the sum 1 for 1 texts; its vocabulary has 66"),
         (["list"], TokenizerError, "returned list as its ids; these must be a one-dimensional numpy array of uint32"),
     ],
 )
