@@ -1,10 +1,10 @@
 """Implements stage `consolidate`: writes each normalized partition without the documents that dedup marked, checks that
-no record is lost, and adds the dataset card. The output can be published. Each partition of each source becomes one
-output partition, even if it ends up empty, so partition numbers keep their meaning. All columns of the source are kept.
-A column `edited_id` is added for the hash of a text that was edited after its id was assigned. It is null in all rows,
-because no stage edits texts yet. If the input already has a column of that name, the column is replaced, because it
-refers to another edition of the dataset. The step fails unless `rows out == rows in - dropped` holds for every
-partition and for every source.
+no record is lost, and adds the dataset card. The output can be published as it is. Each partition of each source
+becomes one output partition, even if it ends up empty, so partition numbers keep their meaning. All columns of the
+source are kept. A column `edited_id` is added for the hash of a text that was edited after its id was assigned. It is
+null in all rows, because no stage edits texts yet. If the input already has a column of that name, the column is
+replaced, because it refers to another edition of the dataset. The step fails unless `rows out == rows in - dropped`
+holds for every partition and for every source.
 
 Cost: reading Parquet and, above all, compressing it again with zstd. Partitions are streamed, so memory use is
 constant.
@@ -145,7 +145,7 @@ def _counts(entry: StepInput, written: list[Written]) -> card.SourceCounts:
 
 
 def _shown_reasons(sources: list[card.SourceCounts], drop: Iterable[str]) -> list[str]:
-    """Return the reasons with a column in the card: those in `drop`, and quarantine if any document was quarantined."""
+    """Return the reasons with a column in the card: those in `drop`, and "quarantined" if any document was."""
     return [*drop, *([QUARANTINED] if any(source.dropped.get(QUARANTINED) for source in sources) else [])]
 
 

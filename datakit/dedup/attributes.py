@@ -69,7 +69,7 @@ def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 
 
 def _verdicts(shared: Shared, context: TaskContext, ranges: Sequence[tuple[int, int]]) -> dict[str, np.ndarray]:
-    """Return the verdicts on the rows in these ranges of parts as arrays by column name, in ascending order of row."""
+    """Return the verdicts on the rows in these ranges of parts, in ascending order of row: arrays by column name."""
     tables = [VERDICT.empty_table()]
     for first, stop in ranges:
         tables += read_buckets(context.step_directory, shared.verdict_runs, first, stop, context.scratch)
@@ -81,7 +81,9 @@ def _verdicts(shared: Shared, context: TaskContext, ranges: Sequence[tuple[int, 
 def _with_copies(
     verdicts: dict[str, np.ndarray], copies: pa.Table, shared: Shared, context: TaskContext
 ) -> dict[str, np.ndarray]:
-    """Return fuzzy duplicates and exact copies together, in order of row. Column `exact` is True for copies."""
+    """Return the columns for fuzzy duplicates and exact copies together, in order of row. The added column `exact` is
+    True for copies.
+    """
     row, high, low, kept = (copies[name].to_numpy() for name in ("row", "high", "low", "kept_row"))
     first_copies = {"row": row, "high": high, "low": low, "cluster_high": high, "cluster_low": low}
     first_copies |= {"kept_row": kept, "kept_high": high, "kept_low": low, "jaccard": np.ones(len(row))}

@@ -41,7 +41,7 @@ def tasks(parts: Sequence[Part]) -> tuple[Task, ...]:
 
 
 def find_copies(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """In one range of ids, find the rows whose id occurs in an earlier source, and the row kept in place of each."""
+    """For one range of ids, write the rows whose id occurs in an earlier source, and the row kept in place of each."""
     parts, index = msgspec.convert(shared, Shared).parts, arguments["range"]
     found = list(_ids_in_range(parts, index, arguments["bits"], context.step_directory))
     high, low, rows = (np.concatenate([entry[i] for entry in found] or [np.empty(0, np.uint64)]) for i in range(3))
@@ -70,7 +70,9 @@ def copies(high: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _ids_in_range(
     parts: Sequence[Part], index: int, bits: int, step_directory: str
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield, for each row group, (high, low, row) of its ids in range `index` of `2**bits` ranges; all uint64 [ids]."""
+    """Yield, for each row group, the halves (high, low) and rows of its ids in range `index` of `2**bits` ranges; each
+    of the three arrays is uint64 [ids].
+    """
     smallest, largest = partition_range(index, bits)
     for part in parts:
         overlaps = index * part.count < (part.index + 1) << bits and part.index << bits < (index + 1) * part.count

@@ -84,5 +84,5 @@ def part_of(rows: np.ndarray, parts: Sequence[Part]) -> np.ndarray:
 
 
 def power_of_two(least: float) -> int:
-    """Return the smallest power of two that is not less than `least` and not less than 1."""
+    """Return the smallest power of two that is at least `least` and at least 1."""
     return 1 << max(0, int(np.ceil(np.log2(max(1.0, least)))))

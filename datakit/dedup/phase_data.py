@@ -38,7 +38,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class PartRange:
-    """The arguments of a task for parts [first, stop). buckets: how many buckets the task routes rows to, or 0."""
+    """The arguments of a task for parts [first, stop). buckets: the number of buckets to which it routes rows, or 0."""
 
     first: int
     stop: int
@@ -82,7 +82,8 @@ class Judged(Runs):
 class Written:
     """The result of a task of phase `attributes`: two lists, each with one entry per part.
 
-    removed: the numbers of removed documents, [exact, fuzzy]. bounds: [first removed id, last removed id].
+    removed: the numbers of documents removed as (exact, fuzzy) duplicates. bounds: the ids of the (first, last) removed
+    document; (None, None) if no document is removed.
     """
 
     removed: list[tuple[int, int]]

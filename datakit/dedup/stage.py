@@ -133,7 +133,9 @@ def _exact(step: Step, sources: list[str], shared: Shared) -> Generator[Phase, S
 
 
 def _forests(step: Step, shared: Shared) -> Generator[Phase, Sequence[TaskResult], list[tuple[str, int]]]:
-    """Return the forests that are left after merging (at most FAN_IN), each as (path, number of edges)."""
+    """Yield the phases `bands`, `buckets` and `forests`, and return the last forests (at most FAN_IN), each as (path,
+    number of edges).
+    """
     buckets = power_of_two(sum(part.rows for part in shared.parts) * shared.bands * ROW_BYTES / TASK_BYTES)
     tasks = _tasks("clusters.bands:route", [part.signature_bytes for part in shared.parts], buckets)
     routed = yield Phase("bands", tasks, msgspec.to_builtins(shared), PRELOADS)
@@ -163,7 +165,7 @@ def _forest_task(key: str, function: str, forests: Sequence[tuple[str, int]], na
 
 
 def _verdicts(step: Step, forests: Sequence[tuple[str, int]], shared: Shared) -> Results:
-    """Return the results of phase `verify`."""
+    """Yield the phases `labels`, `shingles` and `verify`, and return the results of the last one."""
     parts, task = shared.parts, _forest_task("all", "label", forests)
     labelled = yield Phase("labels", (task,), msgspec.to_builtins(shared), PRELOADS, memory_per_input_byte=10.0)
     labels = yield from merged(step, "labels", _runs(labelled), readers=len(parts))

@@ -5,8 +5,8 @@ contract. Arrays left in place are described file by file, with checksums (cache
 are checked only if the contract adds tokens around documents. docs/cache.md describes the result.
 
 Cost: copying reads and writes every token once; importing by reference reads every byte once, for the checksums, and
-once more if the documents are checked. Memory: about 24 bytes per document of the cache, cache shard or dataset being
-imported (60 for a Megatron dataset). Copying also takes three times the size of one shard's tokens.
+once more if the documents are checked. Memory: about 24 bytes per document of the Levanter cache or cache shard being
+imported, or 60 bytes per document of a Megatron dataset. Copying also takes three times the size of one shard's tokens.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class ExternalTokens:
 
 @dataclass(frozen=True)
 class ImportedShard:
-    """A shard of the new cache. array: if the tokens are left in place, their array's description and its zarr.json."""
+    """A shard of the new cache. array: the description and the zarr.json of the array in which the tokens are left;
+    None if they are copied.
+    """
 
     shard: WrittenShard
     array: tuple[ExternalShard, dict[str, Any]] | None = None

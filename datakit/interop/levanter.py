@@ -39,7 +39,9 @@ def is_levanter(cache: str) -> bool:
 
 
 def read_levanter(cache: str, field: str = FIELD) -> Iterator[ExternalTokens]:
-    """Yield the tokens of a cache or, if sharded, of each shard. Raises UsageError, CorruptError and NotFoundError."""
+    """Yield the tokens of a cache or, if the cache is sharded, of each of its shards. Raises UsageError, CorruptError
+    and NotFoundError.
+    """
     place = urls.join(cache, LEDGER)
     try:
         ledger = msgspec.json.decode(urls.read_bytes(place), type=Ledger)

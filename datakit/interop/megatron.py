@@ -1,7 +1,7 @@
 """Reads and writes Megatron's indexed datasets: tokens in `<prefix>.bin`, everything else in `<prefix>.idx`.
 `docs/cache.md` describes the files that are written. Files from other programs may have several sequences per document,
-other integer types for tokens (see TYPES) and, in multimodal datasets, an int8 mode for each sequence at the end of the
-`.idx` file. The format has no loss masks, so documents with masks are refused. Memory: 40 to 50 bytes per document.
+other integer types for tokens (see TYPES) and, in multimodal datasets, a list of the sequences' modes (int8) at the end
+of the `.idx` file. Memory: 40 to 50 bytes per document.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ class Exported:
 
 @dataclass(frozen=True)
 class Index:
-    """The content of an `.idx` file. lengths: [sequences], in tokens. pointers: [sequences], byte offsets in the `.bin`
-    file. borders: [documents + 1], the first sequence of each document, then the number of sequences.
+    """The content of an `.idx` file. lengths: [sequences], the sequences' numbers of tokens. pointers: [sequences],
+    their byte offsets in the `.bin` file. borders: [documents + 1], the index of each document's first sequence, then
+    the number of sequences.
     """
 
     dtype: np.dtype

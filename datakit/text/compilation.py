@@ -22,8 +22,8 @@ def load_numba() -> None:
 @contextmanager
 def announced(callback: Callable[[], None]) -> Iterator[None]:
     """Call `callback` once, when numba first compiles a kernel in the `with` block. Loading a kernel from disk does not
-    count. The modules with the kernels must have been imported; if none of them imported numba, neither does this
-    function.
+    count. The modules with the kernels must already be imported. If none of them has imported numba, this function does
+    not import it either.
     """
     if "numba" not in sys.modules:
         yield

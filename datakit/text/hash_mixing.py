@@ -1,4 +1,4 @@
-"""Mixes 64-bit hashes with the finalizer of splitmix64 (a bijection on uint64), both in numpy arrays and in numba
+"""Mixes the bits of 64-bit hashes by splitmix64's finalizer (a bijection on uint64), in numpy arrays and in numba
 kernels.
 """
 

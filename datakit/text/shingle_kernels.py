@@ -1,8 +1,8 @@
 """Implements the compiled loops that find and hash the words of a text, and combine the hashes of `ngram` consecutive
 words into shingles. A word's hash is a multiplicative hash of its lowercase characters. A shingle's hash is a linear
-combination, with odd coefficients, of its words' mixed hashes, and is itself mixed. Both kinds of hash have 64 bits.
-When each of 10 million documents is compared with 64 others, the probability that any two different shingles are
-mistaken for one another is about 10^-6.
+combination, with odd coefficients, of its words' mixed hashes, and is itself mixed. Both kinds of hash have 64 bits. If
+each of 10 million documents is compared with 64 others, the probability that two different shingles are mistaken for
+one another in any of these comparisons is about 10^-6.
 
 In ASCII text, word boundaries are computed arithmetically, without a branch that the processor could mispredict. Words
 are processed in blocks that fit in the L1 cache, so memory use does not grow with the document. Words are found and
@@ -142,7 +142,9 @@ def next_block(
 def shingle_sets(
     data: np.ndarray, offsets: np.ndarray, table: np.ndarray, ngram: int, values: np.ndarray, ends: np.ndarray
 ) -> int:
-    """Write each document's sorted distinct shingles to `values` and their end there to `ends`; return the last end."""
+    """Write each document's distinct shingles, sorted, to `values`, and the index after its last shingle to `ends`.
+    Return the last of these indices.
+    """
     scratch, total = new_scratch(ngram), 0
     for document in range(len(offsets) - 1):
         position, stop, count, open_word, end = offsets[document], offsets[document + 1], 0, _ZERO, total

@@ -1,13 +1,13 @@
 """Checks the messages of conversations, encodes each message as head, content and tail, and makes the loss mask.
 
-The three parts of a message are encoded separately, so no token spans two of them, just as no token does when a model
-generates content after a head. The mask is 1 on the content and tail of messages of the target roles ("assistant"), and
-0 elsewhere. Heads and tails are those of the recipe's chat format, and every head contains a special token
-(chat_format.py). Only known roles are allowed. The contents of messages are untrusted: a special token's string in a
-message's content is encoded as ordinary text, so a message cannot end its own turn. A message without content (null, as
-in a tool call) keeps its place as an empty turn. Such a message is never a target, because it would teach a model to
-answer with nothing. Like every document, a conversation needs a text, from which its id is computed and which dedup
-compares. The transform `with_text` makes this text.
+The three parts of a message are encoded separately, so no token spans two of them. The same holds when a model
+generates content after a head. The mask is 1 on the content and tail of each message whose role is a target
+("assistant"), and 0 elsewhere. Heads and tails are those of the recipe's chat format, and every head contains a special
+token (chat_format.py). Only known roles are allowed. The contents of messages are untrusted: a special token's string
+in a message's content is encoded as ordinary text, so a message cannot end its own turn. A message without content
+(null, as in a tool call) keeps its place as an empty turn. Such a message is never a target, because it would teach a
+model to answer with nothing. Like every document, a conversation needs a text, from which its id is computed and which
+dedup compares. The transform `with_text` makes this text.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ LONGEST_SHOWN = 20  # maximum number of characters in a role that is shown; a lo
 
 @dataclass(frozen=True)
 class Conversations:
-    """N conversations. roles, contents: the role and the content ("" if null) of each message, with the messages of all
-    conversations end to end. silent: bool, True for each message whose content is null. turns: int64 [N], the number of
-    messages in each conversation.
+    """The messages of N conversations, in order. roles, contents: the role and the content ("" if null) of each
+    message. silent: bool, True for each message whose content is null. turns: int64 [N], the number of messages in each
+    conversation.
     """
 
     roles: list[str]
@@ -44,9 +44,10 @@ class Conversations:
 
 def conversations(messages: pa.Array, documents: pa.Array, roles: Sequence[str], place: str) -> Conversations:
     """Return the conversations in a column of type list<struct<role, content, ...>>. documents: the conversations' ids.
-    roles: the roles that are allowed. place: what error messages call the column.
+    roles: the roles that are allowed. place: the column's name in error messages.
 
-    Raises ColumnError if the column has another type, and InputError for a conversation that cannot be rendered.
+    Raises ColumnError if the column has another type, and InputError if a conversation has no messages or a message has
+    no allowed role.
     """
     _check_type(messages.type, place)
     turns = pc.fill_null(pc.list_value_length(messages), 0).to_numpy().astype(np.int64)  # pyright: ignore
@@ -89,7 +90,9 @@ def _check_type(kind: pa.DataType, place: str) -> None:
 
 
 def _shown(role: str) -> str:
-    """Return a description of a role for an error message. A role that may be a document's text is not quoted."""
+    """Return a description of a role for an error message. A role that may be a document's text (because it is long or
+    not an identifier) is not quoted.
+    """
     if role.isidentifier() and role.isascii() and len(role) <= LONGEST_SHOWN:
         return f"role {role!r}"
     return f"a role of {len(role)} characters"
@@ -102,7 +105,7 @@ def encode_chat(
     mask, uint8 [T].
 
     `content` encodes the contents of messages, and returns what Encoder.encode_batch returns. Raises TokenizerError if
-    one of its ids is a marker of the format.
+    it returns the id of one of the format's markers.
     """
     number_of = {role: number for number, role in enumerate(frames.roles)}
     heads = np.fromiter(map(number_of.__getitem__, batch.roles), np.int64, len(batch.roles))
@@ -146,10 +149,11 @@ def _is_string(kind: pa.DataType) -> bool:
 
 @requires_text("messages", "role", "content")
 def with_text(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Add the column `text`, with one JSON line per message, for dedup to compare. For use as a `transform`.
+    """Add the column `text`, with one JSON line per message, for dedup to compare. Use this function as a source's
+    `transform`.
 
-    A JSON record with a role or a content that is not a string has been quarantined before. Raises ColumnError if the
-    roles or contents of another kind of file are not strings.
+    JSON records whose role or content is not a string have already been quarantined. For other kinds of files, raises
+    ColumnError if the roles or contents are not strings.
     """
     messages = records.column("messages")
     if not pa.types.is_null(messages.type):

@@ -41,9 +41,9 @@ class ChatFormat:
 class ChatFrames:
     """The encoded heads and tails of the roles that a tokenizer allows in a format.
 
-    ids: the tokens of the heads of all roles, then of the tails of all roles, end to end. lengths: the number of tokens
-    in each head and tail. markers: the ids of the special tokens among `ids`. targets: bool, True for each role whose
-    messages are targets.
+    ids: the tokens of all heads, then of all tails, end to end, in the order of `roles`. lengths: the number of tokens
+    in each head and tail, in the same order. markers: the ids of the special tokens among `ids`. targets: bool, True
+    for each role whose messages are targets.
     """
 
     roles: tuple[str, ...]
@@ -70,10 +70,11 @@ def chat_format(form: str) -> ChatFormat:
 
 
 def chat_frames(form: ChatFormat, trusted: Encoder, special: Mapping[str, int]) -> ChatFrames:
-    """Encode the heads and tails of all roles that are safe with this tokenizer.
+    """Encode the heads and tails of all roles that are safe with this tokenizer: those with special tokens in the head
+    and, unless it is only white space, in the tail.
 
-    trusted: encodes the string of a special token as that token. special: the ids of the special tokens, by string.
-    Raises TokenizerError if a target role or the role "user" is not safe.
+    trusted: an encoder that encodes the string of a special token as that token. special: the ids of the special
+    tokens, by string. Raises TokenizerError if a target role or the role "user" is not safe.
     """
     heads, tails = ([side.replace("{role}", role) for role in ROLES] for side in (form.head, form.tail))
     ids, lengths = trusted.encode_batch([*heads, *tails])

@@ -49,9 +49,9 @@ class PartitionToEncode(msgspec.Struct, frozen=True):
 class Encoding:
     """The encoders that one task uses.
 
-    texts: encodes documents that are texts. contents: encodes the contents of messages. frames: the heads and tails of
-    messages; None if no source holds conversations. reference, contents_reference: the encoders with which `texts` and
-    `contents` are compared; None for a custom tokenizer.
+    texts: the encoder of documents that are texts. contents: the encoder of the contents of messages. frames: the heads
+    and tails of messages; None if no source holds conversations. reference, contents_reference: the encoders with which
+    `texts` and `contents` are compared; None for a custom tokenizer.
     """
 
     contract: Contract
@@ -63,7 +63,7 @@ class Encoding:
 
     @classmethod
     def of(cls, tokenizer: AnyTokenizer, encoder: str, config: Config, contract: Contract) -> Encoding:
-        """Set up the encoders of a loaded tokenizer in the way that the contract requires.
+        """Return the encoders of a loaded tokenizer, set up as the contract requires.
 
         Raises TokenizerError if a source holds conversations and the chat format is not safe with this tokenizer.
         """
@@ -76,7 +76,7 @@ class Encoding:
             texts, contents = tokenizer.long_texts(text, special_strings), tokenizer.long_texts(content, "text")
         else:
             texts, contents = (LongTexts(one, None, None, contract.long_texts) for one in (text, content))
-        reference = tokenizer.reference_encoder(special_strings)  # also if it is the encoder, to check its parts
+        reference = tokenizer.reference_encoder(special_strings)  # needed to check parts even if it is the encoder
         return cls(contract, texts, contents, frames, reference, tokenizer.reference_encoder("text"))
 
     def verification(self, rows: int, text_bytes: int, place: str) -> Verification | None:
@@ -96,7 +96,8 @@ def encoded_documents(
     *,
     counters: Counter[str],
 ) -> Iterator[Documents]:
-    """Encode a partition's documents, each batch under `guard`, and verify a sample of them with `check`.
+    """Yield a partition's documents in encoded batches, without those that `guard` leaves out. `check` verifies a
+    sample.
 
     The number of messages without content is added to `counters`.
     """

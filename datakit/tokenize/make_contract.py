@@ -1,5 +1,5 @@
-"""Makes a cache's contract: finds the begin- and end-of-text tokens, compares the encoder's ids of the golden strings
-with the reference's, and tests encoding in parts on a probe.
+"""Makes a cache's contract: finds the begin- and end-of-text tokens, compares the encoder's ids for the golden strings
+with the reference's, and tests on a probe whether encoding in parts is exact.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _require_ordinary_text(tokenizer: AnyTokenizer, encoder: Encoder) -> None:
         if number in encoder.encode_batch([token, f"a{token}b", f"a {token} b"])[0]:
             raise TokenizerError(
                 f"tokenize.special_strings = 'text' is impossible with this tokenizer, because its model encodes "
-                f"the string {token!r} itself as the special token; set tokenize.special_strings to 'keep'"
+                f"the string {token!r} as the special token in any text; set tokenize.special_strings to 'keep'"
             )
 
 

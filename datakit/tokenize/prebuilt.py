@@ -80,7 +80,7 @@ def framed_mask(mask: np.ndarray, ids: np.ndarray, lengths: np.ndarray, contract
 
 
 def with_text(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Add the column `text`: the `tokens` as decimal numbers separated by spaces. For use as a source's `transform`."""
+    """Add the column `text`: the `tokens` as decimal numbers separated by spaces. Use it as a source's `transform`."""
     words = pc.binary_join(records.column("tokens").cast(pa.list_(pa.string())), " ")  # pyright: ignore
     kept = [name for name in records.schema.names if name != "text"]
     return records.select(kept).append_column("text", words.cast(pa.large_string()))

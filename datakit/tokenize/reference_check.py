@@ -5,7 +5,7 @@ document fits in its window, the reference's ids for the whole document are comp
 If the document is longer, both libraries encode only the window (split_check.py compares some long documents as a
 whole). Across the 16 documents, the position of the window within its document moves evenly from the start (in the
 first document) to the end (in the last). The reference takes about thirty times as long as the encoder, so the windows
-of the 16 documents have only 1 to 8 KiB each and cover only another 0.3 % of the bytes.
+of the 16 documents are only 1 to 8 KiB long and cover only another 0.3 % of the bytes.
 
 Cost: encoding 0.6 % of the bytes, but at least 16 KiB per partition, at the reference's speed.
 """
@@ -44,8 +44,9 @@ class _Sample:
 @dataclass
 class Verification:
     """Checks the batches of one partition, in order. rows, partition_bytes: the numbers of documents and of bytes of
-    text in the partition. place: what error messages call the partition. split: checks the documents that are encoded
-    in parts. documents, text_bytes: the numbers of documents and of bytes of text that have been compared so far.
+    text in the partition. place: the partition's name in error messages. split: the check of the documents that are
+    encoded in parts, if any. documents, text_bytes: the numbers of documents and of bytes of text that have been
+    compared so far.
     """
 
     reference: Encoder
@@ -90,7 +91,7 @@ class Verification:
             self.text_bytes += sample.stop - sample.start
 
     def compare(self, names: Sequence[str], texts: Sequence[str], ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Compare `ids`, the encoder's ids for `texts`, with the reference's. names: the document id for each text.
+        """Compare `ids`, the encoder's ids for `texts`, with the reference's. names: the id of each text's document.
         lengths: the number of ids of each text. Raises TokenizerError at the first difference.
         """
         expected, counts = self.reference.encode_batch(texts)
@@ -132,9 +133,9 @@ class Verification:
         position = next((place for place, (one, other) in enumerate(pairs) if one != other), None)
         position = min(len(expected), len(found)) if position is None else position
         raise TokenizerError(
-            f"{self.encoder.name} and `tokenizers` differ in {self.place}: in document {document}, token {position} of "
-            f"the text that starts at byte {start} is the first that differs; set tokenize.encoder to 'tokenizers', "
-            "which is slower but exact"
+            f"{self.encoder.name} and `tokenizers` give different ids in {self.place}, document {document}, first at "
+            f"token {position} of the text that starts at byte {start}; set tokenize.encoder to 'tokenizers', which is "
+            "slower but exact"
         )
 
 

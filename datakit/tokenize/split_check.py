@@ -1,4 +1,4 @@
-"""Chooses the long documents of each partition whose encoding in parts is compared with the reference.
+"""Chooses, in each partition, the long documents whose encoding in parts is compared with the reference.
 
 The sample consists of the partition's first two documents that are encoded in parts. A partition is sorted by document
 id, and ids are hashes, so this is a random choice. If such a document has at most 512 KiB, the ids about to be written
@@ -45,7 +45,7 @@ class SplitVerification:
         return replace(self.texts, part_bytes=TINY_PART_BYTES, make_words=lambda: self.texts.words)
 
     def check(self, batch: TextBatch, ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Compare the documents of the sample that lie in this batch.
+        """Compare the ids of the sampled documents in this batch with the reference's.
 
         ids, lengths: the encoder's ids for the whole batch, and the number of ids of each document. Raises
         TokenizerError at the first difference.

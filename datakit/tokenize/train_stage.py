@@ -39,7 +39,7 @@ SCHEMA = pa.schema([("token", pa.string()), ("id", pa.uint32())])
 
 @dataclass(frozen=True)
 class Config:
-    """The settings of training a tokenizer."""
+    """The settings for training a tokenizer."""
 
     vocabulary: Annotated[
         int,
@@ -134,8 +134,8 @@ def train(texts: Iterable[list[str]], config: Config) -> tuple[bytes, int]:
 
 
 def _first_texts(partitions: list[str], wanted: int) -> Iterator[tuple[list[str], int]]:
-    """Yield the first `wanted` bytes of text in these partitions, in batches (texts, number of bytes). The last text is
-    cut between characters.
+    """Yield the first `wanted` bytes of text in these partitions, in batches (texts, number of bytes). If the last text
+    must be cut, it is cut between characters.
     """
     for url in partitions:
         for batch in text_batches(url):

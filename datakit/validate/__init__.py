@@ -1,1 +1,1 @@
-"""Checks that the files of a token cache or of any other finished step match its manifest, without trusting either."""
+"""Checks the files and the manifest of a token cache, or of any other finished step, against each other."""

@@ -1,8 +1,8 @@
 """Rebuilds a token cache's contract from the cache's tokenizer.json and parameters, and compares the two contracts.
 
 The encoder's name, version and handling of long texts depend on the installed libraries, so they are not compared. The
-contract is compared only on machines where its tokenizer can be loaded: a custom tokenizer must be installed in the
-same version, and a training machine may not have the library `tokenizers`.
+contract is compared only on machines where the cache's tokenizer can be loaded: a custom tokenizer must be installed in
+the same version, and a training machine may not have the library `tokenizers`.
 """
 
 from __future__ import annotations

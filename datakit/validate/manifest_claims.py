@@ -36,7 +36,7 @@ TEXTS = ("normalize", "consolidate")  # stages whose order of sources is kept by
 
 
 def manifest_damage(directory: str, manifest: Manifest) -> Iterator[Damage]:
-    """Yield a Damage for each of a manifest's statements that contradicts other statements, the inputs or the files."""
+    """Yield a Damage for each statement of a manifest that contradicts other statements, the inputs or the files."""
     url = manifest_url(directory)
     expected = computed_fingerprint(manifest)
     if expected not in (None, manifest.fingerprint):

@@ -117,8 +117,8 @@ def require_intact(cache: Cache) -> int:
 def _undescribed(directory: str, manifest: Manifest, details: CacheDetails, described: set[str]) -> Iterator[Damage]:
     """Yield a Damage for each file that no entry of the manifest describes, such as a loss mask without an entry.
 
-    In a cache of manifest format 1, the outputs share the step's directory with other files, so only undescribed loss
-    masks can be told from them.
+    In a cache of manifest format 1, the outputs share the step's directory with other files, so the only undescribed
+    files that can be recognized are loss masks.
     """
     yield from undescribed_files(directory, described)
     for partition, files in zip(manifest.partitions, details.shards, strict=True):
@@ -128,7 +128,9 @@ def _undescribed(directory: str, manifest: Manifest, details: CacheDetails, desc
 
 
 def _compare_lists(cache: Cache, shard: Shard, read_list: ReadList | None) -> Damage | None:
-    """Compare a shard's two document lists, whose files must be undamaged, with each other and with the manifest."""
+    """Return a Damage if a shard's two document lists, whose files must be undamaged, differ from each other or from
+    the manifest.
+    """
     place, partition = urls.join(cache.directory, shard.path), cache.manifest.partitions[shard.index]
     data = urls.read_bytes(place + LENGTHS_SUFFIX)
     difference = disagreement(data, partition)
@@ -166,8 +168,8 @@ def _reader_of_lists() -> ReadList | None:
 
 
 def _compare_tokens(cache: Cache, shard: Shard) -> Damage | None:
-    """Check that ids are in the vocabulary, documents begin and end as the contract requires, and the loss mask has the
-    recorded sum.
+    """Return a Damage if an id is not in the vocabulary, if a document does not begin and end as the contract requires,
+    or if the loss mask does not have the recorded sum.
     """
     contract, base = cache.contract, shard.token_start
     starts = starts_of(cache.document_lengths(shard.index))

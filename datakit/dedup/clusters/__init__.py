@@ -1,1 +1,1 @@
-"""Finds the connected components of the pairs that band keys propose."""
+"""Finds the connected components of documents that share band keys."""

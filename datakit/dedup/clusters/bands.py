@@ -50,7 +50,9 @@ def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 def _candidate_keys(
     part: Part, bands: int, removed: np.ndarray, counts: dict[str, int], context: TaskContext
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield (keys, rows) for each row group, ordered by band; count the skipped documents in `counts`."""
+    """Yield the band keys of each row group and the row of each key, ordered by band. Exact copies (`removed`) are left
+    out, and so are skipped documents, whose numbers are added to `counts`.
+    """
     row = part.first_row
     for table in iterate_shard(urls.join(context.step_directory, part.signatures), ["skipped", *key_names(bands)]):
         stays = np.ones(table.num_rows, bool)

@@ -84,7 +84,9 @@ def is_saturated(minima: np.ndarray) -> bool:
 
 @kernel
 def _band_keys(minima: np.ndarray, rows: int, keys: np.ndarray) -> None:
-    """Hash each band's number and minima to its key. The inner loop is over bands, whose keys are independent."""
+    """Set each band's key to a hash of the band's number and minima. The inner loop runs over the bands, because their
+    keys are independent of each other.
+    """
     for band in range(len(keys)):
         keys[band] = mix(np.uint64(band) + _ONE)
     for row in range(rows):

@@ -39,7 +39,7 @@ def permutations(seed: int, count: int) -> Permutations:
 def sign(
     texts: pa.Array | pa.ChunkedArray, *, bands: int, rows: int, ngram: int, seed: int, min_shingles: int
 ) -> Signatures:
-    """Sign a column of strings. The signature of a row depends only on that row's text."""
+    """Return the signatures of a column of strings. The signature of a row depends only on that row's text."""
     data, offsets = string_buffers(texts)
     count = len(offsets) - 1
     signed = Signatures(np.zeros(count, np.uint32), np.zeros(count, np.uint8), np.zeros((bands, count), np.uint64))

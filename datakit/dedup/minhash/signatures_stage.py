@@ -58,7 +58,9 @@ LIMITS = {"bands": (1, 100), "rows": (1, 100), "ngram": (1, 64), "seed": (0, 2**
 
 @dataclass(frozen=True)
 class SignatureConfig:
-    """Parameters of signatures. For signatures to be comparable, only `max_quarantined` and `quarantine` may differ."""
+    """Parameters of signatures. Signatures are comparable only if all of these are equal, except `max_quarantined` and
+    `quarantine`.
+    """
 
     bands: Annotated[int, key("The number of bands; two documents that agree in a band are candidates.", 20)] = 14
     rows: Annotated[int, key("The number of MinHash values in a band.", 5)] = 8
@@ -168,7 +170,9 @@ def sign_partition(arguments: dict[str, Any], shared: dict[str, Any], context: T
 def _guarded(
     texts: pa.ChunkedArray, first: int, name: str, rules: dict[str, Any], context: TaskContext
 ) -> tuple[pa.ChunkedArray, list[QuarantinedRecord]]:
-    """Return the texts of the row group starting at row `first` ("" if quarantined), and the quarantined records."""
+    """Return the texts of the row group that starts at row `first`, with "" in place of each quarantined text, and the
+    quarantined records.
+    """
     from datakit.dedup.minhash.signatures import sign
 
     positions = range(first, first + len(texts))

@@ -32,7 +32,9 @@ NUMBERS = ("component", "row", "high", "low")
 
 
 def schema(bands: int, scores: list[str]) -> pa.Schema:
-    """Return the schema of the routed rows. keys: the document's band keys. shingles: sorted, without repeats."""
+    """Return the schema of the routed rows. The column `keys` holds a document's band keys, and `shingles` its
+    shingles, sorted and without repeats.
+    """
     numbers = [pa.field(name, pa.uint64()) for name in NUMBERS]
     lengths = [pa.field("source", pa.int64()), pa.field("length", pa.int64())]
     floats = [pa.field(SCORE + name, pa.float64()) for name in scores]
@@ -87,7 +89,9 @@ def _clustered(
 
 
 def _selected(url: str, columns: list[str], wanted: np.ndarray) -> Iterator[tuple[slice, pa.Table]]:
-    """Yield, for each row group that holds rows in `wanted` (ascending), their slice of `wanted` and their table."""
+    """Yield, for each row group with rows in `wanted` (ascending), the slice of `wanted` that holds them and their
+    table.
+    """
     if not len(wanted):
         return
     with open_shard(url) as shard:

@@ -7,10 +7,10 @@ candidates that share more bands come first, and ties are broken by id. The firs
 makes the document a duplicate *of that candidate*, which is never removed later. If there is no such candidate, the
 document is retained. So no document is removed without a direct comparison with a document that is kept.
 
-Work is bounded for components of any size. A band key lists only the first `listed` retained documents that have it. A
-key shared by more documents usually comes from boilerplate, and near duplicates also share rarer keys. A document costs
-at most `bands * listed` look-ups and `most` intersections; documents that are retained after a limit was reached are
-counted. All arrays may be memory-mapped.
+The work per document is bounded, however large its component is. A band key lists only the first `listed` retained
+documents that have it. A key shared by more documents usually comes from boilerplate, and near duplicates also share
+rarer keys. A document costs at most `bands * listed` look-ups and `most` intersections; documents that are retained
+after a limit was reached are counted. All arrays may be memory-mapped.
 
 Cost: an intersection reads both sorted sets once, without branches, at about a nanosecond per shingle.
 """
@@ -40,9 +40,10 @@ class Documents(NamedTuple):
     """N documents, grouped by component and in survivor order within each component.
 
     Other arrays refer to a document by its position in this order. starts: int64 [components + 1], the position of the
-    first document of each component. offsets: int64 [N + 1], where each document's shingles start. shingles: uint64,
-    sorted and without repeats in each document. keys: uint64 [N, bands]. rank: int64 [N], the position of each document
-    in the order of ids. by_rank: the inverse permutation of `rank`.
+    first document of each component. offsets: int64 [N + 1], the index in `shingles` at which each document's shingles
+    start, and the end of the last one's. shingles: uint64, sorted and without repeats in each document. keys: uint64
+    [N, bands], the band keys. rank: int64 [N], the position of each document in the order of ids. by_rank: the inverse
+    permutation of `rank`.
     """
 
     starts: np.ndarray

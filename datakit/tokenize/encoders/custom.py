@@ -1,4 +1,4 @@
-"""Defines tokenizers without a tokenizer.json: the built-in `bytes`, and user packages that implement a small protocol.
+"""Defines tokenizers that are Python code: the built-in `bytes`, and those that user packages implement.
 
     [tokenize]
     tokenizer = "bytes"                          # built in: one token per byte, plus end-of-text
@@ -39,8 +39,8 @@ BYTE_VALUES = 256
 class TextTokenizer(Encoder, Protocol):
     """The protocol of a custom tokenizer: an encoder that has a vocabulary.
 
-    The version must change whenever the tokenizer would give different ids for any text. vocabulary_size: the highest
-    id plus 1. special: the ids, by string, of the tokens that do not represent text, including end-of-text.
+    The version must change with every change to the tokenizer that gives any text different ids. vocabulary_size: the
+    highest id plus 1. special: the ids, by string, of the tokens that do not represent text, including end-of-text.
     """
 
     @property
@@ -99,8 +99,8 @@ class CheckedEncoder:
                 )
         if counts[:2] != (len(ids), len(texts)) or counts[2] >= self.inner.vocabulary_size:
             raise TokenizerError(
-                f"tokenizer {self.name!r} returned {len(ids)} ids up to {counts[2]} and {counts[1]} lengths that add "
-                f"up to {counts[0]}, for {len(texts)} texts and a vocabulary of {self.inner.vocabulary_size}"
+                f"tokenizer {self.name!r} returned {len(ids)} ids, up to {counts[2]}, and {counts[1]} lengths with the "
+                f"sum {counts[0]} for {len(texts)} texts; its vocabulary has {self.inner.vocabulary_size} ids"
             )
         return ids, lengths
 
@@ -117,8 +117,8 @@ class CustomTokenizer:
 
     @classmethod
     def from_description(cls, data: bytes, place: str) -> CustomTokenizer:
-        """Load the tokenizer that these bytes of a tokenizer.json describe. Raises TokenizerError if the installed
-        tokenizer differs from this description.
+        """Load the tokenizer that `data`, the content of a tokenizer.json, describes. place: the file's name in error
+        messages. Raises TokenizerError if the installed tokenizer differs from this description.
         """
         described = json.loads(data)
         function = described[MARK]
@@ -143,7 +143,7 @@ class CustomTokenizer:
         return self.inner.special.get(token)
 
     def encoder(self, wanted: str = "auto", special_strings: str = "keep") -> Encoder:
-        """Return the tokenizer, which is its own encoder. Raises TokenizerError if `wanted` names another encoder."""
+        """Return an encoder that calls the tokenizer. Raises TokenizerError if `wanted` names any other encoder."""
         if wanted not in ("auto", self.inner.name):
             raise TokenizerError(
                 f"tokenize.encoder is {wanted!r}, but the custom tokenizer {self.inner.name!r} is its own encoder"
@@ -159,7 +159,7 @@ class CustomTokenizer:
 
 
 def is_custom(tokenizer: str) -> bool:
-    """Return True if `tokenizer`, a value from a recipe, names code and not a file."""
+    """Return True if `tokenizer`, a value from a recipe, names code, not a file."""
     package, colon, function = tokenizer.partition(":")
     names = [*package.split("."), function]
     return tokenizer in BUILT_IN or (bool(colon) and all(name.isidentifier() for name in names))
@@ -194,7 +194,7 @@ def describe(function: str, version: str | int | None) -> bytes:
         )
     if str(version) != tokenizer.version:
         raise TokenizerError(
-            f"tokenizer {function!r} has version {tokenizer.version!r}, but the recipe says {str(version)!r}; set "
+            f"tokenizer {function!r} has version {tokenizer.version!r}, but the recipe states {str(version)!r}; set "
             "tokenize.tokenizer_version to the installed version, or install the version that the recipe names"
         )
     facts: dict[str, Any] = {

@@ -1,12 +1,12 @@
 """Decides how a long document is encoded: whole, in parts cut at safe places, or word by word where there are none.
 
-Unless a document is encoded whole, time is linear in its length, and memory is bounded. A document longer than
-PART_BYTES is cut at safe places (safe_cuts.py), and its parts are encoded like any other texts. A stretch longer than
-PART_BYTES without a safe place (a character repeated a million times, a script without spaces) is encoded word by word
-(long_words.py). Both methods are proven to be exact for the tokenizers that they support. With any other tokenizer,
-documents are encoded whole, and the contract records the reason. Byte-pair encoding of a word of n bytes takes time
-proportional to n log n, and more once the word exceeds the CPU's caches: words of 16 MB took 2 to 5 times as long per
-byte as words of 1 MB (measured).
+Unless a document is encoded whole, time and memory are linear in its length. A document longer than PART_BYTES is cut
+at safe places (safe_cuts.py), and its parts are encoded like any other texts. A stretch longer than PART_BYTES without
+a safe place (a character repeated a million times, a script without spaces) is encoded word by word (long_words.py).
+Both methods are proven to be exact for the tokenizers that they support. With any other tokenizer, documents are
+encoded whole, and the contract records the reason. Byte-pair encoding of a word of n bytes takes time proportional to n
+log n, and more once the word exceeds the CPU's caches: words of 16 MB took 2 to 5 times as long per byte as words of 1
+MB (measured).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ UTF8_MOST = 4  # maximum number of bytes per character
 
 @dataclass
 class LongTexts:
-    """One tokenizer's encoder for texts of any length. If `splitter` is None, it encodes every text whole; `reason`
-    says why there is none.
+    """One tokenizer's encoder for texts of any length. If `splitter` is None, every text is encoded whole, and `reason`
+    states why.
     """
 
     encoder: Encoder
@@ -79,8 +79,8 @@ class LongTexts:
     def _batches(
         self, data: np.ndarray, offsets: np.ndarray, splitter: Splitter
     ) -> Iterator[tuple[list[int], list[str]]]:
-        """Yield batches of about BATCH_BYTES as (indices of the documents, texts), in order. A stretch that is longer
-        than a part but has no safe place is a batch of its own.
+        """Yield batches of texts, of about BATCH_BYTES each, in order, as (index of each text's document, texts). A
+        stretch that is longer than a part but has no safe place is a batch of its own.
         """
         owners: list[int] = []
         texts: list[str] = []
@@ -100,8 +100,8 @@ class LongTexts:
             yield owners, texts
 
     def _parts(self, data: np.ndarray, offsets: np.ndarray, splitter: Splitter) -> Iterator[tuple[int, int, int]]:
-        """Yield (index of the document, first byte, end) for every text to encode, in order. The places are indices
-        into `data`.
+        """Yield (index of the document, start, stop) for every text to encode, in order. The text consists of the bytes
+        [start, stop) of `data`.
         """
         for owner, (start, stop) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)):
             if stop - start <= self.part_bytes:

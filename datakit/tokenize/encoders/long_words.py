@@ -44,12 +44,12 @@ FLUSH_WORDS = 1 << 16
 class WordEncoder:
     """An encoder that encodes stretches of text word by word.
 
-    renew: returns a new encoder that encodes each text as one word, by merges alone. sizes: each token's number of
-    bytes, indexed by id. normalize: applies the tokenizer's normalization to a text. pieces: pre-tokenizes a text as
-    the tokenizer does, and returns the words' ranges of characters. raw, normalized: the ids, by string, of the added
-    tokens that are matched before normalization, and of those matched after it; None for a token whose string is
-    ordinary text. whole: the encoder of words that are shorter than a window; None if the tokenizer encodes them, too,
-    by merges alone.
+    renew: a function that returns a new encoder, which encodes each text as one word, by merges alone. sizes: each
+    token's number of bytes, indexed by id. normalize: a function that applies the tokenizer's normalization to a text.
+    pieces: a function that pre-tokenizes a text as the tokenizer does, and returns the words' ranges of characters.
+    raw, normalized: the ids, by string, of the added tokens that are matched before normalization, and of those matched
+    after it; None for a token whose string is ordinary text. whole: the encoder of words that are shorter than a
+    window; None if the tokenizer encodes these, too, by merges alone.
     """
 
     renew: Callable[[], Encoder]
@@ -134,10 +134,11 @@ class WordEncoder:
             start, size = start + ranges[-1][1], self.look
 
     def _end_of_run(self, text: str, start: int, stop: int) -> int | None:
-        """Return the end of the word that starts at `start` and reaches `stop` or beyond; None if the view must grow.
+        """Return the end of the word that starts at `start` and reaches `stop` or beyond; None if a larger view is
+        needed.
 
-        If the word reaches `stop`, its last two characters before `stop` determine its kind (except for a line break
-        after punctuation), so the search continues from them, one view at a time.
+        The word's last two characters before `stop` determine its kind (except for a line break after punctuation), so
+        the search continues from these two, one view at a time.
         """
         view = text[start:stop]
         if len(self.pieces(view)) != 1:
@@ -174,8 +175,8 @@ class WordEncoder:
         return self.encoder.encode_batch([data[start:stop].tobytes().decode()])[0]
 
     def _in_windows(self, data: np.ndarray, window: int) -> np.ndarray | None:
-        """Encode a word, given as UTF-8 bytes, in overlapping windows of `window` bytes. Return its ids, or None if two
-        neighboring windows share no token.
+        """Encode a word, given as UTF-8 bytes, in overlapping windows of `window` bytes. Return the word's ids, or None
+        if two neighboring windows share no token.
         """
         out: list[np.ndarray] = []
         stop = _character_start(data, window)

@@ -1,8 +1,8 @@
-"""Decides for which tokenizers a text can be cut without changing an id, and between which pairs of neighboring bytes.
+"""Decides for which tokenizers a text can be cut without changing an id, and between which neighboring bytes.
 
 A place between two bytes is safe if the pre-tokenizer always has a border there, whatever text surrounds it, and if no
 piece on one side depends on the other side. For the pre-tokenizers of the byte-level BPE family (GPT-2's expression and
-those of the cl100k kind), a table over pairs of neighboring bytes gives the safe places:
+those of the cl100k kind), a table of all pairs of neighboring bytes tells which places are safe:
 
 - A place after a character that is not white space and before white space is safe, because no piece spans it. The
   exception is the cl100k kind, where a piece of punctuation includes the line breaks after it. There, a place before a
@@ -12,7 +12,8 @@ those of the cl100k kind), a table over pairs of neighboring bytes gives the saf
 - A place after an apostrophe and before a letter is never safe, because of contractions.
 - A place inside white space is never safe, because the division of a run depends on the text after it.
 - A place next to a byte beyond ASCII is not safe, because the byte does not identify the kind of its character. The
-  exception is a place before ASCII white space, if the byte cannot be the last one of a white-space character.
+  exception is a place between such a byte and ASCII white space after it, if the byte cannot be the last one of a
+  white-space character.
 
 The text after a safe place starts with an ASCII character, which no normalization form composes with what precedes it,
 so the normalized parts, joined, are the normalized whole. Added tokens are matched before pre-tokenization. Therefore
@@ -57,8 +58,8 @@ class Splitter:
         return np.flatnonzero(self.safe[data[:-1], data[1:]]) + 1
 
     def cuts(self, data: np.ndarray, size: int) -> Iterator[tuple[int, int]]:
-        """Yield the parts of a text as (first byte, end). A part has at most `size` bytes unless it contains no safe
-        place.
+        """Yield the parts of a text as ranges of bytes (start, stop). A part has at most `size` bytes unless it
+        contains no safe place.
         """
         start, count = 0, len(data)
         while count - start > size:
@@ -105,7 +106,7 @@ def find_splitter(tokenizer: dict[str, Any]) -> tuple[Splitter | None, str]:
 
 def splitting_expression(tokenizer: dict[str, Any]) -> str:
     """Return the regular expression of a tokenizer.json's pre-tokenizer. `find_splitter` must have returned a splitter
-    for it.
+    for this tokenizer.json.
     """
     first = steps_of(tokenizer["pre_tokenizer"], "pretokenizers")[0]
     return GPT2 if first["type"] == "ByteLevel" else first["pattern"]["Regex"]
@@ -134,7 +135,9 @@ def _is_split(step: dict[str, Any]) -> bool:
 
 
 def steps_of(part: Any, key: str) -> list[dict[str, Any]]:
-    """Return the steps of a normalizer or pre-tokenizer, which may be None or a nested sequence under `key`."""
+    """Return the steps of a normalizer or pre-tokenizer: none, one, or those that a (nested) sequence lists under
+    `key`.
+    """
     if part is None:
         return []
     if part.get("type") == "Sequence":
@@ -168,7 +171,7 @@ def _table(family: str) -> np.ndarray:
 
 def _spare(safe: np.ndarray, token: dict[str, Any]) -> None:
     """Remove from `safe` the pairs of bytes that may occur inside an added token and, if the token's match depends on
-    its surroundings, those at its ends.
+    its surroundings, the pairs at the token's ends.
     """
     content = token["content"].encode()
     pairs = np.frombuffer(content, np.uint8)

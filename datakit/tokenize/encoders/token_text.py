@@ -18,7 +18,7 @@ from datakit.tokenize.encoders.tokenizer import Tokenizer, load
 from datakit.tokenize.encoders.word_models import byte_characters
 
 BYTES = {character: byte for byte, character in enumerate(byte_characters())}
-LONGEST_CHARACTER = 8  # maximum number of tokens per piece; that many are decoded even if they do not form text
+LONGEST_CHARACTER = 8  # maximum number of tokens per piece; this many become a piece even if they do not form text
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Piece:
 
 
 def load_reference(url: str) -> Tokenizer:
-    """Load the tokenizer.json at `url`, from a cache, for decoding. Raises TokenizerError if it describes a custom
+    """Load a cache's tokenizer.json, which is at `url`, for decoding. Raises TokenizerError if it describes a custom
     tokenizer.
     """
     tokenizer = load(url)

@@ -9,8 +9,7 @@ every partition is compared with the reference (tokenize/reference_check.py). If
 The fork server calls `load` once for all attempts, so `load` must not start any thread; a helper process reads remote
 files. Truncation and padding in a tokenizer.json are switched off, because they would drop or add tokens. fastokens
 creates its thread pool on its first call, with one thread per CPU that the process may use, and ignores
-RAYON_NUM_THREADS (measured: on four cores, it started three threads too many). That call is therefore made with only
-the task's CPUs allowed.
+RAYON_NUM_THREADS (measured). That call is therefore made with only the task's CPUs allowed.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ TASKS = Path("/proc/self/task")
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A loaded tokenizer.json; `definition` is its parsed content. fast: None if fastokens cannot load it or would not
-    give the reference's ids; `refusal` says why.
+    """A loaded tokenizer.json. fast: the tokenizer as loaded by fastokens; None if fastokens cannot load it or would
+    not give the reference's ids. refusal: the reason why `fast` is None. definition: the parsed content of the file.
     """
 
     sha256: str
@@ -130,7 +129,7 @@ def load(url: str) -> Tokenizer | CustomTokenizer:
 
 
 def parse(data: bytes, place: str) -> Tokenizer | CustomTokenizer:
-    """Parse the content of a tokenizer.json. place: what error messages call the file. Raises TokenizerError if the
+    """Parse the content of a tokenizer.json. place: the file's name in error messages. Raises TokenizerError if the
     content is invalid.
     """
     if MARK.encode() in data[:100]:

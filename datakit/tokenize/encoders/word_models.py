@@ -15,8 +15,8 @@ UTF8_BYTES = [*range(0xC0), *range(0xC2, 0xF5)]
 
 
 def refusal(tokenizer: dict[str, Any]) -> str:
-    """Return the reason why a tokenizer.json does not allow encoding word by word, or "" if it does. Manifests store
-    it.
+    """Return the reason why a tokenizer.json does not allow encoding word by word, or "" if it does. Do not reword the
+    reasons: manifests store them.
     """
     model = tokenizer["model"]
     if model.get("type") != "BPE" or model.get("dropout"):
@@ -36,7 +36,8 @@ def refusal(tokenizer: dict[str, Any]) -> str:
 def bare(tokenizer: dict[str, Any], *, ignore_merges: bool = False) -> dict[str, Any]:
     """Return a tokenizer.json that keeps only the model of `tokenizer` and treats each text as one word.
 
-    If `ignore_merges` is true, a word that is an entry of the vocabulary becomes this token, whatever the merges are.
+    If `ignore_merges` is true, a word that is an entry of the vocabulary becomes a single token, whatever the merges
+    are.
     """
     whole = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     model = {**tokenizer["model"], "ignore_merges": ignore_merges}

@@ -61,7 +61,7 @@ def test_recipe_names_a_custom_tokenizer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("version", "message"),
-    [("3", "has version '2', but the recipe says '3'"), (None, "also set tokenizer_version = '2'")],
+    [("3", "has version '2', but the recipe states '3'"), (None, "also set tokenizer_version = '2'")],
 )
 def test_custom_tokenizer_of_another_version_is_refused(tmp_path: Path, version: str | None, message: str) -> None:
     with pytest.raises(TokenizerError, match=message):
@@ -82,7 +82,7 @@ class Broken(Codons):
     ("texts", "error", "message"),
     [
         (["secret", "fail"], UserCodeError, r"received a list of 2 strings\n[\s\S]*ValueError: no codon in \.\.\. \("),
-        (["high"], TokenizerError, "1 ids up to 99 and 1 lengths that add up to 1, for 1 texts and a vocabulary of 66"),
+        (["high"], TokenizerError, "1 ids, up to 99, and 1 lengths with the sum 1 for 1 texts; its vocabulary has 66"),
         (["list"], TokenizerError, "returned list as its ids; these must be a one-dimensional numpy array of uint32"),
     ],
 )
