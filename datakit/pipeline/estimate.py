@@ -44,8 +44,9 @@ class Resources:
 
 @dataclass(frozen=True)
 class Concurrency:
-    """A step's first phase. tasks: the number of its tasks. task_memory: the memory, in bytes, of the largest task.
-    at_a_time: how many tasks run at a time. reason: what limits this number.
+    """The concurrency in a step's first phase. tasks: the number of tasks. task_memory: the number of bytes of memory
+    that the largest task needs. at_a_time: the number of tasks that run at a time. reason: what limits `at_a_time` or,
+    if the numbers are None, why they are unknown.
     """
 
     tasks: int | None

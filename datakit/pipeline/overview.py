@@ -112,7 +112,9 @@ def _current(steps: dict[str, ListedStep]) -> tuple[set[str], dict[str, str]]:
 
 
 def _add_behind(directories: Sequence[str], steps: dict[str, ListedStep], found: set[str]) -> None:
-    """Add to `found` these directories of steps, and those of all steps in `steps` from which these steps were made."""
+    """Add to `found` these directories of steps, and those of the steps from which they were made, directly or through
+    other steps. Directories that are not in `steps` are ignored.
+    """
     for directory in directories:
         if directory in steps and directory not in found:
             found.add(directory)

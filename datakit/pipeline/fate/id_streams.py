@@ -23,16 +23,14 @@ KEY = "S16"  # an id's 16 bytes, which sort like its hex digits
 
 
 class Ids(NamedTuple):
-    """Ascending ids, each with a mark: the index of the row's value in a list of wanted values, or -1 if it is not in
-    this list.
-    """
+    """Ascending ids, each with a mark (see `IdStream`)."""
 
     keys: np.ndarray  # S16 [N]
     marks: np.ndarray  # int8 [N]
 
 
 class IdStream:
-    """The ids of one source in a step, each with a mark: the index in `values` of the row's value in `column`, or -1 if
+    """The ids of one source in a step, each with a mark: the index in `values` of the id's value in `column`, or -1 if
     `values` does not contain it.
 
     If `step` is None, there are no ids. suffix: see `Finished.row`.
@@ -84,7 +82,7 @@ class IdStream:
 
 
 def side_by_side(streams: Sequence[IdStream]) -> Iterator[list[Ids]]:
-    """Yield, for one range of ids after another, the ids of each stream in this range."""
+    """For one range of ids after another, yield the ids that each stream has in this range."""
     while ends := [end for stream in streams if (end := stream.last()) is not None]:
         bound = min(ends)
         yield [stream.take(bound) for stream in streams]
