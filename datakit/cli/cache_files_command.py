@@ -179,8 +179,8 @@ def export_cache(
 
 
 def _progress(what: str) -> Callable[[int, int], None]:
-    """Return a function that prints progress (in `what`) to stderr, at most every half second and only if stderr is a
-    terminal.
+    """Return a function that prints the given number of items and their size in bytes ("files") or tokens
+    ("documents") on stderr, at most every half second and only if stderr is a terminal. what: the items' name.
     """
     last = time.monotonic()
 

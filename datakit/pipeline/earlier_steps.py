@@ -4,8 +4,8 @@ reason for each.
 A step of an earlier version has a different fingerprint, so the search for finished steps does not find it. Such a step
 counts as the predecessor of a planned step if it belongs to the same stage and the same source or dataset, if all
 parameters that both steps have are equal, and if each of its inputs is an input of the planned step or the predecessor
-of such an input. An unfinished step, which records no parameters, counts if it belongs to the same stage and source or dataset and
-its ledger shows that an earlier version began it.
+of such an input. An unfinished step, which records no parameters, counts if it belongs to the same stage and source or
+dataset and its ledger shows that an earlier version began it.
 """
 
 from __future__ import annotations

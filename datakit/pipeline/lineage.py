@@ -79,7 +79,8 @@ class StepDescription:
 def inspect(
     target: str | os.PathLike[str], compiling: Callable[[], None] = lambda: None
 ) -> StepDescription | RawReport:
-    """Return a description of a finished step or a raw source. A dataset's directory stands for the last step of its current run.
+    """Return a description of a finished step or a raw source. A dataset's directory stands for the last step of its
+    current run.
 
     Calls `compiling` if kernels must be compiled to read a raw source. Raises NotFoundError if the target is an
     unfinished step, and NoInputError if it contains neither a step nor raw files.
@@ -94,8 +95,8 @@ def finished_step(place: str) -> tuple[str, Manifest, tuple[str, ...]] | None:
     last step of its current run; the other steps are the directories of the dataset's other finished steps. Return None
     if there is neither a step nor a dataset at the URL.
 
-    Raises NotFoundError if the step at the URL is unfinished, and UsageError if nothing records which step of a dataset is
-    current.
+    Raises NotFoundError if the step at the URL is unfinished, and UsageError if nothing records which step of a dataset
+    is current.
     """
     if urls.name(place) == FILE_NAME:
         place = urls.parent(place)

@@ -36,7 +36,8 @@ class Need(NamedTuple):
 def check_disk_space(graph: Graph, done: Mapping[str, LocatedStep], workers: int | None, cluster: bool) -> None:
     """Raise NoSpaceError if a local disk lacks the space for the unfinished steps of a run.
 
-    done: the steps located so far, by label. cluster: True if the tasks run, and write their temporary files, on other machines.
+    done: the steps located so far, by label. cluster: True if the tasks run, and write their temporary files, on other
+    machines.
     """
     left = remaining(graph, done) if urls.is_local(graph.root) else _whole_run(graph)
     needs = [Need(graph.root, "the output and what is exchanged between tasks", left.disk or 0)]

@@ -23,8 +23,8 @@ class Finished:
     manifest: Manifest
 
     def row(self, source: str, identity: str, columns: list[str], suffix: str = "") -> tuple[str, int, Any] | None:
-        """Return the path of the partition that contains a document, the document's row in the partition, and its values
-        in `columns` by name; None if this step's output does not contain the document.
+        """Return the path of the partition that contains a document, the document's row in the partition, and its
+        values in `columns` by name; None if this step's output does not contain the document.
 
         suffix: appended to a partition's path to get the path of its Parquet file; "" if the partition is that file.
         """
