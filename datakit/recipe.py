@@ -76,7 +76,7 @@ class Recipe:
 
     name: Annotated[str, key("The dataset's name, and its directory in the root.", "shelf")]
     sources: tuple[Source, ...]
-    description: Annotated[str, key("A line for `datakit catalog`.", "English novels")] = ""
+    description: Annotated[str, key("A one-line description for `datakit catalog`.", "English novels")] = ""
     normalize: dict[str, Any] = field(default_factory=dict)
     dedup: dict[str, Any] | None = None
     consolidate: dict[str, Any] = field(default_factory=dict)
