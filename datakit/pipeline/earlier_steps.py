@@ -4,8 +4,8 @@ reason for each.
 A step of an earlier version has a different fingerprint, so the search for finished steps does not find it. Such a step
 counts as the predecessor of a planned step if it belongs to the same stage and the same source or dataset, if all
 parameters that both steps have are equal, and if each of its inputs is an input of the planned step or the predecessor
-of such an input. An unfinished step, which records no parameters, counts if it belongs to the same stage and source or
-dataset and its ledger shows that an earlier version began it.
+of such an input. An unfinished step, which records no parameters, counts as a predecessor if it belongs to the same
+stage and source or dataset and its ledger shows that an earlier version began it.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ INPUTS = "its inputs are made again"
 class EarlierStep:
     """A step of an earlier version. version: the format version that the step recorded; None if it recorded none.
 
-    now: the stage's current format version. why: the reason for making the step again. documents, bytes, text_bytes:
-    the number of documents that the step read, the size of its output in bytes, and the number of bytes of text in it;
-    None if the step is unfinished.
+    now: the stage's current format version. why: the reason for making the step again. documents: the number of
+    documents that the step read. bytes: the size of the step's output. text_bytes: the number of bytes of text in this
+    output. These three are None if the step is unfinished.
     """
 
     directory: str

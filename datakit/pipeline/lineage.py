@@ -23,7 +23,7 @@ SAMPLE_IDS = 3
 
 @dataclass(frozen=True)
 class Ancestor:
-    """An upstream step, `depth` + 1 levels above the described step. found: True if the step is still there."""
+    """An upstream step, `depth` + 1 levels above the described step. found: True if the step is in `directory`."""
 
     depth: int
     stage: str

@@ -54,8 +54,8 @@ class Absent:
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two steps: its directory, its stage, the number of its documents, and those that the other
-    step lacks.
+    """One of the two steps: its directory, its stage, the number of its documents, and which of them the other step
+    lacks.
     """
 
     directory: str
@@ -75,7 +75,7 @@ class Difference:
 
 def diff(first: str, second: str, report: Report, listed: Listed | None = None) -> Difference:
     """Compare two datasets or steps. `report` is called with the number of documents read so far, their total number,
-    and the word "documents"; `listed`, with the ids of all documents that only one of the two has.
+    and the word "documents". `listed` is called with batches of the ids that only one of the two has (see `Listed`).
 
     Raises NotFoundError for a step that is missing or not finished, and UsageError for a step that has no documents.
     """

@@ -76,8 +76,8 @@ def why(
     most: int = MOST,
     report: Report = lambda done, total, what: None,
 ) -> Answer:
-    """Return what each stage did with the documents that have this id or source id, but with at most `most` documents.
-    Raises InputError or NotFoundError.
+    """Return what each stage did with the documents that have this id or source id (at most `most` of them). Raises
+    InputError or NotFoundError.
     """
     if (id is None) == (source_id is None):
         raise UsageError("give either --id (32 hex digits) or --source-id (the id that the record has in your files)")

@@ -1,8 +1,7 @@
 """Reads the sorted ids of several steps side by side, in memory that does not grow with the dataset.
 
-Each stream holds at most one row group (65,536 ids). `side_by_side` cuts all streams at the same id: each stream has a
-last id among those that it holds, and the smallest of these is taken. Up to this id, every stream holds all of its ids,
-because each stream ascends.
+Each stream holds at most one row group (65,536 ids). `side_by_side` takes the last id that each stream holds, and cuts
+all streams at the smallest of these ids. Up to this id, every stream holds all of its ids, because each stream ascends.
 """
 
 from __future__ import annotations
