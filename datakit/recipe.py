@@ -95,8 +95,8 @@ class Recipe:
         return plain
 
     def with_overrides(self, assignments: Iterable[str]) -> Recipe:
-        """Return a copy of the recipe, changed by assignments such as `dedup.threshold=0.9` or
-        `sources.web.sample=0.1`, in order.
+        """Return a copy of the recipe to which assignments such as `dedup.threshold=0.9` or `sources.web.sample=0.1`
+        have been applied, one after another.
 
         Values are parsed as TOML; a value that is not valid TOML is taken as a string. Relative paths in assignments
         are relative to the working directory.

@@ -100,7 +100,8 @@ def import_cache(
     field
         The array to import from a Levanter cache.
     add
-        The special tokens at the ends of each document (eos, bos, both or none). The import checks and records them.
+        The special tokens that each document already has at its ends (eos, bos, both or none). The import checks and
+        records them.
     bos
         The name of the token that begins each document; by default, the name is taken from the tokenizer.
     eos
