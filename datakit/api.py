@@ -81,8 +81,8 @@ def ls(directory: Root = "./data") -> Overview:
 
 
 def inspect(target: Root) -> StepDescription | RawReport:
-    """Describe a finished step or a raw source, given by its path or URL. A dataset's directory stands for the
-    dataset's current step.
+    """Return a description of a finished step or a raw source, given by its path or URL. A dataset's directory stands
+    for the last step of its current run.
     """
     return pipeline.inspect(os.fspath(target))
 

@@ -101,7 +101,7 @@ class StorageError(DatakitError):
 
 
 class NoSpaceError(StorageError):
-    """A full disk, either the disk that holds the root or the disk for temporary files."""
+    """A disk (that of the root or of temporary files) that is full or does not have enough free space for a run."""
 
 
 class NotFoundError(StorageError):

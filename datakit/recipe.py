@@ -1,5 +1,4 @@
-"""Defines the recipe format (sources and the tables of stages), checks names and keys, and applies the assignments of
-`--set`.
+"""Defines the recipe format (sources and stage tables), checks names and keys, and applies the assignments of `--set`.
 
 A recipe is a TOML file, given by its path or by its name in the catalog:
 
@@ -16,8 +15,8 @@ A recipe is a TOML file, given by its path or by its name in the catalog:
     [tokenize]
     tokenizer = "gpt2.json"
 
-This module checks names, types and the keys of sources. The tables of stages are decoded by `pipeline.configure`,
-because this module must not import the stages. Unknown keys are always errors. The order of sources matters: with
+This module checks names, types and the keys of sources. The stage tables are decoded by `pipeline.configure`, because
+this module must not import the stages. Unknown keys are always errors. The order of sources matters: with
 `[dedup]`, a document found in several sources is kept in the first of them.
 """
 
@@ -40,8 +39,8 @@ RESERVED = ("sources",)  # a directory in the root that belongs to no dataset
 
 @dataclass(frozen=True)
 class Source:
-    """A source: where its files are and how to read them. In `format` and the fields after it, None means the value in
-    `[normalize]`.
+    """A source: where its files are and how to read them. In `format` and the fields after it, None stands for the
+    value in `[normalize]`.
     """
 
     name: Annotated[str, key("The source's name: a directory name, unique in the recipe.", "novels")]
@@ -71,13 +70,13 @@ class Source:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The definition of a dataset. The tables of stages are not decoded; None in place of a table disables an optional
+    """The definition of a dataset. The stage tables are not decoded. None in place of a table disables an optional
     stage.
     """
 
     name: Annotated[str, key("The dataset's name, and its directory in the root.", "shelf")]
     sources: tuple[Source, ...]
-    description: Annotated[str, key("A line for `datakit catalog`.", "English novels")] = ""
+    description: Annotated[str, key("A one-line description for `datakit catalog`.", "English novels")] = ""
     normalize: dict[str, Any] = field(default_factory=dict)
     dedup: dict[str, Any] | None = None
     consolidate: dict[str, Any] = field(default_factory=dict)
@@ -96,8 +95,8 @@ class Recipe:
         return plain
 
     def with_overrides(self, assignments: Iterable[str]) -> Recipe:
-        """Return a copy of the recipe, changed by assignments such as `dedup.threshold=0.9` or
-        `sources.web.sample=0.1`, in order.
+        """Return a copy of the recipe to which assignments such as `dedup.threshold=0.9` or `sources.web.sample=0.1`
+        have been applied, one after another.
 
         Values are parsed as TOML; a value that is not valid TOML is taken as a string. Relative paths in assignments
         are relative to the working directory.
@@ -120,8 +119,8 @@ def load_recipe(name_or_path: str | os.PathLike[str], check_tables: Check = lamb
     """Load a recipe by catalog name or file. Raises RecipeError, which names the place of the mistake and the nearest
     valid name.
 
-    check_tables: called with the recipe's document and its place if the recipe has mistakes; returns the mistakes in
-    the tables of stages, so that all mistakes are reported at once.
+    check_tables: a function that is called with the recipe's document and place if the recipe has mistakes, and that
+    returns the mistakes in the stage tables, so that all mistakes are reported at once.
     """
     path = find_toml(name_or_path, CATALOG, "no recipe {!r}: neither a file nor a catalog name", RecipeError)
     document = read_toml(path, "give a recipe file or a catalog name")
@@ -188,8 +187,8 @@ def _with_absolute_tokenizer(table: dict[str, Any] | None, base: Path) -> dict[s
 
 
 def is_hub_name(tokenizer: Any) -> TypeGuard[str]:
-    """Return True if `tokenizer`, a value from a recipe that is not the path of a file, has the form of the name of a
-    model on the Hugging Face Hub.
+    """Return True if a recipe's value for `tokenizer` has the form of the name of a model on the Hugging Face Hub, even
+    if there is a file with this relative path.
     """
     return isinstance(tokenizer, str) and bool(HUB_NAME.fullmatch(tokenizer)) and not NOT_A_FILE.fullmatch(tokenizer)
 

@@ -42,12 +42,12 @@ TABLES: dict[str, tuple[type, ...]] = {
     "tokenize.train": (Train,),
 }
 MEANINGS = {
-    "": "At the top of the file, before all tables.",
+    "": "These keys stand at the top of the file, before all tables.",
     SOURCES: "One table per source. With `[dedup]`, the first source that has a document keeps it.",
-    "normalize": "How files become documents, for all sources.",
-    "dedup": "Removes near duplicates and equal texts. Without this table, only equal texts in a source are removed.",
+    "normalize": "Determines how files become documents, for all sources.",
+    "dedup": "Removes near duplicates and equal texts. Without this table, only equal texts in one source are removed.",
     "consolidate": "Writes the documents that are kept.",
-    "tokenize": "Writes a token cache. Without this table, the run ends with the documents.",
+    "tokenize": "Writes a token cache. Without this table, the run ends when the documents are written.",
     "tokenize.train": 'Settings for `tokenizer = "train"`.',
 }
 

@@ -32,10 +32,10 @@ def key(meaning: str, example: Any, choices: Sequence[str] = ()) -> msgspec.Meta
 def load_toml(
     name_or_path: str | os.PathLike[str], folder: Path, missing: str, advice: str, assignments: Iterable[str]
 ) -> tuple[Path, dict[str, Any]]:
-    """Find and read a TOML file, and apply assignments such as `model.hidden=64` to its content.
+    """Find a TOML file, and return its path and its content, changed by assignments such as `model.hidden=64`.
 
-    A value that is not valid TOML is taken as a string. Raises RecipeError for a file that cannot be read, and
-    UsageError for an unknown name or an invalid assignment.
+    missing, advice: see `find_toml` and `read_toml`. A value that is not valid TOML is taken as a string. Raises
+    RecipeError for a file that cannot be read, and UsageError for an unknown name or an invalid assignment.
     """
     path = find_toml(name_or_path, folder, missing, UsageError)
     document = read_toml(path, advice)
@@ -122,7 +122,7 @@ def mistakes(
     table: Any, kind: type, place: str, error: type[InputError] = RecipeError, other_keys: Iterable[str] = ()
 ) -> list[str]:
     """Return a message for each mistake in a table: unknown and missing keys, and values of the wrong type. If there is
-    no such mistake, return the message of the first check of the dataclass itself that fails, if one fails.
+    no such mistake but the dataclass's own checks fail, return the message of the first one that fails.
     """
     if not isinstance(table, Mapping):
         return [f"{place} must be a table"]

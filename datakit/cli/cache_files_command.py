@@ -100,7 +100,8 @@ def import_cache(
     field
         The array to import from a Levanter cache.
     add
-        The special tokens at the ends of each document (eos, bos, both or none). The import checks and records them.
+        The special tokens that each document already has at its ends (eos, bos, both or none). The import checks and
+        records them.
     bos
         The name of the token that begins each document; by default, the name is taken from the tokenizer.
     eos
@@ -179,8 +180,8 @@ def export_cache(
 
 
 def _progress(what: str) -> Callable[[int, int], None]:
-    """Return a function that prints progress (in `what`) to stderr, at most every half second and only if stderr is a
-    terminal.
+    """Return a function that prints the given number of items and their size in bytes ("files") or tokens
+    ("documents") on stderr, at most every half second and only if stderr is a terminal. what: the items' name.
     """
     last = time.monotonic()
 

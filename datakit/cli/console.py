@@ -16,9 +16,9 @@ from typing import Any
 Cell = str | int | None
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 GAP = "  "
-WIDTH = 80  # of every table in characters, unless its numbers alone take more
+WIDTH = 80  # width of every table in characters, unless its columns of numbers alone need more
 NARROWEST = 12  # width to which a column of words may be narrowed; columns of short words are narrower
-INDENT = "    "  # before the text below a row
+INDENT = "    "  # indentation of the text below a row
 COUNTS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**4, "k"))
 PAUSE = 0.5  # seconds between two lines of progress
 PICTURES = {code: chr(0x2400 + code) for code in range(32)} | dict.fromkeys(range(127, 160), "␡") | {10: "␊\n"}
@@ -84,7 +84,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[Cell]], below: Sequenc
 
 
 def wrapped(text: str, indent: str = "", more: str = "") -> str:
-    """Wrap a text into lines of at most WIDTH. Words stay whole, so names and paths can be copied.
+    """Wrap a text into lines of at most WIDTH characters. Words stay whole, so names and paths can be copied.
 
     indent: the text before every line. more: further text before all lines except the first.
     """

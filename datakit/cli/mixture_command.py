@@ -246,8 +246,8 @@ def _table_over_time(view: Preview, components: range, full: bool) -> str:
 
 
 def _held_out(order: SequenceOrder, number: int) -> str | None:
-    """Format the number of tokens of component `number` that are kept out of training; return None if there are
-    none.
+    """Return a text with the number of tokens that component `number` (counted from 0) keeps out of training; None if
+    there are none.
     """
     from datakit.plots.files import short
 

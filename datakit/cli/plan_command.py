@@ -31,8 +31,8 @@ def plan(
 ) -> int:
     """Show what a run would do. Writes nothing.
 
-    The plan lists the steps, each with its state, inputs and sizes, and the number of workers, the memory and the disk
-    space that the run would use.
+    The plan lists the steps, each with its state, inputs and sizes. It also gives the number of workers, the memory and
+    the disk space that the run would use.
 
     Examples:
       datakit plan demo

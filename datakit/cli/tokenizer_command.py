@@ -1,4 +1,4 @@
-"""Implements `datakit tokenizer train`, which trains on text files or on a recipe's clean dataset."""
+"""Implements `datakit tokenizer train`, which trains on text files or on the consolidated dataset of a recipe."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def train(
 ) -> int:
     """Train a byte-level BPE tokenizer.
 
-    Trains on text files of any supported format, or on a recipe's clean dataset. Documents that occur several times are
-    counted once. The same input always gives the same file.
+    Trains on text files of any supported format, or on the consolidated dataset of a recipe. Documents that occur
+    several times are counted once. The same input always gives the same file.
 
     Examples:
       datakit tokenizer train texts/ more.jsonl.gz --vocabulary 16384

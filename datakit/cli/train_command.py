@@ -12,7 +12,7 @@ from datakit.cli.parameters import Flag, Settings
 def train_model(run: str, /, *, root: str = "./data", set_: Settings = (), json: Flag = False) -> int:
     """Train a model on token caches.
 
-    Resumes from the run's newest checkpoint. A finished run is not trained again.
+    Resumes from the run's newest checkpoint. A finished run is not repeated.
 
     Examples:
       datakit train demo
@@ -28,7 +28,7 @@ def train_model(run: str, /, *, root: str = "./data", set_: Settings = (), json:
     root
         The directory that holds the runs. Its path also replaces {root} in the paths of caches in the run file.
     set_
-        Override a value of the run, for example optimizer.learning_rate=0.01. Can be repeated.
+        Override a value of the run file, for example optimizer.learning_rate=0.01. Can be repeated.
     json
         Print the result as one JSON object.
     """
@@ -86,7 +86,7 @@ def evaluate(
     checkpoint
         Directory of a checkpoint; by default the run's newest checkpoint.
     set_
-        Override a value of the run, for example optimizer.learning_rate=0.01. Can be repeated.
+        Override a value of the run file, for example optimizer.learning_rate=0.01. Can be repeated.
     json
         Print one JSON object.
     """

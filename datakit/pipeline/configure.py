@@ -29,7 +29,7 @@ from datakit.tokenize import train_stage
 from datakit.tokenize.encoders.custom import is_custom
 from datakit.toml_config import convert, mistakes, names_of, refuse
 
-TRAIN = "train"  # value of `tokenizer` that requests training a tokenizer on the clean dataset
+TRAIN = "train"  # value of `tokenizer` that requests training a tokenizer on the consolidated dataset
 CHOICES = """tokenize.tokenizer can be
   "tokenizer.json"             a file of the tokenizers library; also a URL, as in
                                "hf://openai-community/gpt2/tokenizer.json"
@@ -89,7 +89,7 @@ def configure(recipe: Recipe) -> Configuration:
 
 
 def table_mistakes(document: Mapping[str, Any], place: str) -> list[str]:
-    """Return a message for each mistake in a recipe's tables of stages. This function is called only if other mistakes
+    """Return a message for each mistake in the stage tables of a recipe. This function is called only if other mistakes
     have already been found in the recipe.
     """
     tables = list(_present(document, place))
@@ -97,9 +97,7 @@ def table_mistakes(document: Mapping[str, Any], place: str) -> list[str]:
 
 
 def _present(document: Mapping[str, Any], place: str) -> Iterator[_Table]:
-    """Yield the tables of stages that a recipe contains, as they are written, without the keys that this module reads
-    itself.
-    """
+    """Yield the stage tables of a recipe as they are written, but without the keys that this module reads itself."""
     kinds = (
         (normalize.NAME, normalize.Config, ()), (dedup.NAME, dedup.Config, (ENABLED,)),
         (consolidate.NAME, consolidate.Config, ()), (tokenize.NAME, tokenize.Config, (ENABLED, TRAIN_TABLE)),

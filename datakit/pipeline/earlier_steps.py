@@ -3,9 +3,9 @@ reason for each.
 
 A step of an earlier version has a different fingerprint, so the search for finished steps does not find it. Such a step
 counts as the predecessor of a planned step if it belongs to the same stage and the same source or dataset, if all
-parameters that both have are equal, and if each of its inputs is an input of the planned step or the predecessor of
-one. An unfinished step, which records no parameters, counts if it belongs to the same stage and source or dataset and
-its ledger shows that an earlier version began it.
+parameters that both steps have are equal, and if each of its inputs is an input of the planned step or the predecessor
+of such an input. An unfinished step, which records no parameters, counts as a predecessor if it belongs to the same
+stage and source or dataset and its ledger shows that an earlier version began it.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ INPUTS = "its inputs are made again"
 class EarlierStep:
     """A step of an earlier version. version: the format version that the step recorded; None if it recorded none.
 
-    now: the stage's current format version. why: the reason for making the step again. documents, bytes, text_bytes:
-    the number of documents that the step read, the size of its output in bytes, and the number of bytes of text in it;
-    None if the step is unfinished.
+    now: the stage's current format version. why: the reason for making the step again. documents: the number of
+    documents that the step read. bytes: the size of the step's output. text_bytes: the number of bytes of text in this
+    output. These three are None if the step is unfinished.
     """
 
     directory: str
@@ -53,7 +53,7 @@ class EarlierStep:
     identity: str | None = None
 
     def message(self, label: str) -> str:
-        """Return the message by which a run says that it makes this step again. Only `datakit plan` shows the
+        """Return the message in which a run reports that it makes this step again. Only `datakit plan` shows the
         reason.
         """
         place = urls.name(self.directory)
@@ -74,7 +74,8 @@ def find_earlier(
     inputs: Collection[str],
     remade: Collection[str],
 ) -> list[EarlierStep]:
-    """Return the predecessors of the step in `directory`, which is not done; the other parameters describe this step.
+    """Return the predecessors of the unfinished step in `directory`. version: the stage's current format version.
+    parameters: the step's content parameters.
 
     inputs: the identities of the step's inputs. remade: the identities of the predecessors of these inputs.
     """
@@ -95,12 +96,12 @@ def find_earlier(
 
 def _begun_versions(directory: str) -> Iterator[int | None]:
     """Yield the format version (or None) in the first line of each of the step's ledgers. Skips ledgers whose first
-    line is no complete driver line.
+    line is not a complete driver line.
     """
     for segment in urls.listing(urls.join(directory, FOLDER)):
         try:
             yield msgspec.json.decode(urls.read_bytes(segment.url).partition(b"\n")[0], type=DriverLine).version
-        except msgspec.DecodeError:  # a later part of an object store's ledger, or the driver died while writing
+        except msgspec.DecodeError:  # a later part of a ledger in an object store, or the driver died while writing
             continue
 
 

@@ -44,8 +44,9 @@ class Resources:
 
 @dataclass(frozen=True)
 class Concurrency:
-    """A step's first phase. tasks: the number of its tasks. task_memory: the memory, in bytes, of the largest task.
-    at_a_time: how many tasks run at a time. reason: what limits this number.
+    """The concurrency in a step's first phase. tasks: the number of tasks. task_memory: the number of bytes of memory
+    that the largest task needs. at_a_time: the number of tasks that run at a time. reason: what limits `at_a_time`, or
+    why the three numbers are None.
     """
 
     tasks: int | None
@@ -94,7 +95,9 @@ def manifest_text_bytes(manifest: Manifest) -> int | None:
 
 
 def disk_bytes(stage: str, text_bytes: int) -> tuple[int, int]:
-    """Return the estimated disk use of a step that processes this much text: (bytes that remain, bytes at the peak)."""
+    """Return the estimated disk use of a step that processes this much text: the number of bytes that remain after the
+    step, and the number of bytes at the peak.
+    """
     stays = int(text_bytes * OUTPUT_SHARE.get(stage, 0.0))
     return stays, stays + int(text_bytes * EXCHANGE_SHARE.get(stage, 0.0))
 

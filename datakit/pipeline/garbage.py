@@ -42,7 +42,7 @@ class Leftover:
 
 
 def find_leftovers(root: str, age_seconds: float = DAY_SECONDS) -> list[Leftover]:
-    """Find everything in `root` that can be removed. age_seconds: the time without a change after which an unfinished
+    """Return everything in `root` that can be removed. age_seconds: the time without a change after which an unfinished
     step, or a temporary file from another host, can be removed. Raises InputError if the root does not exist.
     """
     root = urls.absolute(root)
@@ -56,7 +56,7 @@ def find_leftovers(root: str, age_seconds: float = DAY_SECONDS) -> list[Leftover
 
 
 def remove_leftovers(found: list[Leftover]) -> None:
-    """Remove these files and directories, which `find_leftovers` has returned."""
+    """Remove files and directories that `find_leftovers` has returned."""
     for leftover in found:
         if urls.is_local(leftover.url) and os.path.isfile(leftover.url):
             removal.remove(leftover.url)
@@ -106,8 +106,8 @@ def _in_use(directory: str, files: list[FileInfo], age_seconds: float) -> bool:
 
 
 def _is_running(driver: str) -> bool:
-    """Return True if a process on this host has the driver's pid. If another process has been given the pid of a dead
-    driver, the driver seems to be alive.
+    """Return True if a process on this host has the driver's pid, even if the driver is dead and its pid has been given
+    to another process.
     """
     pid = driver.split("-")[1] if driver.count("-") >= 2 else ""
     return pid.isdigit() and psutil.pid_exists(int(pid))

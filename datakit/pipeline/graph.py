@@ -162,8 +162,8 @@ def build(recipe: Recipe, root: str, options: ListingOptions, until: str | None 
 
 
 def _with_hub_tokenizer(recipe: Recipe, root: str, options: ListingOptions) -> tuple[Recipe, tuple[str, ...]]:
-    """Return the recipe and notes for the user. If the recipe's tokenizer is the name of a model on the Hub, it is
-    replaced by the path of the model's tokenizer.json, and there is a note about this.
+    """Return the recipe and notes for the user. If the recipe's tokenizer is the name of a model on the Hub, the name
+    is replaced by the path of the model's tokenizer.json, and a note gives the revision and the path's folder.
     """
     table, name = recipe.tokenize or {}, (recipe.tokenize or {}).get("tokenizer")
     if not is_hub_name(name):
@@ -178,8 +178,8 @@ def _with_hub_tokenizer(recipe: Recipe, root: str, options: ListingOptions) -> t
 
 
 def _feeds(node: Node, read: ModuleType, source: str | None) -> bool:
-    """Return True if `node` belongs to stage `read` and is an input of a step of `source` (None: of the whole
-    dataset).
+    """Return True if `node` belongs to stage `read` and is an input of a step of `source` (None: a step of the
+    whole dataset).
     """
     return node.module is read and source in (None, node.source)
 

@@ -23,7 +23,7 @@ SAMPLE_IDS = 3
 
 @dataclass(frozen=True)
 class Ancestor:
-    """An upstream step, `depth` + 1 levels above the described step. found: True if the step is still there."""
+    """An upstream step, `depth` + 1 levels above the described step. found: True if the step is in `directory`."""
 
     depth: int
     stage: str
@@ -79,7 +79,8 @@ class StepDescription:
 def inspect(
     target: str | os.PathLike[str], compiling: Callable[[], None] = lambda: None
 ) -> StepDescription | RawReport:
-    """Describe a finished step or a raw source. A dataset's directory stands for the last step of its current run.
+    """Return a description of a finished step or a raw source. A dataset's directory stands for the last step of its
+    current run.
 
     Calls `compiling` if kernels must be compiled to read a raw source. Raises NotFoundError if the target is an
     unfinished step, and NoInputError if it contains neither a step nor raw files.
@@ -90,11 +91,12 @@ def inspect(
 
 
 def finished_step(place: str) -> tuple[str, Manifest, tuple[str, ...]] | None:
-    """Return the directory and manifest of the step at a URL. If the URL is that of a dataset, return those of the last
-    step of its current run, and the dataset's other finished steps. Return None if the URL is neither.
+    """Return (directory, manifest, other steps) for the step at a URL or, if there is a dataset at the URL, for the
+    last step of its current run; the other steps are the directories of the dataset's other finished steps. Return None
+    if there is neither a step nor a dataset at the URL.
 
-    Raises NotFoundError if the URL is an unfinished step, and UsageError if nothing records which step of a dataset is
-    current.
+    Raises NotFoundError if the step at the URL is unfinished, and UsageError if nothing records which step of a dataset
+    is current.
     """
     if urls.name(place) == FILE_NAME:
         place = urls.parent(place)

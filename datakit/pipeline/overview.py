@@ -46,8 +46,8 @@ class ListedStep:
 
 @dataclass(frozen=True)
 class Overview:
-    """The steps below a directory, by dataset and stage. problems: for each undecided dataset, the reason why it is
-    undecided.
+    """The steps below a directory, sorted by dataset and stage. problems: for each undecided dataset, the reason why it
+    is undecided.
     """
 
     directory: str
@@ -112,7 +112,9 @@ def _current(steps: dict[str, ListedStep]) -> tuple[set[str], dict[str, str]]:
 
 
 def _add_behind(directories: Sequence[str], steps: dict[str, ListedStep], found: set[str]) -> None:
-    """Add to `found` these directories of steps, and those of all steps in `steps` from which these steps were made."""
+    """Add to `found` these step directories, and the directories of all steps from which these steps were made,
+    directly or indirectly. Directories that are not in `steps` are ignored.
+    """
     for directory in directories:
         if directory in steps and directory not in found:
             found.add(directory)

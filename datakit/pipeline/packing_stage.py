@@ -34,7 +34,7 @@ PRELOADS = (Preload(__name__),)
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """The location of a packed component's tokens. These are the step's operations, which are not part of its
+    """The location of a packed component's tokens. The fields are the step's operations, which are not part of its
     fingerprint.
     """
 

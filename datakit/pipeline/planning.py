@@ -90,7 +90,8 @@ def plan(
 @dataclass(frozen=True)
 class Remaining:
     """The steps of a run that are not done. stages: their stages. disk: the peak of additional disk use, in bytes.
-    text: the number of bytes of text in the step with the most text. A size is None if it is unknown.
+    text: the number of bytes of text that the step with the most text produces or processes. A size is None if it is
+    unknown.
     """
 
     stages: frozenset[str]

@@ -38,8 +38,9 @@ class ListingOptions:
 
 @dataclass(frozen=True)
 class SourceState:
-    """A source's current state. content: what identifies it. files: None if the source was not listed. note: a message
-    for the user, or "".
+    """A source's current state. content: the parameters of its download step, which identify the source. base: the
+    directory to which the files' paths are relative; the source's URL if the source was not listed. files: None if the
+    source was not listed. note: a message for the user, or "".
     """
 
     name: str
@@ -119,7 +120,7 @@ def _pinned(source: Source, url: str, selection: dict[str, Any], root: str, opti
 
 
 def _last_download(source: Source, url: str, selection: dict[str, Any], root: str) -> SourceState:
-    """Return the state of the source that its last download recorded. Used with `--offline`."""
+    """Return the source's state as its last download recorded it. Used with `--offline`."""
     home = source_directory(root, source.name)
     found: list[tuple[float, str, dict[str, Any]]] = []
     for info in urls.listing(home):

@@ -4,7 +4,7 @@
 <root>/<dataset>/<stage>-<12 digits>/            all other steps
 <root>/packing/packing-<length>-<policy>-<12 digits>/   counts for a mixture's packed components
 <root>/<dataset>/latest.json                     which of these steps are current
-<root>/<dataset>/tokenizers/                     tokenizers of the Hugging Face Hub
+<root>/<dataset>/tokenizers/                     tokenizers from the Hugging Face Hub
 <root>/<dataset>/runs/<run>/events.jsonl         the log of a run
 <root>/.cache/                                   stored hashes of local files
 """
@@ -65,8 +65,8 @@ def stage_order(stage: str) -> int:
 
 
 def flow_order(directory: str) -> tuple[bool, str, int, str]:
-    """Return a key by which step directories are sorted in the order of the flow of data: first those of the sources,
-    then those of one dataset after another.
+    """Return a key that sorts step directories in the order in which data flows through the steps: first those of the
+    sources, then those of one dataset after another.
     """
     home, stage = urls.parent(directory), urls.name(directory).rpartition("-")[0]
     of_source = urls.name(urls.parent(home)) == SOURCES

@@ -46,8 +46,8 @@ def run(
 ) -> RunResult:
     """Run a recipe up to and including stage `until`.
 
-    With `fresh`, the directories of the dataset's own steps with the current parameters are removed first. The steps of
-    its sources are kept, because other recipes may share them. With `ignore_disk_space`, the run starts even if a local
+    With `fresh`, those of the dataset's own steps that have the current parameters are removed first. The steps of its
+    sources are kept, because other recipes may share them. With `ignore_disk_space`, the run starts even if a local
     disk probably lacks the space. Raises InputError, PartialError, StepFailedError or StorageError.
     """
     started = time.monotonic()
@@ -125,8 +125,8 @@ class _Run:
     _observer: Observer | None = None
 
     def run(self, node: Node) -> StepResult | None:
-        """Run or reuse the node's step. Return its result, or None if the step was skipped, was refused, or ended as
-        partial.
+        """Run or reuse the node's step. Return the step's result, or None if it was skipped, refused an input, or ended
+        as partial.
         """
         if self._refused and self._refused[0][0].stage != node.stage:
             return None
@@ -164,8 +164,8 @@ class _Run:
         )
 
     def _observer_for(self, reused: bool) -> Observer:
-        """Return the caller's observer. From the first step that has to run, the result also contains an event log and,
-        with Ray, metrics.
+        """Return the caller's observer or, from the first step that has to run onward, a group that consists of this
+        observer, an event log and, with Ray, metrics.
         """
         if self._observer is None and not reused:
             log = EventLog(run_directory(self.graph.root, self.graph.dataset, self.driver))

@@ -12,7 +12,7 @@ from tests.support.paths import REPOSITORY
 PAGE = REPOSITORY / "docs" / "design.md"
 HEADING = "## Modules\n"
 INTRODUCTION = """
-The first sentence of each module's docstring. `python -m tests.support.module_index` writes this list.
+This list holds the first sentence of each module's docstring; `python -m tests.support.module_index` writes it.
 """
 
 

@@ -67,8 +67,8 @@ def _row(step: ListedStep) -> list[str | int | None]:
 
 
 def _written(moment: float | None) -> str | None:
-    """Format a time as `ls -l` does: with the time of day, or with the year instead if the time is half a year or more
-    ago.
+    """Return a time in the form that `ls -l` uses: the date with the time of day or, if the time is half a year or more
+    ago, with the year.
     """
     if not moment:
         return None

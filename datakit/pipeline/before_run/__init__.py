@@ -1,1 +1,1 @@
-"""Checks that happen before the first step of a run."""
+"""The checks that are made before the first step of a run."""

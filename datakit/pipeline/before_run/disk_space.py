@@ -1,9 +1,9 @@
-"""Refuses to start a run that probably needs more space than is free on the disk of a local root or of temporary files.
+"""Refuses to start a run that probably needs more space than is free on the disk of its root or of its temporary files.
 
 The estimate for the root is that of `datakit plan` (estimate.py states the factors and how they were measured), less
-what unfinished steps have already written. Object stores have no limit. The estimate for temporary files covers the
-tasks that run in parallel: their files hold the shingles of the documents that dedup compares and, if the root is in an
-object store, copies of a partition's rows.
+what unfinished steps have already written. A root in an object store is not checked. The estimate for temporary files
+covers the tasks that run in parallel: their files hold the shingles of the documents that dedup compares and, if the
+root is in an object store, copies of a partition's rows.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Need(NamedTuple):
 
 
 def check_disk_space(graph: Graph, done: Mapping[str, LocatedStep], workers: int | None, cluster: bool) -> None:
-    """Raise NoSpaceError if a local disk lacks the space for the steps of a run that are not done. done: the steps
-    located so far.
+    """Raise NoSpaceError if a local disk lacks the space for the unfinished steps of a run.
 
-    cluster: True if the tasks run, and write their temporary files, on other machines.
+    done: the steps located so far, by label. cluster: True if the tasks run, and write their temporary files, on other
+    machines.
     """
     left = remaining(graph, done) if urls.is_local(graph.root) else _whole_run(graph)
     needs = [Need(graph.root, "the output and what is exchanged between tasks", left.disk or 0)]

@@ -23,11 +23,10 @@ class Finished:
     manifest: Manifest
 
     def row(self, source: str, identity: str, columns: list[str], suffix: str = "") -> tuple[str, int, Any] | None:
-        """Return (path of the partition, row in the partition, values by name of `columns`) for a document, or None if
-        this step's output does not contain it.
+        """Return the path of the partition that contains a document, the document's row in the partition, and its
+        values in `columns` by name; None if this step's output does not contain the document.
 
-        suffix: what has to be appended to the path of a partition that is not itself a Parquet file to get the path of
-        its Parquet file.
+        suffix: appended to a partition's path to get the path of its Parquet file; "" if the partition is that file.
         """
         for partition in self.manifest.partitions_of(source):
             if partition.rows and (partition.first_id or "") <= identity <= (partition.last_id or "g"):
@@ -94,6 +93,6 @@ def _walk(step: Finished, seen: set[str]) -> Iterator[Finished]:
         if manifest is None or manifest.identity != reference.identity:
             raise NotFoundError(
                 f"{step.directory} was made from {reference.stage} {reference.identity}, which is not in {directory}; "
-                "give the path of the first step in the root in which that step was made"
+                f"give the path of {urls.name(step.directory)} in the root in which it was made"
             )
         yield from _walk(Finished(directory, manifest), seen)

@@ -40,9 +40,9 @@ class Absent:
     """The number of documents of one source that the other step lacks for one reason, and the first ids of these
     documents.
 
-    reason: "no-source" (the other step has no such source), "input" (the document is not in the other step's
-    normalize), "exact" or "fuzzy" (the other step's dedup removed it), "consolidate" or "tokenize" (it was quarantined
-    in that stage). differs: for "input", what differs between the two normalize steps.
+    reason: "no-source" (the other step has no such source), "input" (the other step's normalize did not
+    produce the document), "exact" or "fuzzy" (the other step's dedup removed it), "consolidate" or "tokenize" (it was
+    quarantined in that stage). differs: for "input", what differs between the two normalize steps.
     """
 
     source: str
@@ -54,8 +54,8 @@ class Absent:
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two steps: its directory, its stage, the number of its documents, and those that the other
-    step lacks.
+    """One of the two steps: its directory, its stage, the number of its documents, and which of them the other step
+    lacks.
     """
 
     directory: str
@@ -75,7 +75,7 @@ class Difference:
 
 def diff(first: str, second: str, report: Report, listed: Listed | None = None) -> Difference:
     """Compare two datasets or steps. `report` is called with the number of documents read so far, their total number,
-    and the word "documents"; `listed`, with the ids of all documents that only one of the two has.
+    and the word "documents". `listed` is called with batches of the ids that only one of the two has (see `Listed`).
 
     Raises NotFoundError for a step that is missing or not finished, and UsageError for a step that has no documents.
     """
@@ -99,7 +99,7 @@ def _checked(behind: Behind, place: str) -> Behind:
 
 
 class _Tally:
-    """Counts the documents of the two steps that are compared."""
+    """Compares the documents of two steps, and counts those that both steps have and those that only one has."""
 
     def __init__(self, sides: list[Behind], listed: Listed | None) -> None:
         self._sides, self._listed = sides, listed
@@ -134,7 +134,7 @@ class _Tally:
             self._listed("-+"[side], source, reason, _hex(keys))
 
     def side(self, side: int) -> Side:
-        """Return the result for the first (0) or the second (1) side."""
+        """Return the first (0) or the second (1) side of the result."""
         last = self._sides[side].last
         absent = tuple(
             Absent(source, reason, count, tuple(self._examples[side][source, reason]),
@@ -145,8 +145,8 @@ class _Tally:
 
 
 def _stages(behind: Behind, source: str) -> list[IdStream]:
-    """Return four streams of a source's ids: those in normalize, those that dedup removed, those in consolidate, and
-    those in the last step.
+    """Return four streams of a source's ids: those in the output of normalize, those that dedup removed, those in the
+    output of consolidate, and those in the last step.
     """
     return [
         IdStream(behind.normalized.get(source), source),
@@ -157,8 +157,8 @@ def _stages(behind: Behind, source: str) -> list[IdStream]:
 
 
 def _by_reason(behind: Behind, source: str, keys: np.ndarray, ids: list[Ids]) -> Iterator[tuple[str, np.ndarray]]:
-    """Group `keys`, the ids that a step (`behind.last`) lacks, by the reason, which is the first in REASONS that
-    applies. ids: the ids in each stage of this step, in the order of `_stages`.
+    """Group `keys`, the ids that a step (`behind.last`) lacks, by the first reason in REASONS that applies. ids: the
+    ids that the four streams of this step (see `_stages`) hold.
     """
     if not len(keys):
         return
@@ -180,8 +180,8 @@ def _by_reason(behind: Behind, source: str, keys: np.ndarray, ids: list[Ids]) ->
 
 
 def _differs(one: Behind, other: Behind, source: str) -> tuple[str, ...]:
-    """Return what differs between two normalize steps of a source: the names of settings, "raw files" or "version" (of
-    the format).
+    """Return what differs between two normalize steps of a source: the names of settings, "raw files" (their inputs),
+    and "version" (the format version).
     """
     ours, theirs = (side.normalized[source].manifest for side in (one, other))
     names = sorted({*ours.parameters, *theirs.parameters})

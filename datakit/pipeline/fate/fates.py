@@ -54,8 +54,8 @@ class Answer:
     """The fates of the requested documents in the run that ended with the step `last`.
 
     others: the dataset's other finished steps, on which `last` does not depend. cluster: the documents of the cluster,
-    if requested. comparisons: at most `most` near duplicates, with the texts that dedup compared. more: the number of
-    documents and near duplicates that were omitted because of `most`.
+    if requested. comparisons: at most `most` (see `why`) near duplicates, with the texts that dedup compared. more: the
+    number of documents and near duplicates that were omitted because of `most`.
     """
 
     dataset: str
@@ -76,8 +76,8 @@ def why(
     most: int = MOST,
     report: Report = lambda done, total, what: None,
 ) -> Answer:
-    """Return what each stage did with a document, given by its id or its source id. Raises InputError,
-    NotFoundError.
+    """Return what each stage did with the documents that have this id or source id (at most `most` of them). Raises
+    InputError or NotFoundError.
     """
     if (id is None) == (source_id is None):
         raise UsageError("give either --id (32 hex digits) or --source-id (the id that the record has in your files)")

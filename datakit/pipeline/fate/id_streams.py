@@ -1,8 +1,7 @@
 """Reads the sorted ids of several steps side by side, in memory that does not grow with the dataset.
 
-Each stream holds at most one row group (65,536 ids). `side_by_side` cuts all streams at the same id: each stream has a
-last id among those that it holds, and the smallest of these is taken. Up to this id, every stream holds all of its ids,
-because each stream ascends.
+Each stream holds at most one row group (65,536 ids). `side_by_side` takes the last id that each stream holds, and cuts
+all streams at the smallest of these ids. Up to this id, every stream holds all of its ids, because each stream ascends.
 """
 
 from __future__ import annotations
@@ -23,16 +22,14 @@ KEY = "S16"  # an id's 16 bytes, which sort like its hex digits
 
 
 class Ids(NamedTuple):
-    """Ascending ids, each with a mark: the index of the row's value in a list of wanted values, or -1 if it is not in
-    this list.
-    """
+    """Ascending ids, each with a mark (see `IdStream`)."""
 
     keys: np.ndarray  # S16 [N]
     marks: np.ndarray  # int8 [N]
 
 
 class IdStream:
-    """The ids of one source in a step, each with a mark: the index in `values` of the row's value in `column`, or -1 if
+    """The ids of one source in a step, each with a mark: the index in `values` of the id's value in `column`, or -1 if
     `values` does not contain it.
 
     If `step` is None, there are no ids. suffix: see `Finished.row`.
@@ -84,7 +81,7 @@ class IdStream:
 
 
 def side_by_side(streams: Sequence[IdStream]) -> Iterator[list[Ids]]:
-    """Yield, for one range of ids after another, the ids of each stream in this range."""
+    """For one range of ids after another, yield the ids that each stream has in this range."""
     while ends := [end for stream in streams if (end := stream.last()) is not None]:
         bound = min(ends)
         yield [stream.take(bound) for stream in streams]

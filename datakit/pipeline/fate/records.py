@@ -37,7 +37,7 @@ class Record:
 
 def records_of(step: Finished, identity: str) -> list[Record]:
     """Return the records that have a document's text: first the one that was kept, then its duplicates. The list is
-    empty if there are none.
+    empty if the step has no such document.
     """
     for partition in step.manifest.partitions:
         found = partition.rows and find_rows(step.url(partition.path), identity, ["source_id"])

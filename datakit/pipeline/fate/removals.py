@@ -49,7 +49,7 @@ class Comparison:
 
 
 def removal_of(dedup: Finished, source: str, identity: str) -> Removal | None:
-    """Return the removal of a document by dedup, or None if dedup retained it."""
+    """Return the removal of a document by dedup, or None if dedup retained the document."""
     found = dedup.row(source, identity, COLUMNS)
     return Removal(source, **found[2]) if found else None
 
