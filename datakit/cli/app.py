@@ -7,11 +7,13 @@ set.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from inspect import getdoc
 from types import FrameType
 
 from cyclopts import App, CycloptsError
@@ -37,6 +39,7 @@ from datakit.errors import DatakitError
 
 DONE, FAILURE, USAGE, PARTIAL, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 130, 143
 DEBUG_VARIABLE = "DATAKIT_DEBUG"
+_INDENTED = re.compile(r"(?m)(?:^ {4}\S.*\n?)+")  # the description of one parameter
 
 GROUPS = {  # the name of a group of commands: (help text, commands by name)
     "recipe": ("Describe what a recipe may contain.", {"keys": keys, "schema": schema}),
@@ -82,17 +85,32 @@ def build() -> App:
         suppress_keyboard_interrupt=False,
     )
     for command in (run, plan, status, ls, inspect, why, diff, validate, catalog, gc, doctor):
-        app.command(command, help_epilogue="")
+        app.command(_unwrapped(command), help_epilogue="")
     for group, (text, commands) in GROUPS.items():
         app.command(subcommands := App(name=group, help=text, help_epilogue=""))
         for name, command in commands.items():
-            subcommands.command(command, name=name, help_epilogue="")
+            subcommands.command(_unwrapped(command), name=name, help_epilogue="")
     app.command(training := App(name="train", help_epilogue=""))
-    training.default(train_model)
-    training.command(plot, help_epilogue="")
-    app.command(evaluate, name="eval", help_epilogue="")
-    app.command(size, help_epilogue="")
+    training.default(_unwrapped(train_model))
+    training.command(_unwrapped(plot), help_epilogue="")
+    app.command(_unwrapped(evaluate), name="eval", help_epilogue="")
+    app.command(_unwrapped(size), help_epilogue="")
     return app
+
+
+def _unwrapped(command: Callable[..., int]) -> Callable[..., int]:
+    """Join the lines of each paragraph in the command's docstring, from which its help is made; return the command.
+
+    The help is wrapped to the terminal's width, but line breaks of the docstring would stay.
+    """
+    text, heading, parameters = (getdoc(command) or "").partition("\n\nParameters\n----------\n")
+    paragraphs = [part if "\n " in part else part.replace("\n", " ") for part in text.split("\n\n")]
+    command.__doc__ = "\n\n".join(paragraphs) + heading + _INDENTED.sub(_one_line, parameters)
+    return command
+
+
+def _one_line(lines: re.Match[str]) -> str:
+    return f"    {' '.join(lines[0].split())}\n"
 
 
 def _version() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,14 @@ heavy = {"pyarrow", "numba", "duckdb", "numpy", "ray", "tokenizers", "tensorstor
 assert not heavy, heavy
 """
     subprocess.run([sys.executable, "-c", script], check=True, cwd=REPOSITORY)
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "cache show", "validate", "train", "size"])
+def test_help_breaks_lines_at_the_terminal_s_edge_alone(tmp_path: Path, name: str) -> None:
+    shown = invoke(*name.split(), "--help", cwd=tmp_path, COLUMNS="2000").stdout
+    description = shown.partition("Examples:")[0].partition("╭")[0].strip()
+    assert all("\n" not in paragraph for paragraph in description.split("\n\n")[1:])
+    assert not re.search(r"(?m)^│ {5,}\S", shown)
 
 
 @pytest.mark.parametrize("name", [*(name for name in COMMANDS if name != "tokenizer"), "tokenizer train"])

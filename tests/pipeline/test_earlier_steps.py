@@ -1,6 +1,7 @@
 """Steps of earlier versions: they stay readable and untouched, are found as predecessors, and are made again.
 
-`fixtures/root-0.1` was written by commit 95f8bb2, before outputs lay below `data/<source>/`.
+`fixtures/root-0.1` was written by commit 95f8bb2, before outputs lay below `data/<source>/`. `fixtures/root-0.2` was
+written by commit e3bebcb and has today's formats: its steps are found done.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from datakit.storage.manifest import (
     read_manifest,
     write_manifest,
 )
+from datakit.validate.step import find_damage
 from datakit.validate.token_cache import require_intact
 from tests.support.command_line import invoke
 from tests.support.paths import FIXTURES
@@ -57,6 +59,19 @@ def test_finished_steps_stay_readable(earlier: Path) -> None:
     assert isinstance(described, StepDescription)
     assert all(ancestor.found for ancestor in described.lineage)
     assert {found.state for found in datakit.status(earlier / "data")} == {"done"}
+
+
+def test_steps_with_todays_formats_are_whole_and_found_done(tmp_path: Path) -> None:
+    root = shutil.copytree(FIXTURES / "root-0.2", tmp_path / "root")
+    before = tree(str(root / "data"))
+    manifests = {str(path.parent): read_manifest(str(path.parent)) for path in root.glob("data/**/manifest.json")}
+    damage = [find_damage(step, manifest, lambda files, size: None)[1] for step, manifest in manifests.items()]
+    assert damage == [[]] * 13
+    assert {step.state for step in datakit.plan(root / "recipe.toml", root / "data").steps} == {"done"}
+    result = datakit.run(root / "recipe.toml", root / "data")
+    assert result.reused
+    assert {path: value for path, value in tree(str(root / "data")).items() if path in before} == before
+    assert result.cache is not None and require_intact(datakit.open_cache(result.cache)) > 0
 
 
 def test_plan_says_what_is_made_again_and_why(earlier: Path) -> None:

@@ -37,7 +37,7 @@ def unite(schemas: Iterable[tuple[str, pa.Schema]], largest: Largest = NO_LARGE)
     """
     kinds: dict[str, pa.DataType] = {}
     origin: dict[str, str] = {}
-    refused: list[RefusedError] = []
+    refused: dict[tuple[str, str], RefusedError] = {}  # one for each file and column, although files come in slices
     for file, schema in schemas:
         for field in schema:
             known = kinds.get(field.name, pa.null())
@@ -46,13 +46,13 @@ def unite(schemas: Iterable[tuple[str, pa.Schema]], largest: Largest = NO_LARGE)
                 clash = f"{describe(known)} in {origin[field.name]} and {describe(field.type)} in {file}"
                 name = shown(field.name)
                 advice = f"fix one of the files, or leave the column out (drop = [{name}] under [normalize])"
-                refused.append(ColumnError(f"column {name} is {clash}; {advice}"))
+                refused.setdefault((file, field.name), ColumnError(f"column {name} is {clash}; {advice}"))
                 continue
             if joined != known:
                 origin[field.name] = file
             kinds[field.name] = joined
             _check_size(field.name, joined, len(kinds), file)
-    refuse_all(refused)
+    refuse_all(list(refused.values()))
     return pa.schema(list(kinds.items()))
 
 

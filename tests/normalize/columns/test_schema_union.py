@@ -105,6 +105,12 @@ def test_conflict_names_both_files() -> None:
         unite([*schemas, ("d", pa.schema([("meta", pa.int64())]))])
 
 
+def test_conflict_is_reported_once_for_a_file_read_in_slices() -> None:
+    slices = [pa.schema([("extra", kind)]) for kind in (pa.struct([]), pa.struct([("a", pa.int64())]))]
+    with pytest.raises(ColumnError, match=r"int64 in a\.jsonl and struct<> in b\.jsonl"):
+        unite([("a.jsonl", pa.schema([("extra", pa.int64())])), *(("b.jsonl", schema) for schema in slices)])
+
+
 def test_dictionary_with_many_keys_is_refused() -> None:
     many = pa.struct([(f"key {number}", pa.int64()) for number in range(MOST_FIELDS + 1)])
     with pytest.raises(ColumnError, match=r"'scores' has more than 2000 different keys"):

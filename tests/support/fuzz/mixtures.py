@@ -59,8 +59,9 @@ def check(case: Case) -> None:
     _check_kept(case)
     assert [len(batch.tokens) for batch in batches] == [_at(case.batches, step) for step in range(len(batches))]
     _check_shares(case, [int(name[1:]) for name in used], served)
+    same_length = len({batch.tokens.shape[1] for batch in batches}) == 1
     for number, axis in enumerate(axes):
-        _check_sequences(axis, [row for row in served if row.component == number])
+        _check_sequences(axis, [row for row in served if row.component == number], same_length)
     if len(case.sizes) == 1:
         _check_end(case, mixture, axes, batches, served)
 
@@ -135,9 +136,12 @@ def _check_shares(case: Case, used: Sequence[int], served: Sequence[Served]) -> 
                 assert floor(share - slack) <= counts[component] <= ceil(share + slack), (first, number, component)
 
 
-def _check_sequences(axis: Axis, served: Sequence[Served]) -> None:
-    """Epoch after epoch: every token once or, for one length, exactly the rows of the model, window after window."""
-    if len({row.length for row in served}) == 1:
+def _check_sequences(axis: Axis, served: Sequence[Served], same_length: bool) -> None:
+    """Epoch after epoch: every token once or, for one length, exactly the rows of the model, window after window.
+
+    A change of length cuts the rest of a window anew, also if it comes and goes between two rows of the component.
+    """
+    if same_length and served:
         blocks = [block_rows(axis, block, served[0].length) for block in range(len(axis.blocks))]
         size = sum(map(len, blocks))
         for first in range(0, len(served), size):
