@@ -64,11 +64,27 @@ def _sizes(array: pa.Array, name: str) -> np.ndarray:
         return _sizes(elements, name).reshape(len(array), width).sum(axis=1, dtype=np.int64)
     if isinstance(array, pa.StructArray):
         return sum((_sizes(field, name) for field in array.flatten()), np.zeros(len(array), np.int64))
+    if isinstance(array, pa.DictionaryArray):
+        return _chosen(_sizes(array.dictionary, name), array.indices)
+    if isinstance(array, pa.RunEndEncodedArray):
+        runs = np.searchsorted(array.run_ends.to_numpy(), array.offset + np.arange(len(array)), side="right")
+        return _sizes(array.values, name)[runs]
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        lengths = np.frombuffer(array.buffers()[1], np.int32)[::4][array.offset : array.offset + len(array)]
+        return np.where(array.is_valid().to_numpy(zero_copy_only=False), lengths.astype(np.int64), 0)
     if types.is_null(kind):
         return np.zeros(len(array), np.int64)
     if types.is_primitive(kind) or types.is_boolean(kind) or types.is_fixed_size_binary(kind) or types.is_decimal(kind):
         return np.full(len(array), (kind.bit_width + 7) // 8, np.int64)
     raise ColumnError(f"column {name!r} has type {kind}, which is not supported; cast it to a plain type first")
+
+
+def _chosen(sizes: np.ndarray, indices: pa.Array) -> np.ndarray:
+    """Return the size of each place's value; a null has the size 0. indices: of the values in `sizes`, or null."""
+    present = indices.is_valid().to_numpy(zero_copy_only=False)
+    found = np.zeros(len(indices), np.int64)
+    found[present] = sizes[indices.drop_null().to_numpy()]
+    return found
 
 
 def _list_sizes(array: pa.ListArray | pa.LargeListArray | pa.MapArray, name: str) -> np.ndarray:

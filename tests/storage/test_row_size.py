@@ -27,5 +27,24 @@ def test_row_sizes_count_values_at_any_depth() -> None:
     np.testing.assert_array_equal(row_sizes(pa.concat_tables([table.slice(2), table])), sizes[[2, 0, 1, 2]])
     assert value_bytes(table) == (3 + 2) + 2 * 8 + (2 + 0 + 8) + 3 + 4 * 8
     assert value_bytes(table.slice(1, 2)) == 2 + (0 + 0) + 0 + 2 * 8
-    with pytest.raises(ColumnError, match="'v' has type string_view"):
-        row_sizes(pa.table({"v": pa.array(["x"], pa.string_view())}))
+    with pytest.raises(ColumnError, match="'v' has type list_view"):
+        row_sizes(pa.table({"v": pa.array([["x"]], pa.list_view(pa.string()))}))
+
+
+def test_row_sizes_count_a_shared_value_in_each_place() -> None:
+    words = pa.array(["xyz", None, "é", "xyz"])
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([2, 3, 4], pa.int32()), pa.array(["xyz", None, "é"]))
+    lists = pa.ListArray.from_arrays(pa.array([0, 2, 2, 3, 4], pa.int32()), words.dictionary_encode())
+    table = pa.table(
+        {
+            "dictionary": words.dictionary_encode(),
+            "view": words.cast(pa.string_view()),
+            "bytes": words.cast(pa.binary()).cast(pa.binary_view()),
+            "lists": lists,
+            "runs": runs,
+        }
+    )
+    sizes = np.array([3 * 3 + 3 + 4 + 3, 0 + 0 + 4 + 3, 3 * 2 + 2 + 4 + 0, 3 * 3 + 3 + 4 + 2])
+    np.testing.assert_array_equal(row_sizes(table), sizes)
+    np.testing.assert_array_equal(row_sizes(table.slice(1, 3)), sizes[1:])
+    assert row_sizes(table.slice(0, 0)).tolist() == []

@@ -204,9 +204,12 @@ def _fit_struct(array: pa.StructArray, kind: pa.DataType) -> pa.Array:
 
 
 def _fit_list(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    if types.is_fixed_size_list(array.type) or array.offset:
+    if types.is_fixed_size_list(array.type):
         array = pc.cast(array, pa.large_list(array.type.value_type))
-        array = array.take(pa.array(range(len(array)), pa.int64()))  # because from_arrays rejects slices
     maker = pa.LargeListArray if types.is_large_list(kind) else pa.ListArray
-    offsets = array.offsets.cast(pa.int64() if types.is_large_list(kind) else pa.int32())
-    return maker.from_arrays(offsets, fit(array.values, kind.value_type), kind, mask=array.is_null())
+    if not len(array):
+        return pa.array([], kind)
+    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()  # of a slice, which has the values of its array
+    offsets = pc.call_function("subtract", [array.offsets, first]).cast(pa.int64() if types.is_large_list(kind) else pa.int32())
+    values = fit(array.values.slice(first, last - first), kind.value_type)
+    return maker.from_arrays(offsets, values, kind, mask=array.is_null())

@@ -17,9 +17,10 @@ from datakit.errors import RefusedError, UnreadableError, refuse_all
 from datakit.normalize import formats
 from datakit.normalize.config import Config
 from datakit.normalize.readers.base import Chunks, ReadContext
+from datakit.normalize.readers.columnar.arrow import read_arrow
+from datakit.normalize.readers.columnar.parquet import open_parquet, read_parquet
 from datakit.normalize.readers.csv import read_csv
 from datakit.normalize.readers.json import read_json
-from datakit.normalize.readers.parquet_arrow import open_parquet, read_arrow, read_parquet
 from datakit.normalize.readers.streams import DamagedError, DamagedStreamError, Streams, decompressed
 from datakit.normalize.readers.text import read_texts
 from datakit.storage import urls

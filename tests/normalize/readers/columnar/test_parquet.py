@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import feather
@@ -15,12 +17,15 @@ from pyarrow import feather
 from datakit.engine.task import TaskContext, Tolerance
 from datakit.errors import ColumnError
 from datakit.normalize.config import Config
-from datakit.normalize.readers import base, parquet_arrow
+from datakit.normalize.readers import base
 from datakit.normalize.readers.base import ReadContext
+from datakit.normalize.readers.columnar import row_by_row, tables
 from datakit.normalize.readers.inputs import Inputs
 from datakit.normalize.readers.slices import FileRange, cut_slices, read_range
 from datakit.normalize.record_counts import RecordCounts
+from datakit.storage.row_size import row_sizes
 from tests.support.normalize.readers import RECORDS, read, reasons, rows
+from tests.support.normalize.sources import normalize
 
 
 @pytest.mark.parametrize("wanted", ["parquet", "arrow", "stream", "feather"])
@@ -35,7 +40,7 @@ def test_tables_give_the_same_records(tmp_path: Path, wanted: str) -> None:
         maker = pa.ipc.new_file if wanted == "arrow" else pa.ipc.new_stream
         with pa.OSFile(str(path), "wb") as sink, maker(sink, table.schema) as writer:
             writer.write_table(table, max_chunksize=50)
-    with patch.object(parquet_arrow, "BATCH_BYTES", 2000):
+    with patch.object(tables, "BATCH_BYTES", 2000):
         found, counts = read(tmp_path, path.name)
     assert rows(found) == RECORDS and not counts.quarantined
     assert [place for block in found for place in block.positions] == list(range(200))
@@ -105,7 +110,7 @@ def test_rows_of_a_column_that_ends_early_are_quarantined(tmp_path: Path) -> Non
     data, start = bytearray(path.read_bytes()), pq.read_metadata(path).row_group(0).column(1).data_page_offset
     data[data.index(b"\x2c\x15\x0a", start) + 2] = 4  # the page's number of values: 2 instead of 5
     path.write_bytes(data)
-    with patch.object(parquet_arrow, "MOST_ROWS", 2):
+    with patch.object(tables, "MOST_ROWS", 2):
         found, counts = read(tmp_path, path.name)
     assert rows(found) == table.slice(0, 2).to_pylist()
     assert reasons(counts) == [(2, "row group 0 cannot be decoded to its end")]
@@ -184,7 +189,7 @@ def read_group(
 
 def test_rows_are_decoded_one_by_one_after_a_death(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(RECORDS), tmp_path / "in.parquet", row_group_size=50)
-    with patch.object(parquet_arrow, "SINGLY_BYTES", 900):
+    with patch.object(row_by_row, "PIECE_BYTES", 900):
         found, counts, held = read_group(tmp_path, {("in.parquet", 100)}, {})
     assert found == RECORDS and not counts.quarantined
     assert {place for place, records in held if records == 1} >= set(range(100, 150))
@@ -199,7 +204,7 @@ def test_row_that_kills_the_reader_costs_as_few_rows_as_can_be_decoded(tmp_path:
     assert (120, 30) in held, "announced with the rows behind it, so that this death is told from the first one"
     assert passed == RECORDS and not counts.quarantined, "route leaves it out"
     assert read_group(tmp_path, {place}, {place: "memory"})[0] == RECORDS, "tried again, with more memory"
-    found, counts, _ = read_group(tmp_path, {place, parquet_arrow.ALL}, {place: "memory"})
+    found, counts, _ = read_group(tmp_path, {place, row_by_row.ALL}, {place: "memory"})
     assert found == RECORDS[:120] + RECORDS[150:]
     (one, rest) = counts.quarantined
     assert (one.position, one.records, one.reason) == (120, 1, "memory")
@@ -207,6 +212,69 @@ def test_row_that_kills_the_reader_costs_as_few_rows_as_can_be_decoded(tmp_path:
     last = ("in.parquet", 149)
     found, counts, _ = read_group(tmp_path, set(), {last: "memory"})
     assert found == RECORDS[:149] + RECORDS[150:] and [entry.records for entry in counts.quarantined] == [1]
+
+
+def bomb(copies: int, size: int) -> pa.Table:
+    """Three rows; the list in the second one holds `copies` of one string of `size` bytes, which is stored once."""
+    strings = pa.array(["small", "x" * size])
+    values = pa.DictionaryArray.from_arrays(pa.array([0, *[1] * copies, 0], pa.int32()), strings)
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, copies + 1, copies + 2], pa.int32()), values)
+    return pa.table({"text": ["the first row", "the second row", "the third row"], "list": lists})
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_cell_of_more_than_4_gib_costs_one_record(tmp_path: Path, suffix: str) -> None:
+    """Its bytes fill 1 KB (Parquet) or 1 MB (Arrow) of the file, and no machine's memory."""
+    source = tmp_path / "source"
+    source.mkdir()
+    table = bomb(4_500, 1 << 20)
+    assert pc.call_function("sum", [pa.array(row_sizes(table))]).as_py() > 4 << 30
+    if suffix == "parquet":
+        pq.write_table(table, source / "in.parquet", compression="zstd")
+    else:
+        feather.write_feather(table, str(source / "in.arrow"))
+    result = normalize(tmp_path, source, max_quarantined=1)
+    assert sorted(result.table().column("text").to_pylist()) == ["the first row", "the third row"]
+    assert result.table().column("list").to_pylist() == [["small"], ["small"]]
+    assert result.quarantined() == [(f"in.{suffix}", 1)]
+
+
+@pytest.mark.parametrize("most", [1 << 37, 0])
+def test_dictionaries_change_no_value_or_type(tmp_path: Path, most: int) -> None:
+    """Rows read one by one, with dictionaries kept or expanded, are those of the batches."""
+    table = pa.table(
+        {
+            "text": [f"text {n % 7}" for n in range(50)],
+            "large": pa.array([f"{n % 3}" for n in range(50)], pa.large_string()),
+            "bytes": pa.array([b"a", None] * 25),
+            "lists": [[{"k": "a", "v": [f"{n % 2}"]}, None] if n % 5 else None for n in range(50)],
+            "map": pa.array([[("k", f"{n % 2}")] for n in range(50)], pa.map_(pa.string(), pa.string())),
+        }
+    )
+    pq.write_table(table, tmp_path / "in.parquet")
+    with patch.object(row_by_row, "MOST_DICTIONARY_BYTES", most), patch.object(row_by_row, "PIECE_BYTES", 900):
+        context = ReadContext(Inputs(str(tmp_path)), Config(), RecordCounts(Tolerance()))
+        batches = [list(read_range(context, FileRange("in.parquet", "parquet", 0)))]
+        context = replace(context, task=TaskContext("", tmp_path, try_singly=frozenset({("in.parquet", 0)})))
+        batches.append(list(read_range(context, FileRange("in.parquet", "parquet", 0))))
+    assert rows(batches[0]) == rows(batches[1]) == table.to_pylist()
+    assert {chunk.table.schema for chunk in batches[0]} == {chunk.table.schema for chunk in batches[1]}
+    assert len(batches[1]) == 2
+
+
+def test_rows_of_a_batch_before_damage_are_kept(tmp_path: Path) -> None:
+    """Two pages of one batch: the rows of the first one are read, although the second one is damaged."""
+    path, table = tmp_path / "in.parquet", pa.table({"text": [f"{n} " + "x" * 1000 for n in range(100)]})
+    options: dict[str, Any] = {"use_dictionary": False, "compression": "none", "write_page_checksum": True}
+    pq.write_table(table, path, data_page_size=40_000, write_batch_size=10, **options)
+    data = bytearray(path.read_bytes())
+    data[data.index(b"75 xxx")] ^= 0xFF
+    path.write_bytes(data)
+    found, counts = read(tmp_path, path.name)
+    kept = len(rows(found))
+    assert 30 <= kept <= 75 and rows(found) == table.slice(0, kept).to_pylist()
+    assert reasons(counts) == [(kept, "row group 0 cannot be decoded to its end")]
+    assert counts.counters["normalize/quarantined"] == 100 - kept
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow"])
