@@ -39,8 +39,8 @@ TOKENIZER_FILE = "tokenizer.json"
 DOCUMENTS_SUFFIX = ".docs.parquet"
 LOSS_MASK_SUFFIX = ".loss_mask"
 REMEDY = "remove the cache's directory and make the cache again (`datakit run`)"
-FREQUENT = 32  # number of most frequent tokens that the manifest lists
-FREQUENT_IN_SHARD = 128  # number of candidates for that list from each shard
+FREQUENT = 32  # the manifest lists at most this many of the most frequent tokens
+FREQUENT_IN_SHARD = 128  # at most this many of each shard's most frequent tokens are candidates for that list
 
 LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
 BLOSC = {

@@ -101,7 +101,7 @@ def build() -> App:
 def _unwrapped(command: Callable[..., int]) -> Callable[..., int]:
     """Join the lines of each paragraph in the command's docstring, from which its help is made; return the command.
 
-    The help is wrapped to the terminal's width, but line breaks of the docstring would stay.
+    Cyclopts wraps the help to the terminal's width but keeps line breaks inside paragraphs.
     """
     text, heading, parameters = (getdoc(command) or "").partition("\n\nParameters\n----------\n")
     paragraphs = [part if "\n " in part else part.replace("\n", " ") for part in text.split("\n\n")]

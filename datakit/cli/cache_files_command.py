@@ -145,7 +145,7 @@ def export_cache(
     """Write a token cache as a Megatron indexed dataset: PREFIX.bin and PREFIX.idx.
 
     Each document becomes one sequence. Empty documents are left out, and their number is reported. The format has no
-    loss masks, so sources with loss masks are refused.
+    loss masks, so sources with loss masks are refused unless --drop-loss-mask is given.
 
     Examples:
       datakit cache export data/demo/tokenize-0123456789ab megatron/demo

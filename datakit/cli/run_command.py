@@ -67,8 +67,8 @@ def run(
     offline
         Do not list remote sources; use the last download of each.
     fresh
-        First remove the recipe's steps that have these settings. The steps of its sources are kept, because other
-        recipes may share them.
+        First remove the dataset's own steps that have the current settings (including --set). The steps of its sources
+        are kept, because other recipes may share them.
     ignore_disk_space
         Start even if the run probably needs more space than is free on a local disk.
     json

@@ -20,8 +20,8 @@ T = TypeVar("T")
 class Shared:
     """The values that the tasks of most phases share: partitions, options, and the runs of earlier exchanges.
 
-    exact_runs: the runs with the rows removed as exact duplicates. runs: the runs that the phase itself reads.
-    verdict_runs: the runs with the verdicts of phase `verify`.
+    exact_runs: the runs that list the documents removed as exact duplicates. runs: the runs that the phase itself
+    reads. verdict_runs: the runs that hold the verdicts of phase `verify`.
     """
 
     parts: list[Part]

@@ -14,7 +14,7 @@ from pathlib import Path
 from datakit.errors import DatakitError
 
 FULL, NEARLY_FULL = 0.95, 0.90  # share of the disk in use that is a problem, or a warning; Ray refuses work above FULL
-SPARE_BYTES = 2 << 30  # required free space; scratch files would soon fill a smaller space, even on a large disk
+SPARE_BYTES = 2 << 30  # required free space: on a small disk, the share FULL may leave too little for scratch files
 GIB = 1 << 30
 
 

@@ -1,7 +1,7 @@
 """Loads the tokenizer.json of a model on the Hugging Face Hub, such as `openai-community/gpt2`, and keeps a copy beside
 the steps of the dataset. The copy's file name contains the revision (commit) that the model's name stood for when the
-copy was made. Later runs use this copy, so the meaning of a model's name never changes within a root, and `--offline`
-works. A name such as `openai-community/gpt2@607a30d` selects a revision.
+copy was made. Later runs use this copy, so the meaning of a model's name never changes within a dataset, and
+`--offline` works. A name such as `openai-community/gpt2@607a30d` selects a revision.
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ class Task:
     key: a name that is unique within the phase and the same in every run.
     function: the name of the task function, as `package.module:name`. It is called as `function(arguments, shared,
     context) -> TaskResult`.
-    bisect_argument: the name of a list argument that may be split to find the entry that causes crashes while no known
-    record is in progress. A task that gets only part of the list must write the same files for its entries as the whole
+    bisect_argument: the name of a list argument that may be split to find the entry at which the task dies if no single
+    record can be blamed. A task that gets only part of the list must write the same files for its entries as the whole
     task would.
     """
 

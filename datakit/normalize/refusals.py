@@ -33,8 +33,8 @@ def with_all_refusals(work: Callable[[], T], context: ReadContext, own: RouteArg
 
 
 def _refusals(context: ReadContext, own: RouteArguments, check: Check) -> Iterator[RefusedError]:
-    """Yield the error of each file that is refused on its own account, or whose columns conflict with those of earlier
-    files.
+    """Yield the error of each file that is refused for a fault of its own, or whose columns conflict with those of
+    earlier files.
     """
     trial = replace(context.for_trial(), task=TaskContext("", context.task.scratch, report=context.task.report))
     sound, union, largest = [], UpstreamColumns(context.config).union, dict[Path, int]()

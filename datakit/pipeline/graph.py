@@ -163,7 +163,7 @@ def build(recipe: Recipe, root: str, options: ListingOptions, until: str | None 
 
 def _with_hub_tokenizer(recipe: Recipe, root: str, options: ListingOptions) -> tuple[Recipe, tuple[str, ...]]:
     """Return the recipe and notes for the user. If the recipe's tokenizer is the name of a model on the Hub, the name
-    is replaced by the path of the model's tokenizer.json, and a note gives the revision and the path's folder.
+    is replaced by the path of the model's tokenizer.json, and a note gives the revision and the folder for copies.
     """
     table, name = recipe.tokenize or {}, (recipe.tokenize or {}).get("tokenizer")
     if not is_hub_name(name):

@@ -113,8 +113,8 @@ class StageLine:
     """Sums over the steps of one stage. Sizes are in bytes; None stands for a value that the stage does not record.
 
     `rows_in` counts the records or documents read, and `rows_out` the documents passed on. `dropped` counts the
-    documents that were not passed on, by reason. `found` holds further counts. `peak_memory` and `budget` are those of
-    the attempt that came closest to its memory budget.
+    documents that were not passed on, by reason. `found` holds other counts by name, e.g. of repaired texts.
+    `peak_memory` and `budget` are those of the attempt that came closest to its memory budget.
     """
 
     stage: str

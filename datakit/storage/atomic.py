@@ -240,4 +240,4 @@ def _put(path: Path, url: str) -> bool:
             time.sleep(wait)  # another attempt is creating the same object
         else:
             return True
-    raise AssertionError("the last try returns or raises")
+    raise AssertionError("unreachable: the last try returns or raises")

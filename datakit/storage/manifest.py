@@ -195,7 +195,7 @@ def decode(data: bytes, url: str) -> Manifest:
     if manifest.format == FORMAT and manifest.checksum != checksum:
         raise CorruptError(
             f"{url} was altered after it was written: its checksum is {checksum}, but the file states "
-            f"{manifest.checksum!r}; restore the file, or remove this directory and run again"
+            f"{manifest.checksum!r}; restore the file, or remove its directory and run again"
         )
     return msgspec.structs.replace(manifest, checksum=checksum)
 

@@ -39,7 +39,7 @@ class ChatFormat:
 
 @dataclass(frozen=True)
 class ChatFrames:
-    """The encoded heads and tails of the roles that a tokenizer allows in a format.
+    """The encoded heads and tails of a format, for the roles that are safe with a given tokenizer (see `chat_frames`).
 
     ids: the tokens of all heads, then of all tails, end to end, in the order of `roles`. lengths: the number of tokens
     in each head and tail, in the same order. markers: the ids of the special tokens among `ids`. targets: bool, True

@@ -1,9 +1,9 @@
 """Stage `tokenize`: decides how partitions become tasks and shards of the token cache, and checks that shards cover all
 documents of their partitions. Each partition that has documents becomes one shard, in order. First, one task copies the
-tokenizer next to the cache and makes the cache's contract, so every node of a cluster reads the same file. Then each of
-the other tasks encodes one or more partitions, verifies a sample of each partition against the reference, and writes
-the shards. The step fails unless the shards are in the dataset's order, and each accounts for all documents of its
-partition.
+tokenizer into the cache's directory and makes the cache's contract, so every node of a cluster reads the same file.
+Then each of the other tasks encodes one or more partitions, verifies a sample of each partition against the reference,
+and writes the shards. The step fails unless the shards are in the dataset's order, and each accounts for all documents
+of its partition.
 
 A source's documents are texts unless `formats` declares them to be conversations (chat.py) or lists of tokens
 (prebuilt.py); encode_documents.py encodes all three. Memory per task: about 300 MB for the tokenizers and a batch, plus

@@ -28,7 +28,7 @@ LOAD = "datakit.tokenize.encoders.tokenizer:load"
 
 
 def settle_contract(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Write tokenizer.json next to the cache, and return the cache's contract."""
+    """Write tokenizer.json into the cache's directory, and return the cache's contract."""
     data, url = shared["tokenizer"], urls.join(context.step_directory, TOKENIZER_FILE)
     tokenizer = parse(data, url)
     encoder = tokenizer.encoder(arguments["encoder"], arguments["special_strings"])

@@ -1,6 +1,6 @@
-"""Trains mixture-of-experts language models in raw JAX on mixtures of token caches. The trainer does not need most of
-the pipeline's dependencies: numpy, jax, optax, orbax, msgspec, xxhash and TensorStore are enough, so a machine that
-only trains does not need Arrow. To write your own model, copy `models/grug.py`.
+"""Trains mixture-of-experts language models in raw JAX on mixtures of token caches. The trainer needs only numpy, jax,
+optax, orbax, msgspec, xxhash and TensorStore (its commands also need cyclopts and rich). A machine that only trains
+does not need the pipeline's other dependencies, such as Arrow. To write your own model, copy `models/grug.py`.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class EvaluationTable:
 
 
 class Resolved(msgspec.Struct, frozen=True):
-    """The directory and the identity of the cache for which a dataset stands in a run."""
+    """The directory and the identity of the cache that a dataset stands for in a run."""
 
     cache: str
     identity: str

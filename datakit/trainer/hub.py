@@ -129,13 +129,16 @@ def _window(description: dict[str, Any], family: str) -> int | None:
 
 
 def _rope_theta(description: dict[str, Any], family: str) -> float:
-    """Return the base of the rotary frequencies. Raises UsageError if the frequencies are scaled."""
+    """Return the base of the rotary frequencies. Raises UsageError if they are scaled, or only some are used."""
     rope = description.get("rope_parameters")
     if rope is None:
         return _needed(description, "rope_theta", family)
     refused = {key: value for key, value in rope.items() if key not in ("rope_theta", "rope_type")}
     if refused.pop("partial_rotary_factor", 1.0) != 1.0 or refused or rope.get("rope_type", "default") != "default":
-        raise UsageError(f"config.json ({family}): rope_parameters = {rope!r} is not supported; use the default type")
+        raise UsageError(
+            f"config.json ({family}): rope_parameters = {rope!r} is not supported; use a model with unscaled, full "
+            'rotary embeddings (rope_type "default"), or write your own model file'
+        )
     return _needed(rope, "rope_theta", family)
 
 

@@ -23,7 +23,7 @@ from datakit.storage.ids import ids_to_arrow
 
 ROWS = ("row", "high", "low", "cluster_high", "cluster_low", "kept_row", "kept_high", "kept_low")
 VERDICT = pa.schema([*((name, pa.uint64()) for name in ROWS), ("jaccard", pa.float64())])
-LARGEST = 10  # number of largest clusters that a task reports
+LARGEST = 10  # a task, and the report, lists at most this many of the largest clusters
 
 
 def judge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:

@@ -1,9 +1,9 @@
 """Merges exchange runs into fewer, larger runs if reducers would otherwise need over a million reads (runs x reducers).
 
 If each of R reducers reads M runs, they make 2 x M x R requests in total: 8 million for M = R = 2,000. If groups of
-sqrt(M) consecutive runs are merged first, the reducers read only R x sqrt(M) ranges. Record batches are copied as bytes
-without decoding. The order of the rows in a bucket (by run, then by position in the run) is preserved, and so are the
-schemas (see `run_file.py`).
+sqrt(M) consecutive runs are merged first, the reducers make only 2 x R x sqrt(M) requests. Record batches are copied as
+bytes without decoding. The order of the rows in a bucket (by run, then by position in the run) is preserved, and so are
+the schemas (see `run_file.py`).
 Cost: one copy of the data. If the indexes of a group take more than INDEX_BYTES, they are read twice, the second time
 one range of buckets at a time.
 Memory: at most two copies of a window (consecutive buckets of at most 64 MiB in all), and twice INDEX_BYTES for

@@ -1,10 +1,9 @@
 """Defines a run's Prometheus metrics (names, labels, buckets) and publishes them through the endpoints of Ray's nodes.
 
 The driver updates the metrics in response to the events that `engine/observe/observer.py` defines. The only labels are
-dataset, stage, phase, and the cause with which an attempt ended; tasks and records are never labels. Ray sends metrics
-every 10 seconds and once more when the driver exits, so even the counts of a short run arrive. Gauges disappear when
-the driver exits. Without `ray[default]` on the driver's node, Ray drops the metrics. docs/operations.md lists the
-names.
+dataset, stage, phase, and the reason why an attempt ended; tasks and records are never labels. Ray sends metrics every
+10 seconds and once more when the driver exits, so even the counts of a short run arrive. Gauges disappear when the
+driver exits. Without `ray[default]` on the driver's node, Ray drops the metrics. docs/operations.md lists the names.
 Cost: 20 microseconds per attempt. Importing Ray costs nothing more, because the executor has already imported it.
 """
 

@@ -21,7 +21,7 @@ from datakit.engine.ray_backend.connection import connection_errors
 from datakit.engine.ray_backend.failures import describe, is_permanent
 from datakit.engine.ray_backend.nodes import Node, describe_node
 from datakit.engine.task import decode, encode
-from datakit.errors import InputError
+from datakit.errors import InputError, counted
 
 FORWARDED = ("AWS_", "DATAKIT_", "FSSPEC_", "HF_TOKEN")  # prefixes of variables that are needed on the nodes
 ANSWER_SECONDS = 90.0  # Ray takes 60 s to notice that a worker process died while starting; it then starts another
@@ -76,10 +76,8 @@ def _send_probes(nodes: Sequence[Node], expected: Expected) -> dict[ray.ObjectRe
     with connection_errors():
         _, silent = ray.wait(list(probes), num_returns=len(probes), timeout=ANSWER_SECONDS) if probes else ([], [])
     if silent:
-        names = ", ".join(probes[reference] for reference in silent)
-        raise InputError(
-            f"no worker process started within {ANSWER_SECONDS:.0f} s on node {names}; see Ray's logs there"
-        )
+        names = f"{counted(len(silent), 'node')}: {', '.join(probes[reference] for reference in silent)}"
+        raise InputError(f"no worker process started within {ANSWER_SECONDS:.0f} s on {names}; see Ray's logs there")
     return probes
 
 

@@ -11,8 +11,8 @@ attempt tries the records of that batch one by one, so that a second death ident
 known, or if each record of the batch passes alone (a writer may fail because of earlier input), the records of all
 batches of the task are tried one by one. `quarantine.py` decides whether the identified record may be skipped. If it
 may, the task starts over in whole batches: records are not tried one by one again until another death. A second bad
-record in the same batch is thus identified after two more deaths. If a task still dies while no known record is in
-progress, it fails; but if its input is a list that can be bisected, a bisection first identifies the bad entry.
+record in the same batch is thus identified after two more deaths. If a task still dies while it works on no particular
+record, it fails; but if its input is a list that can be bisected, a bisection first identifies the bad entry.
 
 If the first five failed tasks of a phase all have the same error and no task has succeeded, the phase stops: a typo
 should cost seconds, not an hour.

@@ -3,10 +3,10 @@
 A new interpreter with our imports would cost 150-700 ms per attempt; a fork of the server costs 3-12 ms. The server is
 itself a fork of the template process (`forkserver_template.py`), which is started with `python -c`, so `__main__` is
 empty in both. A server that re-imported the parent's `__main__` (as the standard library's server does) would import
-datakit's command line in every child and, inside a Ray worker, all of Ray. Apart from the preloads, the server runs no
-user code. It checks that the preloads have started no threads. (A fork copies only the calling thread, but it copies
-all locks, including those that other threads hold.) When the server's client dies, even by `kill -9`, the server
-notices that the control socket is closed, kills its children and exits, so no orphans remain.
+`datakit.cli` in every child and, inside a Ray worker, all of Ray. Apart from the preloads, the server runs no user
+code. It checks that the preloads have started no threads. (A fork copies only the calling thread, but it copies all
+locks, including those that other threads hold.) When the server's client dies, even by `kill -9`, the server notices
+that the control socket is closed, kills its children and exits, so no orphans remain.
 
 The protocol uses a Unix socket pair. The client sends the boot message. If the server has to compile kernels, it
 reports that first; then it reports whether its preloads succeeded. Each subsequent request consists of a memory budget

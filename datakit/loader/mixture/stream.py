@@ -173,7 +173,7 @@ class Stream:
             end = stretch.first + self._left(stretch) + (epochs - 1 - stretch.epoch) * total
             if number + 1 == len(self.stretches) or end <= self.stretches[number + 1].first:
                 return end
-        raise AssertionError("the last stretch has no end")
+        raise AssertionError("unreachable: the last stretch has no end")
 
     def _stretch_at(self, sequence: int) -> int:
         return bisect_right([stretch.first for stretch in self.stretches], sequence) - 1

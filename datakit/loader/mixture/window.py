@@ -1,10 +1,10 @@
 """Permutes the blocks of an epoch and the sequences of a window, and joins unread sequences when the length changes.
 
 A unit is what one read returns: a block of the component's axis or, after a change of length, about a block's worth of
-the joined sequences. A window is a list of units and a permutation of all their sequences. One number per window of an
-epoch is kept in memory, for the epochs and sequence lengths in use. A window that is a whole epoch (a full shuffle) may
-have millions of blocks, so they are not listed. Only the index of the first sequence in each group of 16 blocks is
-kept; the sequences of single blocks are counted again when needed.
+the joined sequences. A window is a list of units and a permutation of all their sequences. For each epoch and sequence
+length in use, the index of each window's first sequence is kept in memory. A window that is a whole epoch (a full
+shuffle) may have millions of blocks, so they are not listed. Only the index of the first sequence in each group of 16
+blocks is kept; the sequences of single blocks are counted again when needed.
 """
 
 from __future__ import annotations

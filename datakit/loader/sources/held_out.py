@@ -64,7 +64,7 @@ def _closest(
         if error(best) <= tolerance * tokens:
             break
     if error(best) == float("inf"):
-        raise LoaderError(f"component {name!r}: {purpose} would take all of its tokens; it is a single document")
+        raise LoaderError(f"component {name!r}: {purpose} would take all of its tokens; they are in a single document")
     return best
 
 

@@ -37,7 +37,7 @@ def unite(schemas: Iterable[tuple[str, pa.Schema]], largest: Largest = NO_LARGE)
     """
     kinds: dict[str, pa.DataType] = {}
     origin: dict[str, str] = {}
-    refused: dict[tuple[str, str], RefusedError] = {}  # one for each file and column, although files come in slices
+    refused: dict[tuple[str, str], RefusedError] = {}  # one per file and column, as `schemas` may name a file twice
     for file, schema in schemas:
         for field in schema:
             known = kinds.get(field.name, pa.null())

@@ -77,7 +77,7 @@ def steps_behind(target: str) -> Behind:
     steps = tuple(_walk(last, set()))
     behind = Behind(last, steps, tuple(sorted({*beside} - {step.directory for step in steps})))
     if not behind.normalized:
-        raise UsageError(f"{target} was not made from normalized texts; give the directory of a dataset or a step")
+        raise UsageError(f"{target} was not made from normalized texts; give a dataset or a step that was")
     return behind
 
 

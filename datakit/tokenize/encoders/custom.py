@@ -7,10 +7,10 @@
     tokenizer = "my_package.dna:nucleotides"     # a function that returns a TextTokenizer
     tokenizer_version = "2"                      # enters the fingerprint; must be the tokenizer's own version
 
-Code cannot be hashed like a file, so the declared version takes the place of a hash. The tokenizer.json that is written
-next to the cache states the tokenizer's function, name, version, vocabulary size and special tokens; the contract holds
-the hash of this file. When the file is loaded, the installed tokenizer is compared with it. If the package's code
-fails, the error shows its traceback.
+Code cannot be hashed like a file, so the declared version takes the place of a hash. The tokenizer.json in the cache's
+directory states the tokenizer's function, name, version, vocabulary size and special tokens; the contract holds the
+hash of this file. When the file is loaded, the installed tokenizer is compared with it. If the package's code fails,
+the error shows its traceback.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from datakit.tokenize.encoders.normalizing import PIECE_CHARACTERS, normalized
 WINDOW_BYTES = 16 << 10
 OVERLAP = 4  # neighboring windows overlap by at least a quarter of their size
 LOOK_CHARACTERS = 1 << 15
-LOOK_BEYOND = 16  # number of characters; no contraction in any of the expressions is this long
+LOOK_BEYOND = 16  # number of characters; no contraction of a supported pre-tokenizer (`safe_cuts.py`) is this long
 FLUSH_CHARACTERS = 1 << 20
 RENEW_BYTES = 32 << 20
 FLUSH_WORDS = 1 << 16

@@ -111,8 +111,8 @@ class Writer:
 
     def due(self, step: int, evaluates: bool) -> bool:
         """Return True if the state after `step` steps should be saved now. `evaluates` is True if an evaluation
-        follows. This is a reason to save only if no earlier checkpoint is still being written, because the evaluation
-        would have to wait for that one.
+        follows. This is a reason to save, but not while an earlier checkpoint is still being written: the new save, and
+        thus the evaluation, would have to wait for it.
         """
         waited = time.monotonic() - self._saved_at >= 60 * self.settings.interval_minutes
         writing = self._thread is not None and self._thread.is_alive()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-WINDOW = 20  # number of most recent steps whose median duration determines the rates and the time left
+WINDOW = 20  # the median duration of this many recent steps determines the rates and the time left
 NOTABLE_WAIT = 0.05  # the line reports the wait for data if it takes more than this share of the time
 
 

@@ -10,8 +10,8 @@ in one core's cache. This is enough work to keep the other cores busy too. On a 
 fastest.
 
 In most turns, all tiles belong to one expert. Those turns come first, and each computes all its rows at once. The
-remaining tiles of each expert follow, with one product per tile. XLA:CPU parallelizes a product only over its rows, in
-chunks as large as a small layer's tile, so one product per tile would keep only one core busy.
+remaining tiles of each expert follow, with one product per tile. In a small layer, these keep only one core busy,
+because XLA:CPU divides a product only along its rows, into pieces no smaller than such a layer's tile.
 
 The backward pass is written by hand because the gradient that JAX derives for a loop would add a weight-sized array of
 zeros per tile. Weight gradients accumulate in fp32, in place, one product at a time and in a fixed order.
