@@ -1,13 +1,16 @@
 """Defines every error class that datakit raises on purpose, with its exit code, and formats hints and counts.
 
 An error message says what is wrong, where, and what to do next. It never contains the text of a document, because logs
-are shared more widely than corpora.
+are shared more widely than corpora. For the same reason, secrets in URLs and in the messages of libraries are removed
+from it when the error is created.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+
+from datakit.redaction import redacted
 
 REFUSALS_SHOWN = 20  # number of inputs that one error names
 
@@ -16,6 +19,10 @@ class DatakitError(Exception):
     """The base class of all errors. A command that ends with an error returns the error's `exit_code`."""
 
     exit_code = 1
+
+    def __init__(self, *arguments: object) -> None:
+        """Redact the message."""
+        super().__init__(*(redacted(one) if isinstance(one, str) else one for one in arguments))
 
 
 class InputError(DatakitError):
@@ -44,7 +51,7 @@ class RefusedInputsError(RefusedError):
     """
 
     def __init__(self, messages: Iterable[str], listed: str = "") -> None:
-        self.messages, self.listed = tuple(dict.fromkeys(messages)), listed
+        self.messages, self.listed = tuple(dict.fromkeys(map(redacted, messages))), listed
         lines = [f"{counted(len(self.messages), 'input')} cannot be used:", *self.messages[:REFUSALS_SHOWN]]
         more = len(self.messages) - REFUSALS_SHOWN
         if more > 0:

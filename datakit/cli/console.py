@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from datakit.redaction import redacted
+
 Cell = str | int | None
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 GAP = "  "
@@ -30,8 +32,8 @@ def say(text: str = "") -> None:
 
 
 def note(text: str) -> None:
-    """Print a message for the user on stderr; stdout holds only data."""
-    print(text, file=sys.stderr)
+    """Print a message for the user on stderr, without secrets; stdout holds only data."""
+    print(redacted(text), file=sys.stderr)
 
 
 def progress_note(verb: str) -> Callable[[int, int, str], None]:

@@ -104,7 +104,7 @@ def _run_tasks(request: Request, scratch: Path, heartbeat: Heartbeat) -> Iterato
             skip=skip,
             tolerance=attempt.tolerance,
         )
-        yield resolve(task.function)(task.arguments, shared, context), time.monotonic() - started
+        yield resolve(task.function)(task.all_arguments(), shared, context), time.monotonic() - started
 
 
 def assert_clean_boot(preloads: tuple[Preload, ...]) -> None:

@@ -24,7 +24,9 @@ from datakit.normalize.readers.slices import FileRange, read_range
 from datakit.normalize.record_counts import QUARANTINED, RecordCounts
 from datakit.normalize.route import hash_texts
 from datakit.normalize.text_rules import apply_rules
+from datakit.signed_urls import without_query
 from datakit.storage import globs
+from datakit.storage.globs import Place
 from datakit.storage.ids import ids_to_arrow
 from datakit.storage.row_size import row_sizes
 from datakit.text.compilation import announced
@@ -117,28 +119,28 @@ def inspect_source(
 
     with announced(compiling):
         warm_kernels.warm()
-    reports = tuple(_inspect_group(place.base, group) for group in groups)
+    reports = tuple(_inspect_group(place, group) for group in groups)
     problems += [problem for report in reports for problem in report.problems]
-    return RawReport(url, len(files), sum(info.size for info in files), reports, tuple(problems))
+    return RawReport(without_query(url), len(files), sum(info.size for info in files), reports, tuple(problems))
 
 
-def _inspect_group(base: str, group: FileGroup) -> GroupReport:
+def _inspect_group(place: Place, group: FileGroup) -> GroupReport:
     problems: list[str] = []
-    chunks, unusable = _sampled_chunks(base, group, problems)
+    chunks, unusable = _sampled_chunks(place, group, problems)
     schema = unite((chunk.file, chunk.table.schema) for chunk in chunks)
     columns = tuple(_column(chunks, field) for field in schema)
     text = guess_text(columns)
     lengths, ids = _texts(chunks, text) if text else (np.zeros(0), ())
     return GroupReport(
-        name=group.name, url=group.url, include=group.include, format=group.format, files=len(group.files),
-        bytes=sum(info.size for info in group.files), extensions=group.extensions,
+        name=group.name, url=without_query(group.url), include=group.include, format=group.format,
+        files=len(group.files), bytes=sum(info.size for info in group.files), extensions=group.extensions,
         records=sum(chunk.table.num_rows for chunk in chunks), unusable=unusable, columns=columns, text=text,
         id=guess_id(columns), mean_text_bytes=round(float(lengths.mean()), 1) if len(lengths) else 0.0, sample_ids=ids,
         problems=tuple(problems),
     )  # fmt: skip
 
 
-def _sampled_chunks(base: str, group: FileGroup, problems: list[str]) -> tuple[list[Chunk], int]:
+def _sampled_chunks(place: Place, group: FileGroup, problems: list[str]) -> tuple[list[Chunk], int]:
     """Read the first chunk of up to three files, and append messages about errors and unusable records to `problems`.
     Return the chunks and the number of unusable records.
     """
@@ -146,7 +148,7 @@ def _sampled_chunks(base: str, group: FileGroup, problems: list[str]) -> tuple[l
     unusable = 0
     for number in sorted({0, len(group.files) // 2, len(group.files) - 1})[:SAMPLED_FILES]:
         counts = RecordCounts(Tolerance(TOLERATED))
-        context = ReadContext(Inputs(base), Config(), counts)
+        context = ReadContext(Inputs(place.base, query=place.query), Config(), counts)
         try:
             chunks += itertools.islice(read_range(context, FileRange(group.files[number].path, group.format, 0)), 1)
         except InputError as error:

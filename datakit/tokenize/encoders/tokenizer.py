@@ -170,9 +170,10 @@ def _read(url: str) -> bytes:
             return urls.read_bytes(url)
     except NotFoundError as error:
         raise TokenizerError(f"tokenizer {url} was not found; give the path of a tokenizer.json") from error
-    code = "import sys; from datakit.storage import urls; sys.stdout.buffer.write(urls.read_bytes(sys.argv[1]))"
+    code = "import sys; from datakit.storage import urls; sys.stdout.buffer.write(urls.read_bytes(sys.stdin.read()))"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, "-c", code, url], capture_output=True, env=environment, check=False)
+    program = [sys.executable, "-c", code]  # the URL is not an argument, because everyone can read a command line
+    done = subprocess.run(program, input=url.encode(), capture_output=True, env=environment, check=False)
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise TokenizerError(f"cannot read the tokenizer {url}: {reason}")
