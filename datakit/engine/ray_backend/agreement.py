@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from datakit.engine.ray_backend.node_environment import how_to_send, withheld_variables
 from datakit.engine.versions import comparable_versions
 from datakit.errors import InputError, NotFoundError, RootError, StorageError, UsageError
 from datakit.storage import atomic, removal, stale_files, urls
@@ -38,12 +39,16 @@ READ_TRIES, READ_WAIT_SECONDS = 4, 0.5  # a new file may take a moment to appear
 
 @dataclass(frozen=True)
 class Expected:
-    """The values that nodes must match: `nonce`, which is in the file `nonce_url` below `root`, and the versions."""
+    """The values that nodes must match: `nonce`, which is in the file `nonce_url` below `root`, and the versions.
+
+    withheld: names of the driver's variables about stores that the nodes do not get, for messages.
+    """
 
     root: str
     nonce_url: str
     nonce: str
     versions: dict[str, str]
+    withheld: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ def nonce_below(root: str) -> Iterator[Expected]:
     nonce, url = uuid.uuid4().hex, urls.join(folder, atomic.temporary_name("nonce"))
     atomic.commit_bytes(nonce.encode(), url)
     try:
-        yield Expected(root, url, nonce, comparable_versions())
+        yield Expected(root, url, nonce, comparable_versions(), withheld_variables())
     finally:
         removal.remove(url)
         removal.remove(url + COMPILING)
@@ -170,10 +175,13 @@ def require(expected: Expected, report: NodeReport, node: str) -> None:
     """Raise RootError or InputError if the node does not match the driver; the message names the node."""
     if report.nonce != expected.nonce:
         trouble = report.trouble or "the file that the driver wrote has different content there"
-        raise RootError(
-            f"node {node} does not share the root {expected.root}: {trouble}; the root must be the same place for all "
-            "nodes of the cluster: an object store (s3://..., gs://...) or a network mount at the same path"
+        remedy = (
+            "the root must be the same place for all nodes of the cluster: an object store (s3://..., gs://...) or a "
+            "network mount at the same path"
         )
+        if report.trouble and expected.withheld and not urls.is_local(expected.root):
+            remedy = f"credentials of the driver's machine were not sent to the node; {how_to_send(expected.withheld)}"
+        raise RootError(f"node {node} does not share the root {expected.root}: {trouble}; {remedy}")
     differences = [
         f"{library} is {report.versions.get(library, 'not installed')}, but the driver has {version}"
         for library, version in expected.versions.items()
