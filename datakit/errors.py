@@ -8,10 +8,11 @@ from it when the error is created.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from datakit.redaction import redacted
 
+LONGEST_CHAIN = 20  # maximum number of causes followed from an exception, as causes may form a cycle
 REFUSALS_SHOWN = 20  # number of inputs that one error names
 
 
@@ -153,6 +154,15 @@ class PartialError(DatakitError):
     """A step with failed tasks. The results of all other tasks are kept; the next run retries the failed ones."""
 
     exit_code = 3
+
+
+def chain_of(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield the exception, and then the exceptions that led to it."""
+    for _ in range(LONGEST_CHAIN):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def messages_of(errors: Iterable[DatakitError]) -> list[str]:

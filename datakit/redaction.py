@@ -61,6 +61,8 @@ def redacted(text: str) -> str:
     >>> redacted("s3://bucket/part-?.jsonl: no files")
     's3://bucket/part-?.jsonl: no files'
     """
+    if not text:
+        return text
     for value in _secret_values():
         if value in text:
             text = text.replace(value, HIDDEN)

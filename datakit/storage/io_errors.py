@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from datakit.errors import DatakitError, NoSpaceError, NotFoundError, RootError, StorageError
+from datakit.errors import DatakitError, NoSpaceError, NotFoundError, RootError, StorageError, chain_of
 from datakit.redaction import redacted
 from datakit.signed_urls import split_query
 
@@ -96,9 +96,10 @@ def shareable(error: BaseException) -> BaseException:
     """Return the cause to give to an error of ours: `error`, or a substitute without secrets if the traceback of
     `error`, which Python shows below that of our error, contains any.
     """
-    text = "".join(traceback.format_exception(error))
-    safe = redacted(text)
-    return error if safe == text else DatakitError(f"{type(error).__name__}, without its secrets:\n{safe}")
+    if all(redacted(text) == text for text in map(str, chain_of(error))):
+        return error
+    shown = redacted("".join(traceback.format_exception(error)))
+    return DatakitError(f"{type(error).__name__}, without its secrets:\n{shown}")
 
 
 def _is_of_driver(error: Exception) -> bool:

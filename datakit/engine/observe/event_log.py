@@ -30,8 +30,7 @@ class EventLog(Observer):
         self._remote: list[bytes] = []
 
     def _write(self, event: str, **facts: Any) -> None:
-        safe = {name: redacted(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
-        line = orjson.dumps({"time": time.time(), "event": event} | safe) + b"\n"
+        line = orjson.dumps({"time": time.time(), "event": event} | facts) + b"\n"
         if not urls.is_local(self.url):
             self._remote.append(line)
             return
@@ -46,7 +45,7 @@ class EventLog(Observer):
             atomic.replace_bytes(b"".join(self._remote), self.url)
 
     def note(self, text: str) -> None:
-        self._write("note", text=text)
+        self._write("note", text=redacted(text))
 
     def step_started(self, step: Step) -> None:
         self._write("step_started", stage=step.stage, dataset=step.dataset, directory=step.directory)
