@@ -113,7 +113,9 @@ class ShardFiles(msgspec.Struct, frozen=True):
 
 
 class SourceSums(msgspec.Struct, frozen=True):
-    """Totals of a source. targets: the number of targets; None if all tokens are. frequent: as in CacheDetails."""
+    """Totals of a source. targets: the number of targets; None if all tokens are. frequent: as in CacheDetails; left
+    out of the `repr`, as it may hold dozens of pairs.
+    """
 
     shards: int
     documents: int
@@ -121,6 +123,10 @@ class SourceSums(msgspec.Struct, frozen=True):
     text_bytes: int
     targets: int | None = None
     frequent: list[tuple[int, int]] = []
+
+    def __repr__(self) -> str:
+        shown = (name for name in self.__struct_fields__ if name != "frequent")
+        return f"SourceSums({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
 
 class CacheDetails(msgspec.Struct, frozen=True):

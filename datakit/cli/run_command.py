@@ -20,6 +20,7 @@ from datakit.cli.console import (
     wrapped,
 )
 from datakit.cli.parameters import Flag, Settings
+from datakit.errors import counted_plural
 
 if TYPE_CHECKING:
     from datakit.pipeline import RunResult, StageLine
@@ -139,8 +140,8 @@ def _remarks(line: StageLine) -> str:
     """Return a description of what was dropped and found, and of the peak memory and the budget of the attempt that
     came closest to its memory budget.
     """
-    dropped = ", ".join(f"{count:,} {why}" for why, count in line.dropped.items())
-    found = ", ".join(f"{count:,} {what}" for what, count in line.found.items())
+    dropped = ", ".join(counted_plural(count, why) for why, count in line.dropped.items())
+    found = ", ".join(counted_plural(count, what) for what, count in line.found.items())
     memory = f"memory {bytes_text(line.peak_memory)} of {bytes_text(line.budget)}" if line.budget else ""
     return "; ".join(part for part in (dropped and f"dropped {dropped}", found, memory) if part)
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from datakit.engine.task import Phase, Step, input_references
+from datakit.errors import counted
 from datakit.pipeline import estimate
 from datakit.pipeline.earlier_steps import EarlierStep
 from datakit.pipeline.estimate import Concurrency, Resources
@@ -67,7 +68,7 @@ class RunPlan:
     def __repr__(self) -> str:
         states = Counter(step.state for step in self.steps)
         steps = ", ".join(f"{count} {state}" for state, count in states.items())
-        return f"RunPlan({self.dataset!r} in {self.root!r}: {len(self.steps)} steps, {steps})"
+        return f"RunPlan({self.dataset!r} in {self.root!r}: {counted(len(self.steps), 'step')}, {steps})"
 
     @property
     def disk_needed(self) -> int | None:
@@ -198,7 +199,7 @@ def _reads(node: Node) -> tuple[str, ...]:
     files = node.state.files
     if files is None:
         return (node.state.base,)
-    return (f"{node.state.base}: {len(files):,} files, {sum(file.size for file in files):,} bytes",)
+    return (f"{node.state.base}: {counted(len(files), 'file')}, {counted(sum(file.size for file in files), 'byte')}",)
 
 
 def _state(located: LocatedStep) -> str:
