@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from datakit.cli.console import Cell, note, say, say_json, seconds_text, table
 from datakit.cli.parameters import Flag
+from datakit.errors import counted
 
 if TYPE_CHECKING:
     from datakit.loader import Preview, SequenceOrder
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 PLOT_POINTS = 200
 SLOTS_A_POINT = 512  # with fewer slots, a point would show the order in a mixture block rather than the shares
 MIN_PLOT_POINTS = 20
-PACK_HEADERS = ("component", "length", "blocks", "documents", "sequences", "padding", "too long", "time", "directory")
+PACK_HEADERS = ("component", "length", "blocks", "documents", "sequences", "padding", "time")
 SHOW_HEADERS = ("component", "has", "held out", "documents", "gives", "share", "epochs", "at most")
 TOO_LONG = ("split", "truncated", "dropped")
 MAX_DETAILED = 2  # with more components, each point shows only the shares, so that the table fits the terminal
@@ -107,7 +108,7 @@ def _plot(order: SequenceOrder, wanted: int | None, last: int, mixture: str, plo
     from datakit.storage import urls
 
     slots = int(order.axis.first_slot(last))
-    view = contributions(order, wanted, min(PLOT_POINTS, max(MIN_PLOT_POINTS, slots // SLOTS_A_POINT)))
+    view = contributions(order, wanted, min(PLOT_POINTS, max(MIN_PLOT_POINTS, slots // SLOTS_A_POINT)), apart=True)
     write_plot(view, f"{urls.name(mixture)}: {_ending(order, wanted)}", urls.absolute(plot))
     note(f"plot: {plot}")
 
@@ -150,7 +151,8 @@ def pack(mixture: str, /, *, root: str = "./data", workers: int | None = None, j
     elif not results:
         say(f"{mixture}: no component is packed, so there is nothing to count")
     else:
-        say(table(PACK_HEADERS, [_pack_row(result) for result in results]) + "\n")
+        remarks = [_pack_remarks(result) for result in results]
+        say(table(PACK_HEADERS, [_pack_row(result) for result in results], remarks) + "\n")
         say(f"{mixture}: {'everything was already done' if done else 'packed'}")
         say(f"preview:   datakit mixture preview {mixture} --root {root}")
         say(f'use it:    Loader(load_mixture("{mixture}", packing_root="{root}"))')
@@ -158,11 +160,8 @@ def pack(mixture: str, /, *, root: str = "./data", workers: int | None = None, j
 
 
 def _pack_row(result: PackingResult) -> tuple[Cell, ...]:
-    from datakit.storage import urls
-
     counters, sequences = result.manifest.counters, result.manifest.details["sequences"]
     slots = max(1, sequences * result.length)
-    too_long = [f"{count:,} {what}" for what in TOO_LONG if (count := counters[f"packing/{what}"])]
     return (
         result.component,
         result.length,
@@ -170,10 +169,17 @@ def _pack_row(result: PackingResult) -> tuple[Cell, ...]:
         counters["packing/documents"],
         sequences,
         f"{counters['packing/padding'] / slots:7.2%}",
-        ", ".join(too_long) or None,
         "already done" if result.reused else seconds_text(result.seconds),
-        urls.name(result.directory),
     )
+
+
+def _pack_remarks(result: PackingResult) -> str:
+    """Return the name of the step's directory and, for each policy, the number of documents longer than a sequence."""
+    from datakit.storage import urls
+
+    counters = result.manifest.counters
+    too_long = [f"{counted(count, 'document')} {what}" for what in TOO_LONG if (count := counters[f"packing/{what}"])]
+    return ", ".join([urls.name(result.directory), *too_long])
 
 
 def _step_json(result: PackingResult) -> dict[str, Any]:
@@ -187,9 +193,9 @@ def _step_json(result: PackingResult) -> dict[str, Any]:
 
 def _ending(order: SequenceOrder, wanted: int | None) -> str:
     if order.steps is not None and (wanted is None or order.steps <= wanted):
-        return f"ends after {order.steps:,} steps: {order.ending}"
-    alone = order.ending if order.steps is None else f"it would end after {order.steps:,} steps: {order.ending}"
-    return f"{wanted:,} steps ({alone})"
+        return f"ends after {counted(order.steps, 'step')}: {order.ending}"
+    after = "" if order.steps is None else f"it would end after {counted(order.steps, 'step')}: "
+    return f"{counted(wanted or 0, 'step')} ({after}{order.ending})"
 
 
 def _show(order: SequenceOrder, view: Preview, ending: str) -> None:
