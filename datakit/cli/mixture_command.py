@@ -29,18 +29,18 @@ def preview(
     steps: int | None = None,
     points: int = 10,
     plot: str | None = None,
-    root: str | None = None,
+    root: str = "./data",
     json: Flag = False,
 ) -> int:
     """Show each component's share, tokens and epochs over a run, and when the mixture changes or ends.
 
-    Reads no tokens. To learn how many sequences a packed component has, the preview packs the component, unless --root
-    provides the counts.
+    Reads no tokens. To learn how many sequences a packed component has, the preview packs the component, unless the
+    root provides the counts. The file may also be the run file of a training run.
 
     Examples:
       datakit mixture preview mix.toml
       datakit mixture preview mix.toml --steps 50_000 --points 20 --plot mix.png
-      datakit mixture preview mix.toml --root data
+      datakit mixture preview run.toml --root runs
 
     Example of a mixture file (relative paths in it are relative to the file's directory):
       sequence_length = 4096           # or [[0, 4096], [95_000, 32_768]]: 32,768 from step 95,000
@@ -63,7 +63,7 @@ def preview(
     Parameters
     ----------
     mixture
-        A mixture file (TOML).
+        A mixture file (TOML), or a run file, whose table [data] holds a mixture or names a mixture file.
     steps
         Length of the run in batches. The default is `steps` in the file or, if not set there, the mixture's length.
     points
@@ -71,13 +71,14 @@ def preview(
     plot
         Also save a plot of the shares to this file (.png, .svg or .pdf); needs `pip install 'datakit[report]'`.
     root
-        For packed components, use the counts that `datakit mixture pack` stored in this root.
+        For packed components, use the counts that `datakit mixture pack` stored in this root. Its path also replaces
+        {root} in the paths of caches in a run file.
     json
         Print one JSON object.
     """
     from datakit.errors import UsageError
     from datakit.loader import SequenceOrder, contributions
-    from datakit.loader.mixture.toml_file import load_mixture_file
+    from datakit.loader.mixture.run_file import load_mixture_or_run
     from datakit.plots.files import check_target
 
     for name, value in (("--steps", steps), ("--points", points)):
@@ -85,7 +86,7 @@ def preview(
             raise UsageError(f"{name} is {value}; it must be at least 1")
     if plot is not None:
         check_target(plot)
-    file = load_mixture_file(mixture, root)
+    file = load_mixture_or_run(mixture, root, with_counts=True)
     order, wanted = SequenceOrder(file.mixture), steps or file.steps
     if wanted is None and order.steps is None:
         raise UsageError(f"{mixture} never ends; set the run's length with `steps = ...` in the file or --steps")
@@ -115,6 +116,7 @@ def _plot(order: SequenceOrder, wanted: int | None, last: int, mixture: str, plo
 
 def pack(mixture: str, /, *, root: str = "./data", workers: int | None = None, json: Flag = False) -> int:
     """Count the sequences in each block of a mixture's packed components, so that training does not have to count them.
+    Needed only for components of more than 4,096 blocks (4 G tokens); the loader counts smaller ones itself.
 
     For each packed component and sequence length, the counts are stored in a step of their own,
     `<root>/packing/packing-<length>-<policy>-...`. A finished step is reused, even for another mixture, if the same
@@ -122,29 +124,31 @@ def pack(mixture: str, /, *, root: str = "./data", workers: int | None = None, j
 
     Examples:
       datakit mixture pack mix.toml --root data
+      datakit mixture pack run.toml --root runs
       datakit mixture pack mix.toml --root s3://bucket/data --workers 16
 
     To use the counts, run `datakit mixture preview mix.toml --root data` or, in Python, call
-    load_mixture("mix.toml", packing_root="data").
+    load_mixture("mix.toml", packing_root="data"). `datakit train` finds the counts in its own --root.
 
     Parameters
     ----------
     mixture
-        A mixture file (TOML); `datakit mixture preview --help` shows an example.
+        A mixture file or a run file (TOML); `datakit mixture preview --help` shows an example.
     root
-        The directory or URL under which to write the counts; it must be on the same store as the caches.
+        The directory or URL under which to write the counts; it must be on the same store as the caches. Its path also
+        replaces {root} in the paths of caches in a run file.
     workers
         Number of tasks to run at a time; by default one per usable CPU.
     json
         Print one JSON object.
     """
     from datakit.engine.observe.progress import view_for_terminal
-    from datakit.loader.mixture.toml_file import load_mixture
+    from datakit.loader.mixture.run_file import load_mixture_or_run
     from datakit.pipeline.run_packing import pack_mixture
 
-    loaded = load_mixture(mixture)
+    file = load_mixture_or_run(mixture, root, with_counts=False)
     with view_for_terminal() as view:
-        results = pack_mixture(loaded, root, workers=workers, observer=view)
+        results = pack_mixture(file.mixture, root, workers=workers, observer=view)
     done = all(result.reused for result in results)
     if json:
         say_json({"root": root, "reused": done, "steps": [_step_json(result) for result in results]})
@@ -155,7 +159,8 @@ def pack(mixture: str, /, *, root: str = "./data", workers: int | None = None, j
         say(table(PACK_HEADERS, [_pack_row(result) for result in results], remarks) + "\n")
         say(f"{mixture}: {'everything was already done' if done else 'packed'}")
         say(f"preview:   datakit mixture preview {mixture} --root {root}")
-        say(f'use it:    Loader(load_mixture("{mixture}", packing_root="{root}"))')
+        load = f'Loader(load_mixture("{mixture}", packing_root="{root}"))'
+        say(f"train:     datakit train {mixture} --root {root}" if file.is_run else f"use it:    {load}")
     return 0
 
 
