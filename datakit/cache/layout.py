@@ -38,7 +38,7 @@ METADATA_FILE = "zarr.json"
 TOKENIZER_FILE = "tokenizer.json"
 DOCUMENTS_SUFFIX = ".docs.parquet"
 LOSS_MASK_SUFFIX = ".loss_mask"
-REMEDY = "remove the cache's directory and make the cache again (`datakit run`)"
+REMEDY = "if this is a copy, copy the cache again; otherwise remove its directory and make it again (`datakit run`)"
 FREQUENT = 32  # the manifest lists at most this many of the most frequent tokens
 FREQUENT_IN_SHARD = 128  # at most this many of each shard's most frequent tokens are candidates for that list
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import datakit
-from datakit.errors import InputError, NotFoundError, UsageError
+from datakit.errors import InputError, UsageError
 from datakit.pipeline.fate import Answer
 from datakit.pipeline.graph import LocatedStep, build, engine_step
 from datakit.pipeline.resolve_sources import ListingOptions
@@ -162,5 +162,5 @@ def test_refuses_what_it_cannot_find(finished: Path, finished_copy: Path) -> Non
     with pytest.raises(UsageError, match="no finished step"):
         datakit.why(finished / "shelf", id="0" * 32)
     shutil.rmtree(finished_copy / "root" / "sources" / "letters")
-    with pytest.raises(NotFoundError, match="was made from normalize"):
+    with pytest.raises(UsageError, match="was made from normalize"):
         datakit.why(finished_copy / "root" / "shelf", id=identity(prose(7)))
