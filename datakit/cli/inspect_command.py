@@ -147,7 +147,8 @@ def _show_source(report: RawReport, recipe: str) -> None:
     for problem in report.problems:
         note(f"problem: {problem}")
     say("\ndraft recipe:\n\n" + recipe.rstrip("\n"))
-    note(f"next: datakit inspect {report.url} --draft > my-recipe.toml; datakit run my-recipe.toml")
+    note(f"next: datakit inspect {report.url} --draft > my-recipe.toml")
+    note("      datakit run my-recipe.toml")
 
 
 def _files(count: int, kind: str = "") -> str:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from datakit.pipeline import RunResult, StageLine
 
 SHORT_COUNT = 7  # characters
+CARD = "README.md"  # the dataset card, which the stage consolidate writes
 
 
 def run(
@@ -152,6 +153,8 @@ def _next_steps(result: RunResult) -> list[str]:
         return [f"output:    {last}", f"inspect:   datakit inspect {last}"]
     return [
         f"cache:     {result.cache}",
+        *(f"card:      {step.directory}/{CARD}" for step in result.steps_of("consolidate")),
         f"inspect:   datakit inspect {result.cache}",
-        f'read it:   python -c "import datakit; print(datakit.open_cache({result.cache!r}).read(0, 16))"',
+        f"show it:   datakit cache show {result.cache}",
+        f"in Python: datakit.open_cache({result.cache!r})",
     ]

@@ -94,8 +94,11 @@ def test_commands_fit_with_long_names(long_names: Path) -> None:
         shown = invoke(*command, cwd=long_names)
         assert shown.returncode == 0, (command, shown.stderr)
         wide += [line for line in shown.stdout.splitlines() if len(line) > WIDTH and not _is_one_name(line)]
-    assert wide == []
+    assert not wide, "\n".join(wide)
 
 
 def _is_one_name(line: str) -> bool:
-    return len(line.split()) == 1 or any("/" in word and len(word) > WIDTH // 2 for word in line.split())
+    """Only a path makes the line too long: beside it, there is at most a long name, a label and a short command."""
+    rest = [word for word in line.split() if len(word) <= WIDTH // 2]
+    path = any("/" in word and len(word) > WIDTH // 2 for word in line.split())
+    return len(line.split()) == 1 or (path and len(" ".join(rest)) <= 30)

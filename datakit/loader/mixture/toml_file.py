@@ -136,9 +136,10 @@ def _mistakes(document: Mapping[str, Any], file: Path) -> list[str]:
     found = mistakes(document, MixtureTable, str(file), LoaderError)
     components, stages = document.get("components"), document.get("stages")
     names: Mapping[str, Any] = components if isinstance(components, Mapping) else {}
+    listed: list[Any] = stages if isinstance(stages, list) else []
     for name, entry in names.items():
         found += mistakes(entry, ComponentTable, f"{file}, component {name!r}", LoaderError)
-    for number, stage in enumerate(stages if isinstance(stages, list) else ()):
+    for number, stage in enumerate(listed):
         found += mistakes(stage, Stage, f"{file}, stage {number}", LoaderError)
         weights = stage.get("weights") if isinstance(stage, Mapping) else None
         if names and isinstance(weights, Mapping):
