@@ -24,7 +24,8 @@ def validate(*directories: str, json: Flag = False) -> int:
 
     Examples:
       datakit validate data/demo
-      datakit validate data/demo/tokenize-0123456789ab data/sources/novels/normalize-0123456789ab
+      datakit validate copies/shelf copies/demo
+      datakit validate data/sources/novels/normalize-0123456789ab
       datakit validate s3://bucket/data/demo/tokenize-0123456789ab --json
 
     Parameters
@@ -72,7 +73,8 @@ def _show_checked(found: dict[str, Any]) -> None:
     """Print the result for one step: a line if it is intact; otherwise each damaged file, and the remedies once."""
     place, damaged = found["directory"], found["damaged"]
     if found["intact"]:
-        say(wrapped(f"{place}: intact, {bytes_text(found['bytes'])} compared in {seconds_text(found['seconds'])}"))
+        compared = f"{bytes_text(found['bytes'])} compared in {seconds_text(found['seconds'])}"
+        say(wrapped(f"{place}: intact, {compared}", more=INDENT))
         return
     if found["refused"] is not None:
         note(f"error: {found['refused']}")
