@@ -88,6 +88,11 @@ class Recipe:
         """The recipe's file or name, as shown in error messages."""
         return self.origin or f"recipe {self.name!r}"
 
+    @property
+    def folder(self) -> str:
+        """The folder of the recipe's file, or "" if the recipe was not read from a file."""
+        return str(Path(self.origin).resolve().parent) if self.origin and os.path.isfile(self.origin) else ""
+
     def document(self) -> dict[str, Any]:
         """Return the recipe as a TOML document, without settings that are None or empty strings."""
         plain = {key: value for key, value in asdict(self).items() if key != "origin" and value not in (None, "")}

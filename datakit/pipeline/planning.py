@@ -16,7 +16,7 @@ from datakit.engine.task import Phase, Step, input_references
 from datakit.pipeline import estimate
 from datakit.pipeline.earlier_steps import EarlierStep
 from datakit.pipeline.estimate import Concurrency, Resources
-from datakit.pipeline.graph import Graph, LocatedStep, Node, build, check_workers, engine_step
+from datakit.pipeline.graph import Graph, LocatedStep, Node, build, changed_code, check_workers, engine_step
 from datakit.pipeline.resolve_sources import ListingOptions
 from datakit.recipe import Recipe
 from datakit.storage import urls
@@ -84,7 +84,9 @@ def plan(
     graph = build(recipe, root, ListingOptions(offline=offline, dry_run=True), until)
     available = estimate.resources(root, workers)
     planner = _Planner(graph, available)
-    return RunPlan(recipe.name, root, tuple(planner.plan(node) for node in graph.nodes), available, graph.notes)
+    steps = tuple(planner.plan(node) for node in graph.nodes)
+    changed = [note for node in graph.nodes if (note := changed_code(planner.locate(node)[0]))]
+    return RunPlan(recipe.name, root, steps, available, (*graph.notes, *changed))
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,8 @@ def run_step(
         observer.step_ended(step, existing, True)
         return existing
     observer.step_started(step)
-    run = StepRun(step, executor, LedgerWriter(step.directory, driver or driver_name(), step.version), observer)
+    ledger = LedgerWriter(step.directory, driver or driver_name(), step.version, step.code)
+    run = StepRun(step, executor, ledger, observer)
     try:
         manifest = run.run(plan)
     except OvertakenError as overtaken:
