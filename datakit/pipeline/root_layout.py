@@ -11,13 +11,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 
-from datakit.errors import RootError
+from datakit.engine.observe.event_log import FILE_NAME as EVENTS
+from datakit.errors import NotFoundError, RootError
 from datakit.storage import urls
 from datakit.storage.fingerprint import SHOWN_DIGITS, short
 from datakit.storage.globs import subdirectories
+from datakit.storage.manifest import find_manifest
 
 SOURCES = "sources"
 RUNS = "runs"
@@ -57,6 +60,29 @@ def steps_in(directory: str) -> list[str]:
         homes += [urls.join(above, name) for name in subdirectories(above)]
     found = (urls.join(home, name) for home in homes for name in subdirectories(home) if STEP_NAME.fullmatch(name))
     return sorted(found)
+
+
+def sources_of(dataset: str) -> list[str]:
+    """Return the directories of the sources of a dataset, as its finished steps and the log of its newest run name
+    them. dataset: the dataset's directory; for any other directory, the list is empty.
+    """
+    above = urls.join(urls.parent(dataset), SOURCES)
+    names = subdirectories(above)
+    if not names or STEP_NAME.fullmatch(urls.name(dataset)) or dataset == above:
+        return []
+    read = {part.source for step in steps_in(dataset) for part in getattr(find_manifest(step), "partitions", ())}
+    for run in subdirectories(urls.join(dataset, RUNS))[-1:]:
+        read.update(_logged_sources(urls.join(run_directory(urls.parent(dataset), urls.name(dataset), run), EVENTS)))
+    return [urls.join(above, name) for name in names if name in read]
+
+
+def _logged_sources(log: str) -> list[str]:
+    """Return the sources that the first event in a run's log names; none if the log is missing or has no such event."""
+    try:
+        with urls.open_read(log) as file:
+            return json.loads(file.readline()).get("sources", [])
+    except (NotFoundError, FileNotFoundError, json.JSONDecodeError):
+        return []
 
 
 def stage_order(stage: str) -> int:

@@ -172,6 +172,7 @@ class _Run:
         """
         if self._observer is None and not reused:
             log = EventLog(run_directory(self.graph.root, self.graph.dataset, self.driver))
+            log.run_started(self.graph.dataset, [node.dataset for node in self.graph.nodes if node.state is not None])
             metrics = [RayMetrics()] if self.executor.ray is not None else []
             self._observer, self.log = ObserverGroup([self.user_observer, log, *metrics]), log.url
         return self._observer or self.user_observer

@@ -7,6 +7,7 @@ store, where appending is impossible, the whole file is rewritten at the end of 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,10 @@ class EventLog(Observer):
     def _publish(self) -> None:
         if self._remote:
             atomic.replace_bytes(b"".join(self._remote), self.url)
+
+    def run_started(self, dataset: str, sources: Sequence[str]) -> None:
+        """Write the first event: which dataset the run makes, and the names of its sources."""
+        self._write("run_started", dataset=dataset, sources=list(sources))
 
     def note(self, text: str) -> None:
         self._write("note", text=text)

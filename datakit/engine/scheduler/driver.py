@@ -125,7 +125,8 @@ class StepRun:
             require_allowed(phase.tolerance, ordered)
         except PartialError as error:
             write_over_limit(self.step, phase.name, ordered, str(error))
-            raise PartialError(f"{self.step.stage} of {self.step.dataset}: {error}") from error
+            listed = f"all of them are listed in {urls.join(self.step.directory, PARTIAL_NAME)}"
+            raise PartialError(f"{self.step.stage} of {self.step.dataset}: {error}\n{listed}") from error
         self._tally.add(ordered)
         ordered.hash_into(self._before)
         return ordered
