@@ -11,9 +11,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+from collections.abc import Iterator
 
 from datakit.engine.observe.event_log import FILE_NAME as EVENTS
 from datakit.errors import NotFoundError, RootError
@@ -71,18 +73,30 @@ def sources_of(dataset: str) -> list[str]:
     if not names or STEP_NAME.fullmatch(urls.name(dataset)) or dataset == above:
         return []
     read = {part.source for step in steps_in(dataset) for part in getattr(find_manifest(step), "partitions", ())}
-    for run in subdirectories(urls.join(dataset, RUNS))[-1:]:
-        read.update(_logged_sources(urls.join(run_directory(urls.parent(dataset), urls.name(dataset), run), EVENTS)))
+    read.update(next(_logged_sources(dataset), {}))
     return [urls.join(above, name) for name in names if name in read]
 
 
-def _logged_sources(log: str) -> list[str]:
-    """Return the sources that the first event in a run's log names; none if the log is missing or has no such event."""
-    try:
-        with urls.open_read(log) as file:
-            return json.loads(file.readline()).get("sources", [])
-    except (NotFoundError, FileNotFoundError, json.JSONDecodeError):
-        return []
+def source_bases(root: str) -> dict[str, str]:
+    """Return the directory of each local source's files, as the newest run that names the source found it."""
+    bases: dict[str, str] = {}
+    for home in subdirectories(root):
+        for sources in _logged_sources(urls.join(root, home)) if home != SOURCES else ():
+            for name, base in sources.items():
+                bases.setdefault(name, base)
+    return bases
+
+
+def _logged_sources(dataset: str) -> Iterator[dict[str, str]]:
+    """Yield what the first event in the log of each run of a dataset says about its sources, newest run first: the
+    directory of each source's files, or "" for a remote source. Logs without such an event are skipped.
+    """
+    for run in reversed(subdirectories(urls.join(dataset, RUNS))):
+        with contextlib.suppress(NotFoundError, FileNotFoundError, json.JSONDecodeError):
+            with urls.open_read(urls.join(dataset, RUNS, run, EVENTS)) as file:
+                first = json.loads(file.readline())
+            if "sources" in first:
+                yield first["sources"]
 
 
 def stage_order(stage: str) -> int:

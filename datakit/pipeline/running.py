@@ -172,7 +172,9 @@ class _Run:
         """
         if self._observer is None and not reused:
             log = EventLog(run_directory(self.graph.root, self.graph.dataset, self.driver))
-            log.run_started(self.graph.dataset, [node.dataset for node in self.graph.nodes if node.state is not None])
+            states = [node.state for node in self.graph.nodes if node.state is not None]
+            bases = {state.name: state.base if urls.is_local(state.base) else "" for state in states}
+            log.run_started(self.graph.dataset, bases)
             metrics = [RayMetrics()] if self.executor.ray is not None else []
             self._observer, self.log = ObserverGroup([self.user_observer, log, *metrics]), log.url
         return self._observer or self.user_observer
