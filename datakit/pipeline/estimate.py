@@ -62,7 +62,7 @@ def resources(root: str, workers: int | None) -> Resources:
         workers=workers or cpus,
         workers_reason="as requested" if workers else f"one for each of the {cpus} CPUs this process may use",
         memory_bytes=int(memory * MEMORY_SHARE),
-        memory_reason=f"{MEMORY_SHARE:.0%} of the {memory >> 20:,} MiB of this machine or its cgroup",
+        memory_reason=f"{MEMORY_SHARE:.0%} of the {memory / 1e9:,.1f} GB of this machine or its cgroup",
         disk_free=disk_free(root),
     )
 

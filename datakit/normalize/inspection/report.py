@@ -6,6 +6,7 @@ source of any size therefore takes only a moment. Reports ids, names, types and 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from pyarrow import types
 
 from datakit.engine.task import Tolerance
 from datakit.errors import InputError, NoInputError
-from datakit.normalize.columns.schema_union import fit, is_bytes, unite
+from datakit.normalize.columns.schema_union import fit, fit_column, is_bytes, unite
 from datakit.normalize.config import Config
 from datakit.normalize.inspection.file_groups import FileGroup, group_files
 from datakit.normalize.readers.base import Chunk, ReadContext
@@ -34,6 +35,7 @@ SAMPLED_FILES = 3  # per group: the first, the middle and the last file
 SHOWN_IDS = 3
 SHOWN_PROBLEMS = 3
 TOLERATED = 1 << 30  # limit on quarantined records; more than a chunk can hold
+ID_ENDING = re.compile(r"(?:_id|_ID|[a-z]I[dD])$")  # of review_id, reviewId
 TEXT_NAMES = ("text", "content", "raw_content", "body", "markdown", "document", "article", "code", "story")
 ID_NAMES = ("id", "doc_id", "document_id", "docid", "uuid", "guid", "key", "hash", "sha", "url", "path")
 
@@ -133,7 +135,8 @@ def _inspect_group(base: str, group: FileGroup) -> GroupReport:
         name=group.name, url=group.url, include=group.include, format=group.format, files=len(group.files),
         bytes=sum(info.size for info in group.files), extensions=group.extensions,
         records=sum(chunk.table.num_rows for chunk in chunks), unusable=unusable, columns=columns, text=text,
-        id=guess_id(columns), mean_text_bytes=round(float(lengths.mean()), 1) if len(lengths) else 0.0, sample_ids=ids,
+        id=guess_id(columns, lambda name: _is_unique(chunks, name)),
+        mean_text_bytes=round(float(lengths.mean()), 1) if len(lengths) else 0.0, sample_ids=ids,
         problems=tuple(problems),
     )  # fmt: skip
 
@@ -182,10 +185,24 @@ def guess_text(columns: Sequence[ColumnReport]) -> str | None:
     return next(iter(usual), None) or max(sizes, key=sizes.__getitem__, default=None)
 
 
-def guess_id(columns: Sequence[ColumnReport]) -> str | None:
-    """Return the column that ID_NAMES lists first among those with a scalar in over 90 % of the records, or None."""
+def guess_id(columns: Sequence[ColumnReport], is_unique: Callable[[str], bool] = lambda name: False) -> str | None:
+    """Return the column that ID_NAMES lists first among those with a scalar in over 90 % of the records. If there is
+    none, return the first of these columns whose name ends in "id" as a word and whose values are unique, or None.
+    """
     plain = {column.name.lower(): column.name for column in columns if column.filled > 0.9 and "<" not in column.type}
-    return next((plain[name] for name in ID_NAMES if name in plain), None)
+    known = next((plain[name] for name in ID_NAMES if name in plain), None)
+    return known or next((name for name in plain.values() if ID_ENDING.search(name) and is_unique(name)), None)
+
+
+def _is_unique(chunks: Sequence[Chunk], name: str) -> bool:
+    """Return True if the samples have several records and no two of them have the same value in this column."""
+    columns = [chunk.table.column(name) for chunk in chunks if name in chunk.table.column_names]
+    if any(is_bytes(column.type) or types.is_floating(column.type) for column in columns):
+        return False
+    values = pa.chunked_array(
+        [part for column in columns for part in fit_column(column, pa.string()).chunks], pa.string()
+    )
+    return len(values) > 1 and len(values.unique()) == len(values)
 
 
 def _texts(chunks: Sequence[Chunk], text: str) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -188,7 +188,9 @@ def place_of(record: Record) -> str:
 
 def _dedup_fate(step: Finished, removal: Removal | None) -> StageFate:
     if removal is None:
-        return _fate_of(step, "retained", "no retained document that it was compared with is similar enough")
+        return _fate_of(
+            step, "retained", "no other retained document is similar enough; --cluster lists those removed in its favor"
+        )
     kept = f"{removal.representative_id} of {removal.representative_source}"
     if removal.id == removal.representative_id:
         return _fate_of(step, "removed", f"source {removal.representative_source} has exactly the same text")

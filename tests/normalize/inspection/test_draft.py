@@ -71,3 +71,19 @@ def test_reserved_name_is_not_drafted(tmp_path: Path) -> None:
     document = tomllib.loads(draft_recipe(inspect_source(str(tmp_path / "sources"))))
     assert document["name"] == "sources-texts"
     assert document["sources"][0]["name"] == "sources"
+
+
+def test_draft_without_problems_tells_how_to_leave_records_out(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", [prose(1)])
+    draft = draft_recipe(inspect_source(str(tmp_path / "a.jsonl")))
+    assert "normalize" not in tomllib.loads(draft)
+    assert "ends with exit code 3" in draft and "# max_quarantined = 0.001" in draft
+
+
+def test_limit_follows_the_share_of_unusable_records(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", [prose(n) for n in range(197)])
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write("no record\n" * 3)
+    draft = draft_recipe(inspect_source(str(tmp_path / "a.jsonl")))
+    assert tomllib.loads(draft)["normalize"] == {"max_quarantined": 0.05}
+    assert "# 3 of the sampled records cannot be used" in draft
