@@ -147,7 +147,7 @@ def _show_source(report: RawReport, recipe: str) -> None:
             say(wrapped(f"ids of the first documents: {', '.join(group.sample_ids)}", more="  "))
     _note_problems(report)
     say("\ndraft recipe:\n\n" + recipe.rstrip("\n"))
-    note(f"next: datakit inspect {report.url} --draft > my-recipe.toml; datakit run my-recipe.toml")
+    note(f"next: datakit inspect {report.url} --draft > my-recipe.toml\n      datakit run my-recipe.toml")
 
 
 def _note_problems(report: RawReport) -> None:

@@ -25,8 +25,9 @@ SHARES = (
     0.5,
 )  # for `max_quarantined`: the first that is at least twice the share found unusable
 WITHOUT_LIMIT = (
-    "# All sampled records can be used. If another record cannot, or if a file is damaged,",
-    "# the run says so and ends with exit code 3, unless records may be left out:",
+    "# All sampled records can be used. If another one cannot, for example because a",
+    "# file is damaged, the run says so and ends with exit code 3, unless this share",
+    "# of records may be left out:",
     "# [normalize]",
     "# max_quarantined = 0.001",
 )
