@@ -20,7 +20,7 @@ class Transform:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        remedy = f"put {name.partition('.')[0].partition(':')[0]}.py beside the recipe, or add its folder to PYTHONPATH"
+        remedy = f"put {name.partition(':')[0].partition('.')[0]}.py beside the recipe, or add its folder to PYTHONPATH"
         self._function = loaded(name, f"transform {name!r}", remedy, RecipeError)
 
     def apply(self, table: pa.Table) -> pa.Table:
