@@ -24,6 +24,10 @@ SHARES = (
     0.2,
     0.5,
 )  # for `max_quarantined`: the first that is at least twice the share found unusable
+MANY_SOURCES = (
+    "# Each folder, format and pattern of file names has a source of its own, whose",
+    "# files `include` selects.",
+)
 WITHOUT_LIMIT = (
     "# All sampled records can be used. If another one cannot, for example because a",
     "# file is damaged, the run says so and ends with exit code 3, unless this share",
@@ -49,9 +53,7 @@ def draft_recipe(report: RawReport) -> str:
     name = as_name((urls.name(report.url.rstrip("/*")) or "texts").split(".", maxsplit=1)[0])
     lines = ["# Paths are relative to this file. `datakit recipe keys` describes every key."]
     if len(report.groups) > 1:
-        lines.append(
-            "# Each folder, format and pattern of file names has a source of its own; `include` selects its files."
-        )
+        lines += MANY_SOURCES
     lines.append(f"name = {_quoted(f'{name}-texts' if name in RESERVED else name)}")
     for group in report.groups:
         table = _source(group)
@@ -79,14 +81,9 @@ def _normalize(report: RawReport) -> list[str]:
     if not any(shares):
         return ["", *WITHOUT_LIMIT]
     limit = next(share for share in SHARES if 2 * max(shares) <= share or share == SHARES[-1])
-    found = f"# {sum(group.unusable for group in usable):,} of the sampled records cannot be used. This share of each"
-    return [
-        "",
-        "[normalize]",
-        found,
-        "# source's records may be left out; a run lists them.",
-        f"max_quarantined = {limit}",
-    ]
+    found = f"# {sum(group.unusable for group in usable):,} of the sampled records cannot be used."
+    share = "# This share of each source's records may be left out; a run lists them."
+    return ["", "[normalize]", found, share, f"max_quarantined = {limit}"]
 
 
 def _quoted(text: str | None) -> str:

@@ -1,6 +1,7 @@
 """Inspects a raw source before a run: groups its files, finds their columns and sizes, and guesses the text and id
-columns. Reads only the first chunk of each of at most three files per group. Apart from the listing, inspecting a
-source of any size therefore takes only a moment. Reports ids, names, types and lengths, but never any text.
+columns. Reads only the first chunk of each of at most three files per group, and decompresses small files among these
+to their ends, to find damage. Apart from the listing, inspecting a source of any size therefore takes only a moment.
+Reports ids, names, types and lengths, but never any text.
 """
 
 from __future__ import annotations
@@ -15,23 +16,27 @@ import pyarrow as pa
 from pyarrow import types
 
 from datakit.engine.task import Tolerance
-from datakit.errors import InputError, NoInputError
+from datakit.errors import InputError, NoInputError, UnreadableError
+from datakit.normalize import formats
 from datakit.normalize.columns.schema_union import fit, fit_column, is_bytes, unite
 from datakit.normalize.config import Config
 from datakit.normalize.inspection.file_groups import FileGroup, group_files
 from datakit.normalize.readers.base import Chunk, ReadContext
 from datakit.normalize.readers.inputs import Inputs
 from datakit.normalize.readers.slices import FileRange, read_range
+from datakit.normalize.readers.streams import DamagedError, DamagedStreamError, decompressed
 from datakit.normalize.record_counts import QUARANTINED, RecordCounts
 from datakit.normalize.route import hash_texts
 from datakit.normalize.text_rules import apply_rules
 from datakit.storage import globs
 from datakit.storage.ids import ids_to_arrow
 from datakit.storage.row_size import row_sizes
+from datakit.storage.urls import FileInfo
 from datakit.text.compilation import announced
 from datakit.text.string_buffers import string_buffers
 
 SAMPLED_FILES = 3  # per group: the first, the middle and the last file
+CHECKED_BYTES = 16 << 20  # a compressed file of at most this size is decompressed to its end, in about 0.2 s
 SHOWN_IDS = 3
 SHOWN_PROBLEMS = 3
 TOLERATED = 1 << 30  # limit on quarantined records; more than a chunk can hold
@@ -154,11 +159,31 @@ def _sampled_chunks(base: str, group: FileGroup, problems: list[str]) -> tuple[l
             chunks += itertools.islice(read_range(context, FileRange(group.files[number].path, group.format, 0)), 1)
         except InputError as error:
             problems.append(str(error))
+        if not counts.quarantined and (damage := _damage(base, group.files[number])):
+            problems.append(damage)
+            unusable += 1
         unusable += counts.counters[QUARANTINED]
         problems += [
             f"{record.file}:{record.position}: {record.reason}" for record in counts.quarantined[:SHOWN_PROBLEMS]
         ]
     return chunks, unusable
+
+
+def _damage(base: str, file: FileInfo) -> str:
+    """Return a message if a small compressed file is damaged after the records that were sampled, else ""."""
+    if formats.compression_of(file.path) is None or file.size > CHECKED_BYTES:
+        return ""
+    try:
+        with Inputs(base).open(file.path) as opened:
+            for _ in decompressed(opened, file.path):
+                pass
+    except DamagedError as error:
+        return f"{file.path}: {error}"
+    except DamagedStreamError as error:
+        return str(error)
+    except UnreadableError:
+        pass  # reported when the sample was read
+    return ""
 
 
 def _column(chunks: Sequence[Chunk], field: pa.Field) -> ColumnReport:
