@@ -109,7 +109,7 @@ def _show(step: StepStatus, everything: bool) -> None:
     facts += [f"CPU {seconds_text(step.cpu_seconds)}, peak {_memory(step)}"] if step.tasks else []
     say(f"{step.directory}\n{wrapped(', '.join([step.state, *facts]), '  ', '  ')}")
     if step.failure:
-        say(f"  {step.failure}".replace("\n", "\n  "))
+        say("\n".join(wrapped(line, "  ", "  ") for line in step.failure.splitlines()))
     tasks = step.tasks
     if not everything and len(tasks) > TASKS_SHOWN:
         tasks = sorted(tasks, key=lambda task: (not task.last_failure, task.state == "done"))[:TASKS_SHOWN]
