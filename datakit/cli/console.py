@@ -5,6 +5,7 @@ only the progress display on stderr uses color.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import textwrap
@@ -32,7 +33,9 @@ def say(text: str = "") -> None:
 
 
 def note(text: str) -> None:
-    """Print a message for the user on stderr; stdout holds only data."""
+    """Print a message for the user on stderr, after the data printed so far; stdout holds only data."""
+    with contextlib.suppress(BrokenPipeError):  # `main` reports it
+        sys.stdout.flush()
     print(text, file=sys.stderr)
 
 

@@ -67,7 +67,9 @@ def test_progress_goes_to_stderr_and_data_to_stdout(tmp_path: Path) -> None:
     assert "normalize novels" in done.stderr
     assert "\x1b" not in done.stdout + done.stderr
     events = [json.loads(line) for line in step(tmp_path, "root/shelf/runs/*/events.jsonl").read_text().splitlines()]
-    assert {"step_started", "phase_started", "attempt_ended", "step_ended"} == {event["event"] for event in events}
+    assert events[0]["event"] == "run_started" and set(events[0]["sources"]) == {"novels", "letters"}
+    shown = {"run_started", "step_started", "phase_started", "attempt_ended", "step_ended"}
+    assert shown == {event["event"] for event in events}
 
 
 def test_fresh_redoes_own_steps_and_keeps_sources(finished_copy: Path) -> None:

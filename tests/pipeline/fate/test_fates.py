@@ -108,7 +108,7 @@ def test_source_id_of_a_duplicate_leads_to_the_document(tmp_path: Path) -> None:
     assert outcomes(answer) == {"normalize": "duplicate"}
     assert explanation(answer, "normalize").startswith("in.jsonl, byte 69, source id 'c', has the same text as")
     assert outcomes(datakit.why(place, source_id="b")) == {"normalize": "kept"}
-    with pytest.raises(InputError, match=r"no document of .* has the source id 'd'.*letters: 1 blank"):
+    with pytest.raises(InputError, match=r"no document of .* has the source id 'd'"):
         datakit.why(place, source_id="d")
 
 
