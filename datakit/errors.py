@@ -8,11 +8,13 @@ from it when the error is created.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from datakit.redaction import redacted
 
 LONGEST_CHAIN = 20  # maximum number of causes followed from an exception, as causes may form a cycle
+_PLURAL = re.compile(r"\b(duplicate|file|message|token)s\b")
 REFUSALS_SHOWN = 20  # number of inputs that one error names
 
 
@@ -189,6 +191,15 @@ def counted(number: int, noun: str) -> str:
     ('1 record', '2,000 records')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def counted_plural(number: int, plural: str) -> str:
+    """Return a number with a phrase whose first plural noun is put into the singular if the number is 1.
+
+    >>> counted_plural(1, "exact duplicates across sources"), counted_plural(2, "files"), counted_plural(1, "blank")
+    ('1 exact duplicate across sources', '2 files', '1 blank')
+    """
+    return f"{number:,} {_PLURAL.sub(lambda noun: noun[1], plural, count=1) if number == 1 else plural}"
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

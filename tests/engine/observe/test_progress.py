@@ -56,6 +56,16 @@ def test_table_has_a_row_per_step(tmp_path: Path) -> None:
     assert len(table._table().plain.splitlines()) == 2
 
 
+def test_table_without_steps_prints_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("rich")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    with TableView():
+        pass
+    assert capsys.readouterr().err == ""
+
+
 def wide_views() -> list[StepView]:
     """A step of each kind, with large numbers in every column."""
     views = [
