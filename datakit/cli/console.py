@@ -35,7 +35,7 @@ def say(text: str = "") -> None:
 
 
 def note(text: str) -> None:
-    """Print a message for the user on stderr, without secrets, after the data printed so far. Stdout holds only data."""
+    """Print a message for the user on stderr, without secrets, after the data printed so far. Stdout is for data."""
     with contextlib.suppress(BrokenPipeError):  # `main` reports it
         sys.stdout.flush()
     print(redacted(text), file=sys.stderr)
