@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,3 +82,11 @@ def test_commands_fit_with_long_names(long_names: Path) -> None:
 
 def _is_one_name(line: str) -> bool:
     return len(line.split()) == 1 or any("/" in word and len(word) > WIDTH // 2 for word in line.split())
+
+
+def test_message_follows_the_data_printed_before_it(tmp_path: Path) -> None:
+    script = "from datakit.cli.console import note, say; say('data'); note('message'); say('more')"
+    merged = subprocess.run(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True
+    )
+    assert merged.stdout.split() == ["data", "message", "more"]
