@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,3 +104,11 @@ def _is_one_name(line: str) -> bool:
     rest = [word for word in line.split() if len(word) <= WIDTH // 2]
     path = any("/" in word and len(word) > WIDTH // 2 for word in line.split())
     return len(line.split()) == 1 or (path and len(" ".join(rest)) <= 30)
+
+
+def test_message_follows_the_data_printed_before_it(tmp_path: Path) -> None:
+    script = "from datakit.cli.console import note, say; say('data'); note('message'); say('more')"
+    merged = subprocess.run(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True
+    )
+    assert merged.stdout.split() == ["data", "message", "more"]

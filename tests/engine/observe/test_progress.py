@@ -113,3 +113,11 @@ def test_failed_attempts_are_named_without_their_message(tmp_path: Path) -> None
         view.step_started(step)
         view.attempt_ended(Outcome("sum", "00001", 2, Cause.ERROR, message="the whole story"), Verdict.FAIL)
     assert stream.getvalue().splitlines()[-1].endswith(": task 00001, attempt 2: error, fail")
+
+
+def test_refused_attempt_says_so_once(tmp_path: Path) -> None:
+    stream, step = io.StringIO(), engine_tasks.number_step(str(tmp_path))
+    with LineView(stream) as view:
+        view.step_started(step)
+        view.attempt_ended(Outcome("sum", "00002", 1, Cause.REFUSED), Verdict.REFUSE)
+    assert stream.getvalue().splitlines()[-1].endswith(": task 00002, attempt 1: refused")
