@@ -27,14 +27,20 @@ def prepare_orbax() -> None:
 
 
 def run_to_the_end(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine in a new event loop, which is closed only when all tasks have ended, even if one has failed."""
-    loop = asyncio.new_event_loop()
+    """Run a coroutine in a new event loop, which is closed only when all tasks have ended, even if one has failed.
+
+    An exception that is raised stands for all others: nobody retrieves these, and asyncio would print their tracebacks.
+    """
+    loop, failed = asyncio.new_event_loop(), False
     asyncio.set_event_loop(loop)
+    loop.set_exception_handler(lambda loop, context: None if failed else loop.default_exception_handler(context))
     try:
         return loop.run_until_complete(work)
-    except (KeyboardInterrupt, SystemExit):
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
+    except BaseException as error:
+        failed = True
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            for task in asyncio.all_tasks(loop):
+                task.cancel()
         raise
     finally:
         while rest := asyncio.all_tasks(loop):

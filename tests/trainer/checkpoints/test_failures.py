@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import threading
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 import tensorstore
 from orbax.checkpoint._src import asyncio_utils
 
-from datakit.trainer.checkpoints.failures import prepare_orbax
+from datakit.trainer.checkpoints.failures import prepare_orbax, run_to_the_end
 
 
 def run(error: BaseException, seconds: float | None) -> tuple[list[Any], Any]:
@@ -44,3 +46,19 @@ def test_an_interruption_does_not_wait_for_other_writes() -> None:
     ended, other = run(KeyboardInterrupt(), None)
     assert ended == []
     assert other.cancelled()
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_unretrieved_errors_are_logged_only_if_none_is_raised(fails: bool, caplog: pytest.LogCaptureFixture) -> None:
+    async def save() -> None:
+        kept.append(asyncio.get_running_loop().create_future())
+        kept[0].set_exception(OSError("full"))
+        if fails:
+            raise OSError("full")
+
+    kept: list[Any] = []
+    with contextlib.suppress(OSError):
+        run_to_the_end(save())
+    kept.clear()
+    gc.collect()
+    assert [record.name for record in caplog.records] == ([] if fails else ["asyncio"])
