@@ -1,8 +1,9 @@
-"""Checks that nodes share the driver's root and library versions and that a cluster answers; resolves the address
-`auto`.
+"""Checks that nodes share the driver's root, library versions and files of datakit, and that a cluster answers;
+resolves the address `auto`.
 
 The driver writes a nonce under `<root>/.probe/`. A node that cannot read the nonce sees a different disk, and its
-output would be lost. Versions are compared because output bytes depend on them. All nodes are checked before the first
+output would be lost. Versions are compared because output bytes depend on them, and the files of datakit because a
+checkout on a node's import path hides the installed version. All nodes are checked before the first
 task, and each worker process before its own first task, since nodes may join later. Each check is one small read.
 """
 
@@ -16,9 +17,10 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from datakit.engine.interpreter import content_digest, installation_at_start
 from datakit.engine.versions import comparable_versions
 from datakit.errors import InputError, NotFoundError, RootError, StorageError, UsageError
 from datakit.storage import atomic, removal, stale_files, urls
@@ -38,12 +40,16 @@ READ_TRIES, READ_WAIT_SECONDS = 4, 0.5  # a new file may take a moment to appear
 
 @dataclass(frozen=True)
 class Expected:
-    """The values that nodes must match: `nonce`, which is in the file `nonce_url` below `root`, and the versions."""
+    """The values that nodes must match: `nonce`, which is in the file `nonce_url` below `root`, the versions, and the
+    digest of the files of datakit, which are in `folder` on the driver's machine.
+    """
 
     root: str
     nonce_url: str
     nonce: str
     versions: dict[str, str]
+    folder: str
+    files: str
 
 
 @dataclass(frozen=True)
@@ -52,9 +58,11 @@ class NodeReport:
 
     host: str
     pid: int
+    versions: dict[str, str]
+    folder: str
+    files: str
     nonce: str | None = None
     trouble: str = ""
-    versions: dict[str, str] = field(default_factory=dict)
 
 
 @contextmanager
@@ -64,7 +72,7 @@ def nonce_below(root: str) -> Iterator[Expected]:
     nonce, url = uuid.uuid4().hex, urls.join(folder, atomic.temporary_name("nonce"))
     atomic.commit_bytes(nonce.encode(), url)
     try:
-        yield Expected(root, url, nonce, comparable_versions())
+        yield Expected(root, url, nonce, comparable_versions(), installation_at_start().folder, content_digest())
     finally:
         removal.remove(url)
         removal.remove(url + COMPILING)
@@ -152,7 +160,7 @@ def private_token() -> Iterator[None]:
 
 
 def examine(expected: Expected) -> NodeReport:
-    """Read the nonce and the versions on this node, and return them in a report."""
+    """Return a report on this node: the nonce that it reads, its versions, and its files of datakit."""
     host, pid, nonce, trouble = os.uname().nodename, os.getpid(), None, ""
     for attempt in range(READ_TRIES):
         time.sleep(READ_WAIT_SECONDS if attempt else 0)
@@ -163,7 +171,8 @@ def examine(expected: Expected) -> NodeReport:
             trouble = "a file that the driver wrote is missing there"
         except (StorageError, InputError) as error:
             trouble = str(error)
-    return NodeReport(host, pid, nonce, trouble if nonce is None else "", comparable_versions())
+    folder, trouble = installation_at_start().folder, trouble if nonce is None else ""
+    return NodeReport(host, pid, comparable_versions(), folder, content_digest(), nonce, trouble)
 
 
 def require(expected: Expected, report: NodeReport, node: str) -> None:
@@ -183,4 +192,10 @@ def require(expected: Expected, report: NodeReport, node: str) -> None:
         raise InputError(
             f"node {node} could write bytes that differ from the driver's: {'; '.join(differences)}; install the "
             "same versions on all nodes"
+        )
+    if report.files != expected.files:
+        raise InputError(
+            f"node {node} runs other files of datakit ({report.folder}) than the driver ({expected.folder}); install "
+            "the same version on all nodes, and remove checkouts of datakit from the import paths (PYTHONPATH) of the "
+            "nodes and the driver"
         )

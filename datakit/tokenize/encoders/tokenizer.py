@@ -18,7 +18,6 @@ import hashlib
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ import fastokens
 import tokenizers
 from tokenizers.pre_tokenizers import Split
 
+from datakit.engine.interpreter import command, environment
 from datakit.errors import NotFoundError, TokenizerError
 from datakit.storage import urls
 from datakit.tokenize.encoders import word_models
@@ -171,8 +171,7 @@ def _read(url: str) -> bytes:
     except NotFoundError as error:
         raise TokenizerError(f"tokenizer {url} was not found; give the path of a tokenizer.json") from error
     code = "import sys; from datakit.storage import urls; sys.stdout.buffer.write(urls.read_bytes(sys.argv[1]))"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, "-c", code, url], capture_output=True, env=environment, check=False)
+    done = subprocess.run(command(code, url), capture_output=True, env=environment(), check=False)
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise TokenizerError(f"cannot read the tokenizer {url}: {reason}")
