@@ -44,6 +44,7 @@ def status(
         Print one JSON object with every task.
     """
     from datakit.api import status as read_status
+    from datakit.engine.ledger.ledger import skipped_note
 
     found = read_status(directory)
     if json:
@@ -53,7 +54,12 @@ def status(
         if number:
             say()
         _show(step, everything=all_)
-    if any(step.state != "done" for step in found):
+    for step in found:
+        if step.unknown_lines:
+            note(skipped_note(step.unknown_lines, step.directory))
+    if any(step.state == "newer" for step in found):
+        note("the steps marked newer were finished by a newer version of datakit, which alone can read them")
+    if any(step.state not in ("done", "newer") for step in found):
         note("some steps are not done; repeat the same `datakit run` to continue them")
     return 0
 

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from datakit.engine.ledger.ledger import FOLDER, DriverLine
+from datakit.errors import NewerFormatError
 from datakit.pipeline.root_layout import steps_in
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest, find_manifest
@@ -83,7 +84,10 @@ def find_earlier(
     for place in steps_in(home):
         if place == directory or urls.name(place).rpartition("-")[0] != stage:
             continue
-        manifest = find_manifest(place)
+        try:
+            manifest = find_manifest(place)
+        except NewerFormatError:  # not an earlier version's step
+            continue
         if manifest is None:
             begun = list(_begun_versions(place))
             if begun and not any(one is not None and one >= version for one in begun):
