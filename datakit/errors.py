@@ -44,7 +44,8 @@ class RefusedInputsError(RefusedError):
     """
 
     def __init__(self, messages: Iterable[str], listed: str = "") -> None:
-        self.messages, self.listed = tuple(dict.fromkeys(messages)), listed
+        self.messages: tuple[str, ...] = tuple(dict.fromkeys(messages))
+        self.listed = listed
         lines = [f"{counted(len(self.messages), 'input')} cannot be used:", *self.messages[:REFUSALS_SHOWN]]
         more = len(self.messages) - REFUSALS_SHOWN
         if more > 0:
@@ -89,7 +90,8 @@ class TokenizerError(InputError):
 class UnknownDocumentError(InputError, KeyError):
     """An id that no document of the cache has."""
 
-    __str__ = Exception.__str__  # KeyError's __str__ would put the message in quotes
+    def __str__(self) -> str:
+        return Exception.__str__(self)  # KeyError's __str__ would put the message in quotes
 
 
 class LoaderError(InputError):

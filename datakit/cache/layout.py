@@ -42,8 +42,8 @@ REMEDY = "remove the cache's directory and make the cache again (`datakit run`)"
 FREQUENT = 32  # the manifest lists at most this many of the most frequent tokens
 FREQUENT_IN_SHARD = 128  # at most this many of each shard's most frequent tokens are candidates for that list
 
-LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
-BLOSC = {
+LITTLE_ENDIAN: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "little"}}
+BLOSC: dict[str, Any] = {
     "name": "blosc",
     "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "bitshuffle", "typesize": 4, "blocksize": 0},
 }

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from inspect import getdoc
 from types import FrameType
+from typing import Any
 
 from cyclopts import App, CycloptsError
 
@@ -41,7 +42,7 @@ DONE, FAILURE, USAGE, PARTIAL, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 130, 143
 DEBUG_VARIABLE = "DATAKIT_DEBUG"
 _INDENTED = re.compile(r"(?m)(?:^ {4}\S.*\n?)+")  # the description of one parameter
 
-GROUPS = {  # the name of a group of commands: (help text, commands by name)
+GROUPS: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {  # a group's name: (help text, commands by name)
     "recipe": ("Describe what a recipe may contain.", {"keys": keys, "schema": schema}),
     "tokenizer": ("Train a tokenizer.", {"train": train}),
     "cache": (

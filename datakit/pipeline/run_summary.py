@@ -20,7 +20,7 @@ from datakit.pipeline.root_layout import stage_order
 from datakit.storage.manifest import Manifest
 
 PASSES_ON = ("normalize", "consolidate", "tokenize")
-CAME_IN = {
+CAME_IN: dict[str, tuple[str, ...]] = {
     "normalize": ("normalize/records_in", "normalize/transform_added"),
     "signatures": ("signatures/documents",),
     "consolidate": ("consolidate/records_in",),

@@ -25,7 +25,7 @@ class EventLog(Observer):
     """Writes events to `events.jsonl` in the directory whose URL is `directory`."""
 
     def __init__(self, directory: str) -> None:
-        self.url = urls.join(directory, FILE_NAME)
+        self.url: str = urls.join(directory, FILE_NAME)
         self._remote: list[bytes] = []
 
     def _write(self, event: str, **facts: Any) -> None:

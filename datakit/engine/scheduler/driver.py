@@ -83,7 +83,10 @@ class StepRun:
     """One run of one step."""
 
     def __init__(self, step: Step, executor: ExecutorFactory, ledger: LedgerWriter, observer: Observer) -> None:
-        self.step, self.ledger, self.observer, self._executor = step, ledger, observer, executor
+        self.step = step
+        self.ledger = ledger
+        self.observer = observer
+        self._executor = executor
         stale_files.remove_dead_files(step.directory)
         self._done = self._read_done()
         self._sizes = {info.path: info.size for info in urls.listing(step.directory)} if self._done else {}

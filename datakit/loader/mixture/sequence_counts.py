@@ -30,7 +30,7 @@ class PlainCounts:
         start, stop = axis.range(axis.count - 1)
         self._usual = -(-axis.block_tokens // length)
         self._last = -(-(stop - start) // length)
-        self.total = (axis.count - 1) * self._usual + self._last
+        self.total: int = (axis.count - 1) * self._usual + self._last
 
     def counts(self, blocks: np.ndarray) -> np.ndarray:
         """Return the number of sequences in each of the given blocks."""
@@ -49,7 +49,7 @@ class PackedCounts:
 
     def __init__(self, counts: np.ndarray) -> None:
         self._counts = counts
-        self.total = int(counts.sum())
+        self.total: int = int(counts.sum())
 
     def counts(self, blocks: np.ndarray) -> np.ndarray:
         return self._counts[blocks]

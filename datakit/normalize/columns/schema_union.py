@@ -210,6 +210,8 @@ def _fit_list(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if not len(array):
         return pa.array([], kind)
     first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()  # of a slice, which has the values of its array
-    offsets = pc.call_function("subtract", [array.offsets, first]).cast(pa.int64() if types.is_large_list(kind) else pa.int32())
+    offsets = pc.call_function("subtract", [array.offsets, first]).cast(
+        pa.int64() if types.is_large_list(kind) else pa.int32()
+    )
     values = fit(array.values.slice(first, last - first), kind.value_type)
     return maker.from_arrays(offsets, values, kind, mask=array.is_null())

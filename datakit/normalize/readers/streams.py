@@ -49,7 +49,9 @@ class DamagedStreamError(UnreadableError):
 
     def __init__(self, path: str, start: int, reason: str) -> None:
         super().__init__(f"{path}: in the stream that begins at byte {start} of the decompressed file, {reason}")
-        self.path, self.start, self.reason = path, start, reason
+        self.path = path
+        self.start = start
+        self.reason = reason
 
 
 @dataclass

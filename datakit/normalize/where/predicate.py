@@ -17,7 +17,7 @@ from datakit.normalize.where.expression import column_paths
 from datakit.normalize.where.time_zones import naive
 
 ROW = "__row"
-SETTINGS = {
+SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "threads": 1,
     "enable_external_access": False,
     "default_collation": "",
