@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from datakit.engine.interpreter import content_digest, installation_at_start
+from datakit.engine.interpreter import Installation, installation_at_start
 from datakit.engine.versions import comparable_versions
 from datakit.errors import InputError, NotFoundError, RootError, StorageError, UsageError
 from datakit.storage import atomic, removal, stale_files, urls
@@ -41,15 +41,14 @@ READ_TRIES, READ_WAIT_SECONDS = 4, 0.5  # a new file may take a moment to appear
 @dataclass(frozen=True)
 class Expected:
     """The values that nodes must match: `nonce`, which is in the file `nonce_url` below `root`, the versions, and the
-    digest of the files of datakit, which are in `folder` on the driver's machine.
+    files of datakit (their digest, not their folder).
     """
 
     root: str
     nonce_url: str
     nonce: str
     versions: dict[str, str]
-    folder: str
-    files: str
+    installation: Installation
 
 
 @dataclass(frozen=True)
@@ -59,8 +58,7 @@ class NodeReport:
     host: str
     pid: int
     versions: dict[str, str]
-    folder: str
-    files: str
+    installation: Installation
     nonce: str | None = None
     trouble: str = ""
 
@@ -72,7 +70,7 @@ def nonce_below(root: str) -> Iterator[Expected]:
     nonce, url = uuid.uuid4().hex, urls.join(folder, atomic.temporary_name("nonce"))
     atomic.commit_bytes(nonce.encode(), url)
     try:
-        yield Expected(root, url, nonce, comparable_versions(), installation_at_start().folder, content_digest())
+        yield Expected(root, url, nonce, comparable_versions(), installation_at_start())
     finally:
         removal.remove(url)
         removal.remove(url + COMPILING)
@@ -171,8 +169,8 @@ def examine(expected: Expected) -> NodeReport:
             trouble = "a file that the driver wrote is missing there"
         except (StorageError, InputError) as error:
             trouble = str(error)
-    folder, trouble = installation_at_start().folder, trouble if nonce is None else ""
-    return NodeReport(host, pid, comparable_versions(), folder, content_digest(), nonce, trouble)
+    trouble = trouble if nonce is None else ""
+    return NodeReport(host, pid, comparable_versions(), installation_at_start(), nonce, trouble)
 
 
 def require(expected: Expected, report: NodeReport, node: str) -> None:
@@ -193,9 +191,10 @@ def require(expected: Expected, report: NodeReport, node: str) -> None:
             f"node {node} could write bytes that differ from the driver's: {'; '.join(differences)}; install the "
             "same versions on all nodes"
         )
-    if report.files != expected.files:
+    found, ours = report.installation, expected.installation
+    if found.digest != ours.digest:
         raise InputError(
-            f"node {node} runs other files of datakit ({report.folder}) than the driver ({expected.folder}); install "
+            f"node {node} runs other files of datakit ({found.folder}) than the driver ({ours.folder}); install "
             "the same version on all nodes, and remove checkouts of datakit from the import paths (PYTHONPATH) of the "
             "nodes and the driver"
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from datakit.engine.interpreter import Installation
 from datakit.engine.ray_backend import agreement, connection
 from datakit.engine.ray_backend.agreement import (
     Expected,
@@ -30,8 +31,8 @@ def not_connected(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nodes_must_match_root_and_versions() -> None:
     versions = {"python": "3.11", "pyarrow": "26.0.1", "datakit": "0.1.0"}
-    expected = Expected("/data", "/data/.probe/n", "abc", versions, "/opt/datakit", "f0")
-    alike = NodeReport("b", 1, versions, "/usr/datakit", "f0", "abc")
+    expected = Expected("/data", "/data/.probe/n", "abc", versions, Installation("/opt/datakit", "f0"))
+    alike = NodeReport("b", 1, versions, Installation("/usr/datakit", "f0"), "abc")
     require(expected, alike, "b")
     with pytest.raises(InputError) as other:
         require(expected, replace(alike, versions=versions | {"pyarrow": "25.0.0"}), "b (10.0.0.2)")
@@ -40,7 +41,7 @@ def test_nodes_must_match_root_and_versions() -> None:
     with pytest.raises(RootError, match="different content"):
         require(expected, replace(alike, nonce="xyz"), "b")
     with pytest.raises(InputError, match=r"other files of datakit \(/usr/datakit\) than the driver \(/opt/datakit\)"):
-        require(expected, replace(alike, files="f1"), "b")
+        require(expected, replace(alike, installation=Installation("/usr/datakit", "f1")), "b")
     assert {"python", "pyarrow", "numpy"} <= set(comparable_versions())
 
 
