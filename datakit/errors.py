@@ -7,8 +7,10 @@ are shared more widely than corpora.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 
+_PLURAL = re.compile(r"\b(duplicate|file|message|token)s\b")
 REFUSALS_SHOWN = 20  # number of inputs that one error names
 
 
@@ -176,6 +178,15 @@ def counted(number: int, noun: str) -> str:
     ('1 record', '2,000 records')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def counted_plural(number: int, plural: str) -> str:
+    """Return a number with a phrase whose first plural noun is put into the singular if the number is 1.
+
+    >>> counted_plural(1, "exact duplicates across sources"), counted_plural(2, "files"), counted_plural(1, "blank")
+    ('1 exact duplicate across sources', '2 files', '1 blank')
+    """
+    return f"{number:,} {_PLURAL.sub(lambda noun: noun[1], plural, count=1) if number == 1 else plural}"
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

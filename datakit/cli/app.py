@@ -36,7 +36,7 @@ from datakit.cli.status_command import status
 from datakit.cli.tokenizer_command import train
 from datakit.cli.train_command import evaluate, plot, train_model
 from datakit.cli.why.command import why
-from datakit.errors import DatakitError
+from datakit.errors import DatakitError, NoSpaceError
 
 DONE, FAILURE, USAGE, PARTIAL, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 130, 143
 DEBUG_VARIABLE = "DATAKIT_DEBUG"
@@ -139,6 +139,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise, Python would print an error at exit
         return FAILURE
+    except NoSpaceError as error:
+        note(f"error: {error}")  # a traceback would add nothing
+        return error.exit_code
     except DatakitError as error:
         return _failed(str(error), error.exit_code)
     except ModuleNotFoundError as error:

@@ -7,6 +7,7 @@ store, where appending is impossible, the whole file is rewritten at the end of 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,12 @@ class EventLog(Observer):
     def _publish(self) -> None:
         if self._remote:
             atomic.replace_bytes(b"".join(self._remote), self.url)
+
+    def run_started(self, dataset: str, sources: Mapping[str, str]) -> None:
+        """Write the first event: the dataset that the run makes, and the name of each of its sources with the directory
+        of the source's files ("" for a remote source).
+        """
+        self._write("run_started", dataset=dataset, sources=dict(sources))
 
     def note(self, text: str) -> None:
         self._write("note", text=text)

@@ -64,7 +64,8 @@ def run_step(
         observer.step_ended(step, existing, True)
         return existing
     observer.step_started(step)
-    run = StepRun(step, executor, LedgerWriter(step.directory, driver or driver_name(), step.version), observer)
+    ledger = LedgerWriter(step.directory, driver or driver_name(), step.version, step.code)
+    run = StepRun(step, executor, ledger, observer)
     try:
         manifest = run.run(plan)
     except OvertakenError as overtaken:
@@ -155,7 +156,8 @@ class StepRun:
             require_allowed(phase.tolerance, ordered)
         except PartialError as error:
             write_over_limit(self.step, phase.name, ordered, str(error))
-            raise PartialError(f"{self.step.stage} of {self.step.dataset}: {error}") from error
+            listed = f"all of them are listed in {urls.join(self.step.directory, PARTIAL_NAME)}"
+            raise PartialError(f"{self.step.stage} of {self.step.dataset}: {error}\n{listed}") from error
         self._tally.add(ordered)
         ordered.hash_into(self._before)
         return ordered

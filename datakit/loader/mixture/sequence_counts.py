@@ -114,7 +114,8 @@ class CountsByLength:
         if self._axis.count > MAX_COUNTED_BLOCKS:
             raise LoaderError(
                 f"component {self._name!r}: {self._axis.count:,} blocks are too many to pack at the start of a run; "
-                f"run `datakit mixture pack` once to store their counts as {packing.counts_name(length)}"
+                f"run `datakit mixture pack` once on the mixture file or the run file, to store their counts as "
+                f"{packing.counts_name(length)}"
             )
         table = count_blocks(self._source, self._axis, range(self._axis.count), length, packing)
         self.packing_counters[length] = table.counters
