@@ -20,8 +20,8 @@ PREVIOUS = "e3bebcb"  # wrote tests/fixtures/root-0.2
 NEWER_LEDGER = [
     (
         "engine/ledger/ledger.py",
-        "        self.append(DriverLine(self.driver, time.time(), versions(), self.version))\n",
-        "        self.append(DriverLine(self.driver, time.time(), versions(), self.version))\n"
+        "        self.append(DriverLine(self.driver, time.time(), versions(), self.version, self.code))\n",
+        "        self.append(DriverLine(self.driver, time.time(), versions(), self.version, self.code))\n"
         '        self._pending.append(b\'{"kind":"lease","time":1.5,"holder":{"host":"a"}}\\n\')\n'
         '        self._pending.append(b\'{"kind":"attempt","time":2.5,"phase":"x","cause":"evicted"}\\n\')\n',
     ),
