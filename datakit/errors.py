@@ -1,15 +1,19 @@
 """Defines every error class that datakit raises on purpose, with its exit code, and formats hints and counts.
 
 An error message says what is wrong, where, and what to do next. It never contains the text of a document, because logs
-are shared more widely than corpora.
+are shared more widely than corpora. For the same reason, secrets in URLs and in the messages of libraries are removed
+from it when the error is created.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from datakit.redaction import redacted
+
+LONGEST_CHAIN = 20  # maximum number of causes followed from an exception, as causes may form a cycle
 _PLURAL = re.compile(r"\b(duplicate|file|message|token)s\b")
 REFUSALS_SHOWN = 20  # number of inputs that one error names
 
@@ -18,6 +22,10 @@ class DatakitError(Exception):
     """The base class of all errors. A command that ends with an error returns the error's `exit_code`."""
 
     exit_code = 1
+
+    def __init__(self, *arguments: object) -> None:
+        """Redact the message."""
+        super().__init__(*(redacted(one) if isinstance(one, str) else one for one in arguments))
 
 
 class InputError(DatakitError):
@@ -46,7 +54,7 @@ class RefusedInputsError(RefusedError):
     """
 
     def __init__(self, messages: Iterable[str], listed: str = "") -> None:
-        self.messages: tuple[str, ...] = tuple(dict.fromkeys(messages))
+        self.messages: tuple[str, ...] = tuple(dict.fromkeys(map(redacted, messages)))
         self.listed = listed
         lines = [f"{counted(len(self.messages), 'input')} cannot be used:", *self.messages[:REFUSALS_SHOWN]]
         more = len(self.messages) - REFUSALS_SHOWN
@@ -152,6 +160,15 @@ class PartialError(DatakitError):
     """A step with failed tasks. The results of all other tasks are kept; the next run retries the failed ones."""
 
     exit_code = 3
+
+
+def chain_of(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield the exception, and then the exceptions that led to it."""
+    for _ in range(LONGEST_CHAIN):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def messages_of(errors: Iterable[DatakitError]) -> list[str]:

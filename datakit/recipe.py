@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeGuard
 
 from datakit.errors import RecipeError, suggestion
+from datakit.signed_urls import query_mistake, user_info_mistake
 from datakit.toml_config import assign, convert, find_toml, key, mistakes, names_of, read_toml, refuse, unknown_keys
 
 CATALOG = Path(__file__).with_name("catalog")
@@ -160,6 +161,7 @@ def parse_recipe(
     found += mistakes(top, Recipe, place)
     for number, table in enumerate(tables, start=1):
         found += mistakes(table, Source, f"{place}, source {table.get('name', number)!r}")
+    found += _url_mistakes(tables, place)
     found += _name_mistakes(document.get("name"), [table.get("name") for table in tables], place)
     if found:
         refuse([*found, *check_tables(document, place)])
@@ -219,6 +221,16 @@ def _name_mistakes(name: Any, sources: Sequence[Any], place: str) -> list[str]:
     names = [source for source in sources if isinstance(source, str)]
     repeated = [source for source in dict.fromkeys(names) if names.count(source) > 1]
     return found + [f"{place}: two sources are named {source!r}; give each a unique name" for source in repeated]
+
+
+def _url_mistakes(tables: Sequence[dict[str, Any]], place: str) -> list[str]:
+    """Return a message for each source whose URL contains a password, or a query string that cannot be used."""
+    found = []
+    for number, table in enumerate(tables, start=1):
+        url, revision = table.get("url"), table.get("revision")
+        if isinstance(url, str) and (mistake := user_info_mistake(url) or query_mistake(url, revision)):
+            found.append(f"{place}, source {table.get('name', number)!r}: {mistake}")
+    return found
 
 
 def _assign(document: dict[str, Any], assignment: str) -> None:

@@ -158,7 +158,7 @@ def _stopped(how: str, code: int) -> int:
 
 def _failed(message: str, code: int) -> int:
     if os.environ.get(DEBUG_VARIABLE):
-        traceback.print_exc()
+        note(traceback.format_exc().rstrip("\n"))
     note(f"error: {message}")
     if code == FAILURE and not os.environ.get(DEBUG_VARIABLE):
         note(f"({DEBUG_VARIABLE}=1 shows the traceback)")

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from datakit.redaction import redacted
+
 Cell = str | int | None
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 GAP = "  "
@@ -33,10 +35,10 @@ def say(text: str = "") -> None:
 
 
 def note(text: str) -> None:
-    """Print a message for the user on stderr, after the data printed so far; stdout holds only data."""
+    """Print a message for the user on stderr, without secrets, after the data printed so far. Stdout is for data."""
     with contextlib.suppress(BrokenPipeError):  # `main` reports it
         sys.stdout.flush()
-    print(text, file=sys.stderr)
+    print(redacted(text), file=sys.stderr)
 
 
 def progress_note(verb: str) -> Callable[[int, int, str], None]:

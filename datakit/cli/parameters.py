@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from datakit.signed_urls import split_query
+
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
-Settings = Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)]
+
+
+def _refuse_query_strings(kind: Any, settings: tuple[str, ...]) -> None:
+    """Raise ValueError for a URL with a query string, which may be a signature."""
+    for setting in settings:
+        if split_query(setting.partition("=")[2].strip(" '\""))[1]:
+            raise ValueError(
+                "everyone on this machine can read a command line, and Ray stores it; write a URL that has a query "
+                "string into the recipe's file instead"
+            )
+
+
+Settings = Annotated[
+    tuple[str, ...], Parameter(name="--set", negative="", show_default=False, validator=_refuse_query_strings)
+]

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from datakit.doctor.finding import Finding, State, try_action
-from datakit.engine.ray_backend import agreement
+from datakit.engine.ray_backend import agreement, node_environment
 from datakit.errors import DatakitError
 from datakit.storage import stale_files
 
@@ -29,6 +29,8 @@ def check_cluster(address: str, root: str | None) -> Iterator[Finding]:
         yield Finding("ray", State.PROBLEM, "ray is not installed", "pip install 'datakit[ray]'")
         return
     yield _authentication()
+    if address != "local":  # a private cluster inherits this process's environment
+        yield _credentials()
     if address == "auto":
         yield (found := _auto_address())
         if found.state is State.PROBLEM:
@@ -90,6 +92,20 @@ def _authentication() -> Finding:
         remedy = "set RAY_AUTH_MODE=token if the cluster requires it, or remove the token: a mismatch ends in a timeout"
         return Finding("ray token", State.WARNING, text, remedy)
     return Finding("ray token", State.OK, text)
+
+
+def _credentials() -> Finding:
+    """Report which variables about stores the nodes get from this machine, and which they must have themselves."""
+    try:
+        sent, withheld = sorted(node_environment.sent_variables()), node_environment.withheld_variables()
+    except DatakitError as error:
+        return Finding("ray credentials", State.PROBLEM, str(error), f"correct {node_environment.FORWARD}")
+    text = f"sent to the nodes: {', '.join(sent) or 'none'}"
+    if withheld:
+        text += f"; not sent, so the nodes need credentials of their own: {', '.join(withheld)}"
+        remedy = f"if the nodes have none, set {node_environment.FORWARD}={','.join(withheld)}"
+        return Finding("ray credentials", State.WARNING, text, remedy)
+    return Finding("ray credentials", State.OK, text)
 
 
 def _auto_address() -> Finding:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from datakit.errors import DatakitError
+from datakit.redaction import redacted
 
 FULL, NEARLY_FULL = 0.95, 0.90  # share of the disk in use that is a problem, or a warning; Ray refuses work above FULL
 SPARE_BYTES = 2 << 30  # required free space: on a small disk, the share FULL may leave too little for scratch files
@@ -33,6 +34,9 @@ class Finding:
     state: State
     message: str
     next_step: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", redacted(self.message))
 
 
 def try_action(check: str, message: str, remedy: str, action: Callable[[], object]) -> Finding:

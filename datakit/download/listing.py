@@ -44,7 +44,9 @@ class SourceFile:
 
 
 def source_base(url: str) -> str:
-    """Return the absolute URL to which the paths that `list_source(url, ...)` returns are relative."""
+    """Return the absolute URL to which the paths that `list_source(url, ...)` returns are relative. The query string of
+    a single file's URL is not part of it.
+    """
     return globs.locate(url).base
 
 

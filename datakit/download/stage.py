@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from datakit.download.listing import SourceFile
 from datakit.download.transfer import fetch
-from datakit.engine.task import Output, OutputFile, Phase, Plan, Step, Task, TaskContext, TaskResult
+from datakit.engine.task import SECRET, Output, OutputFile, Phase, Plan, Step, Task, TaskContext, TaskResult
 from datakit.errors import StorageError
 from datakit.storage import urls
 from datakit.storage.manifest import Partition
@@ -43,13 +43,16 @@ def files_base(base: str, step_directory: str) -> str:
 
 
 def plan(step: Step) -> Plan:
-    """Plan the step. `step.operations` holds `base` (the URL of the source's files) and `files` (their listing)."""
+    """Plan the step. `step.operations` holds `base` (the URL of the source's files), `files` (their listing) and, if
+    the source is a file whose URL has a query string, `query`.
+    """
     base, files = step.operations["base"], msgspec.convert(step.operations["files"], list[SourceFile])
     if urls.is_local(base):
         return _output(step, files)
+    query = step.operations.get("query", "")
     arguments = [{"base": base, "path": file.path, "size": file.size, "checksum": file.checksum} for file in files]
     tasks = tuple(
-        Task(f"{number:06d}", f"{__name__}:fetch_file", arguments[number], input_bytes=file.size)
+        Task(f"{number:06d}", f"{__name__}:fetch_file", arguments[number], input_bytes=file.size, secret=query)
         for number, file in enumerate(files)
     )
     results = yield Phase("fetch", tasks, memory_bytes=256 << 20, memory_per_input_byte=0.0)
@@ -72,6 +75,7 @@ def fetch_file(arguments: dict[str, Any], shared: dict[str, Any], context: TaskC
     """Copy one file to `raw/`."""
     file = msgspec.convert(arguments, SourceFile)
     path = f"{RAW}/{file.path}"
-    url, target = urls.join(arguments["base"], file.path), urls.join(context.step_directory, path)
+    query, target = arguments.get(SECRET, ""), urls.join(context.step_directory, path)
+    url = f"{arguments['base']}/{file.path}{query}" if query else urls.join(arguments["base"], file.path)
     copy = fetch(url, target, file.size, file.checksum, lambda done: context.report(0, done))
     return TaskResult((OutputFile(path, copy.bytes, copy.xxh3),), {"download/bytes": copy.bytes}, bytes_read=copy.bytes)

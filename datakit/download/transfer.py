@@ -22,8 +22,10 @@ from typing import Any
 import xxhash
 
 from datakit.errors import ChangedInputError, DatakitError, NotFoundError, StorageError
+from datakit.signed_urls import split_query
 from datakit.storage import atomic, urls
 from datakit.storage.atomic import Committed
+from datakit.storage.io_errors import NEW_SIGNATURE, denies_access, http_failure, shareable
 
 READ_BYTES = 8 << 20  # bytes per request; large enough to hide the latency of a round trip
 ATTEMPTS = 6  # give up after this many consecutive attempts that receive nothing; the pauses add up to half a minute
@@ -43,14 +45,15 @@ def fetch(url: str, target: str, size: int, checksum: str, progress: Callable[[i
                 for done in transfer.resume():
                     breaks = 0
                     progress(done)
-            except Exception as error:
+            except Exception as raised:  # noqa: BLE001 - raised again, or retried
+                error = http_failure(raised)
                 breaks += 1
                 if not _is_transient(error):
-                    raise _refusal(url, error) from error
+                    raise _refusal(url, error) from shareable(raised)
                 if breaks >= ATTEMPTS:
                     raise StorageError(
                         f"the download of {url} failed {breaks} times in a row; the last error was: {error}; run again"
-                    ) from error
+                    ) from shareable(raised)
                 time.sleep(2.0 ** (breaks - 1) * random.uniform(0.75, 1.25))
         return atomic.commit_file(local, target)
 
@@ -115,9 +118,7 @@ class _Transfer:
 
 
 def _is_transient(error: Exception) -> bool:
-    if isinstance(error, DatakitError | PermissionError | FileNotFoundError):
-        return False
-    if getattr(error, "status", None) in (401, 403):
+    if isinstance(error, DatakitError | FileNotFoundError) or denies_access(error):
         return False
     return isinstance(error, OSError | EOFError) or type(error).__module__.split(".")[0] in _TRANSIENT_MODULES
 
@@ -125,7 +126,7 @@ def _is_transient(error: Exception) -> bool:
 def _refusal(url: str, error: Exception) -> Exception:
     if isinstance(error, FileNotFoundError):
         return NotFoundError(f"{url} was listed but no longer exists; run again to list the source again")
-    if isinstance(error, PermissionError) or getattr(error, "status", None) in (401, 403):
+    if denies_access(error):
         return StorageError(f"access to {url} was denied: {error}; {_credentials(url)}")
     if isinstance(error, ChangedInputError):
         return ChangedInputError(f"{url}: {error}; run again to list the source again")
@@ -134,6 +135,8 @@ def _refusal(url: str, error: Exception) -> Exception:
 
 def _credentials(url: str) -> str:
     """Return the part of an error message that says which credentials to check for a store."""
+    if split_query(url)[1]:
+        return NEW_SIGNATURE
     protocol = url.partition("://")[0]
     return {
         "s3": "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE)",

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from datakit.engine.task import Preload, QuarantinedRecord, RecordRange, Task, TaskResult, Tolerance
+from datakit.redaction import redacted
 
 
 class Cause(StrEnum):
@@ -97,7 +98,10 @@ class Outcome:
 
     @classmethod
     def of(cls, attempt: Attempt, cause: Cause, **facts: Any) -> Outcome:
-        """Build an outcome of `attempt`; `facts` are the outcome's other fields."""
+        """Build an outcome of `attempt`; `facts` are the outcome's other fields. The message is redacted, because the
+        ledger, the events and `partial.json` store it.
+        """
+        facts["message"] = redacted(facts.get("message", ""))
         return cls(attempt.phase, attempt.task.key, attempt.number, cause, **facts)
 
 

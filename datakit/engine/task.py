@@ -31,6 +31,7 @@ from datakit.storage.manifest import InputReference, Manifest, Partition, manife
 Plan = Generator["Phase", "Sequence[TaskResult]", "Output"]
 TOLERANCES = ("max_quarantined", "quarantine", "max_removal")  # config fields that are operation parameters
 TABLES = {"signatures": "dedup"}  # stage -> its table in a recipe, if that is not named after the stage
+SECRET = "secret"  # the name under which a task's function finds `Task.secret`
 BATCH_HANG_SECONDS = 600.0  # for tasks that report progress every few MiB
 HANG_SECONDS = 1800.0  # the reference tokenizer takes up to 2 s per MB and may get 256 MiB in a single call
 
@@ -75,6 +76,8 @@ class Task:
     bisect_argument: the name of a list argument that may be split to find the entry at which the task dies if no single
     record can be blamed. A task that gets only part of the list must write the same files for its entries as the whole
     task would.
+    secret: a value that the function needs but that must not be stored, such as a URL's signature; the function finds
+    it in its arguments under the name SECRET. It is not part of the task's digest, since it may differ in every run.
     """
 
     key: str
@@ -82,9 +85,14 @@ class Task:
     arguments: dict[str, Any]
     input_bytes: int = 0  # used for scheduling (largest first), the memory budget and the ETA
     bisect_argument: str = ""
+    secret: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "function", sys.intern(self.function))  # one string object for 100,000 tasks
+
+    def all_arguments(self) -> dict[str, Any]:
+        """Return the arguments with which the function is called: those that are stored, and the secret."""
+        return {**self.arguments, SECRET: self.secret} if self.secret else self.arguments
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from datakit.errors import NotFoundError
 from datakit.normalize.inspection.report import RawReport, inspect_source
 from datakit.pipeline.root_layout import STEP_NAME, stage_order, steps_in
+from datakit.signed_urls import split_query
 from datakit.storage import urls
 from datakit.storage.latest import current_step, only_finished
 from datakit.storage.manifest import FILE_NAME, Column, Manifest, find_manifest, read_manifest, totals_of
@@ -101,7 +102,7 @@ def finished_step(place: str) -> tuple[str, Manifest, tuple[str, ...]] | None:
     if urls.name(place) == FILE_NAME:
         place = urls.parent(place)
         return place, read_manifest(place), ()
-    if urls.is_local(place) and os.path.isfile(place):
+    if split_query(place)[1] or (urls.is_local(place) and os.path.isfile(place)):
         return None
     manifest = find_manifest(place)
     if manifest is not None:

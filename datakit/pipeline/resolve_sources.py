@@ -10,7 +10,7 @@ stored in the root. A source that contains files of the output root is rejected.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from datakit.download.hashes import HashCache
@@ -20,6 +20,7 @@ from datakit.engine.ledger.ledger import DriverLine, read_ledger
 from datakit.errors import DatakitError, NewerFormatError, NoInputError, RecipeError
 from datakit.pipeline.root_layout import source_directory, step_directory
 from datakit.recipe import Source
+from datakit.signed_urls import split_query
 from datakit.storage import globs, urls
 from datakit.storage.fingerprint import fingerprint
 from datakit.storage.io_errors import read_errors
@@ -40,7 +41,8 @@ class ListingOptions:
 class SourceState:
     """A source's current state. content: the parameters of its download step, which identify the source. base: the
     directory to which the files' paths are relative; the source's URL if the source was not listed. files: None if the
-    source was not listed. note: a message for the user, or "".
+    source was not listed. note: a message for the user, or "". query: the query string of the source's URL, which is
+    needed to read the source, and which neither `content` nor `base` contains.
     """
 
     name: str
@@ -48,10 +50,12 @@ class SourceState:
     base: str
     files: tuple[SourceFile, ...] | None = None
     note: str = ""
+    query: str = field(default="", repr=False)
 
     def operations(self) -> dict[str, Any]:
         """Return the download step's operations."""
-        return {"base": self.base, "files": [asdict(file) for file in self.files or ()]}
+        files = [asdict(file) for file in self.files or ()]
+        return {"base": self.base, "files": files, "query": self.query}
 
     def listed(self) -> dict[str, tuple[int, int, str]]:
         """Return the expected state of the files that are read in place: path -> (size, mtime in ns, xxh3-128)."""
@@ -75,7 +79,8 @@ def resolve_source(source: Source, selection: dict[str, Any], root: str, options
     if options.offline and not local:
         return _last_download(source, url, selection, root)
     base, files, note = _list(source.name, url, selection, root, options)
-    return SourceState(source.name, {**selection, LISTING: listing_digest(files)}, base, tuple(files), note)
+    query = split_query(url)[1]
+    return SourceState(source.name, {**selection, LISTING: listing_digest(files)}, base, tuple(files), note, query)
 
 
 def _list(
@@ -136,7 +141,7 @@ def _last_download(source: Source, url: str, selection: dict[str, Any], root: st
         raise _not_downloaded(source)
     _, directory, content = max(found, key=lambda entry: entry[:2])
     note = f"source {source.name}: not listed (--offline); using {directory} unchanged"
-    return SourceState(source.name, content, url, note=note)
+    return SourceState(source.name, content, split_query(url)[0], note=note)
 
 
 def _last_run(directory: str) -> float:

@@ -16,10 +16,12 @@ import os
 import re
 import sysconfig
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from datakit.errors import UnreadableError
+from datakit.signed_urls import split_query
 from datakit.storage import urls
+from datakit.storage.io_errors import read_errors
 from datakit.storage.urls import FileInfo
 
 _MAGIC = re.compile(r"[*?\[]")
@@ -30,12 +32,13 @@ SHOWN = 5  # maximum number of files that a message names
 @dataclass(frozen=True)
 class Place:
     """A set of files: those below `base` that match `pattern` (None: all of them), or the single file `file` in
-    `base`.
+    `base`. query: the query string of the file's URL, which is needed to read the file; "" if it has none.
     """
 
     base: str
     pattern: str | None = None
     file: str | None = None
+    query: str = field(default="", repr=False)
 
 
 def expand(url: str) -> str:
@@ -44,8 +47,12 @@ def expand(url: str) -> str:
 
 
 def locate(url: str) -> Place:
-    """Resolve `url` to a file, a directory or a glob. An existing local path is never treated as a glob."""
-    place = urls.absolute(expand(url))
+    """Resolve `url` to a file, a directory or a glob. An existing local path is never treated as a glob, and an HTTP
+    URL with a query string always names a file.
+    """
+    place, query = split_query(urls.absolute(expand(url)))
+    if query:
+        return Place(urls.parent(place), file=urls.name(place), query=query)
     if _is_file(place):
         return Place(urls.parent(place) or "/", file=urls.name(place))
     found = _MAGIC.search(place)
@@ -70,7 +77,7 @@ def files_at(place: Place, exclude: Sequence[str] = ()) -> list[FileInfo]:
     because a Python installation may have a hundred thousand files in site-packages.
     """
     if place.file is not None:
-        return [_one_file(place.base, place.file)]
+        return [_one_file(place.base, place.file, place.query)]
     closed = matcher([f"/{pattern.removesuffix('/**')}" for pattern in exclude if pattern.endswith("/**")])
     found = _walk(place.base, closed) if urls.is_local(place.base) else urls.listing(place.base)
     return sorted(found, key=lambda info: info.path)
@@ -144,13 +151,25 @@ def _part(part: str) -> str:
     return text
 
 
-def _one_file(base: str, name: str) -> FileInfo:
+def _one_file(base: str, name: str, query: str) -> FileInfo:
+    if query:
+        return _signed_file(f"{base}/{name}{query}", name)
     url = urls.join(base, name)
     if urls.is_local(url):
         return FileInfo(url, name, os.path.getsize(url))
     file_system, path = urls.filesystem(url)
     info = file_system.info(path)
     return FileInfo(url, name, int(info["size"] or 0), urls.checksum_of(info))
+
+
+def _signed_file(url: str, name: str) -> FileInfo:
+    """Describe a file whose URL has a query string. Its size must be known before it is read."""
+    with read_errors(url):
+        file_system, path = urls.filesystem(url)
+        info = file_system.info(path)
+    if info["size"] is None:
+        raise UnreadableError(f"{url}: the server does not state the file's size; copy the file to a disk or a store")
+    return FileInfo(url, name, int(info["size"]), urls.checksum_of(info))
 
 
 def _walk(base: str, closed: re.Pattern[str]) -> Iterator[FileInfo]:

@@ -10,16 +10,25 @@ from __future__ import annotations
 
 import errno
 import tempfile
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from datakit.errors import DatakitError, NoSpaceError, NotFoundError, RootError, StorageError
+from datakit.errors import DatakitError, NoSpaceError, NotFoundError, RootError, StorageError, chain_of
+from datakit.redaction import redacted
+from datakit.signed_urls import split_query
 
 SPACE = (errno.ENOSPC, errno.EDQUOT)
 PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
+MISSING = (404, 410)  # a server's answers for a file that does not exist
 HTTP_CLIENTS = ("aiohttp", "httpx", "httpx2", "urllib3")
 DRIVERS = (*HTTP_CLIENTS, "aiobotocore", "botocore", "fsspec", "gcsfs", "google", "huggingface_hub", "s3fs")
+
+NEW_SIGNATURE = (
+    "if its query string is a signature, the signature may have expired: put a newly signed URL into the recipe and "
+    "run again; finished work is kept"
+)
 
 
 @contextmanager
@@ -27,11 +36,8 @@ def read_errors(url: str) -> Iterator[None]:
     """Translate errors in reading `url`. Raises NotFoundError, StorageError, RootError or NoSpaceError."""
     try:
         yield
-    except FileNotFoundError as error:
-        raise NotFoundError(f"{url} does not exist") from error
     except Exception as error:
-        if ours := translated(error, url, "read"):
-            raise ours from error
+        _raise_ours(_not_found(error, url) or translated(http_failure(error), url, "read"), error)
         raise
 
 
@@ -41,8 +47,7 @@ def storage_errors(url: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if ours := translated(error, url, "write"):
-            raise ours from error
+        _raise_ours(translated(error, url, "write"), error)
         raise
 
 
@@ -57,13 +62,59 @@ def scratch_errors(path: Path) -> Iterator[None]:
         raise
 
 
+def _raise_ours(ours: DatakitError | None, error: Exception) -> None:
+    """Raise our error, if there is one, because of `error`."""
+    try:
+        if ours is not None:
+            raise ours from shareable(error)
+    finally:
+        del ours  # its traceback refers to this frame: the cycle would keep open the files of the frames below
+
+
+def _not_found(error: Exception, url: str) -> NotFoundError | None:
+    missing = isinstance(http_failure(error), FileNotFoundError)
+    return NotFoundError(f"{url} does not exist") if missing else None
+
+
+def http_failure(error: Exception) -> Exception:
+    """Return the failure behind fsspec's FileNotFoundError for an HTTP URL: fsspec raises this error even if the server
+    answered that access is denied, or did not answer. Any other error is returned unchanged.
+    """
+    cause = error.__cause__
+    if not isinstance(error, FileNotFoundError) or not isinstance(cause, Exception):
+        return error
+    by_client = type(cause).__module__.partition(".")[0] in HTTP_CLIENTS
+    return cause if by_client and getattr(cause, "status", None) not in MISSING else error
+
+
+def denies_access(error: Exception) -> bool:
+    """Return True if a store or a server refuses the credentials or the URL's signature."""
+    return isinstance(error, PermissionError) or getattr(error, "status", None) in (401, 403)
+
+
+def shareable(error: BaseException) -> BaseException:
+    """Return the cause to give to an error of ours: `error`, or a substitute without secrets if the traceback of
+    `error`, which Python shows below that of our error, contains any.
+    """
+    if all(redacted(text) == text for text in map(str, chain_of(error))):
+        return error
+    shown = redacted("".join(traceback.format_exception(error)))
+    return DatakitError(f"{type(error).__name__}, without its secrets:\n{shown}")
+
+
+def _is_of_driver(error: Exception) -> bool:
+    return type(error).__module__.partition(".")[0] in DRIVERS
+
+
 def translated(error: Exception, url: str, verb: str) -> DatakitError | None:
     """Return datakit's error for a failure of the system or the store, or None if `error` is anything else."""
     if isinstance(error, OSError):
         return _of_system(error, url, verb)
     kind = type(error)
-    if kind.__module__.partition(".")[0] not in DRIVERS:
+    if not _is_of_driver(error):
         return None
+    if denies_access(error) and split_query(url)[1]:
+        return RootError(f"access to {url} was denied ({error}); {NEW_SIGNATURE}")
     if "Credentials" in kind.__name__:
         return RootError(
             f"cannot {verb} {url}: {error}; set the store's credentials (AWS_ACCESS_KEY_ID, ...) or a profile"

@@ -20,6 +20,7 @@ from datetime import datetime
 from typing import Any, BinaryIO, TypeVar, cast
 
 from datakit.errors import RootError, StorageError, UnreadableError
+from datakit.signed_urls import refuse_user_info, split_query
 from datakit.storage.io_errors import read_errors
 
 SPLITTER = "://"
@@ -60,8 +61,13 @@ def local_path(url: str) -> str:
 
 
 def absolute(url: str) -> str:
-    """Return `url` in a form that is independent of the working directory and has no trailing slash."""
-    return local_path(url) if is_local(url) else url.rstrip("/")
+    """Return `url` in a form that is independent of the working directory and has no trailing slash. Raises RootError
+    for a URL with a user name or a password.
+    """
+    if is_local(url):
+        return local_path(url)
+    refuse_user_info(url)
+    return url.rstrip("/")
 
 
 def join(base: str, *parts: str) -> str:
@@ -96,11 +102,14 @@ def filesystem(url: str) -> tuple[Any, str]:
     """Return the fsspec file system of a remote `url`, and the path of `url` in it. Credentials and endpoints come from
     the environment (`AWS_ENDPOINT_URL`, ...), never from the URL, so that no manifest contains them.
     """
+    refuse_user_info(url)
     import fsspec  # importing it takes 60 ms, and no local run needs it
 
     scheme = protocol(url)
+    # a signature covers the URL as it is written, so aiohttp must not write it in another way
+    as_written = {"encoded": True} if split_query(url)[1] else {}
     try:
-        file_system = fsspec.filesystem(scheme, use_listings_cache=False)
+        file_system = fsspec.filesystem(scheme, use_listings_cache=False, **as_written)
     except ImportError as error:
         extra = {"s3": "s3", "gs": "gcs", "hf": "hf"}.get(scheme)
         advice = f"pip install 'datakit[{extra}]'" if extra else str(error)

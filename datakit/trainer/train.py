@@ -32,6 +32,7 @@ from typing import Any
 import jax
 
 from datakit.errors import CheckpointError, DivergedError, UsageError, counted
+from datakit.redaction import redacted
 from datakit.storage import urls
 from datakit.storage.manifest import InputReference, find_manifest
 from datakit.toml_config import check_idle
@@ -67,8 +68,8 @@ class Outcome:
 
 
 def say_on_stderr(line: str) -> None:
-    """Print a line for the user on standard error."""
-    print(line, file=sys.stderr, flush=True)
+    """Print a line for the user on standard error, without secrets."""
+    print(redacted(line), file=sys.stderr, flush=True)
 
 
 def train(

@@ -17,7 +17,8 @@ pytest.importorskip("ray")
 import ray
 
 from datakit.doctor.cluster import check_cluster
-from datakit.doctor.finding import State
+from datakit.doctor.finding import Finding, State
+from datakit.engine.ray_backend.node_environment import FORWARD, STORES
 from tests.support.faults.cluster import QUICK_REFUSAL, ROOT_OF_THE_CODE, RayCluster, free_port, token
 from tests.support.faults.doctor import DOCTOR, findings_of
 from tests.support.faults.mounts import on_a_disk
@@ -102,3 +103,23 @@ def test_a_private_cluster_is_ok(tmp_path: Path) -> None:
     command = [*DOCTOR, "--root", str(tmp_path / "root"), "--ray", "local"]
     done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0 and json.loads(done.stdout)["healthy"], done.stdout
+
+
+def test_credentials_that_nodes_do_not_get_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(STORES)]:
+        monkeypatch.delenv(name)
+
+    def found() -> Finding:
+        checks = {finding.check: finding for finding in check_cluster(f"127.0.0.1:{free_port()}", None)}
+        return checks["ray credentials"]
+
+    assert found().state is State.OK
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("HF_TOKEN", "hf_0123456789")
+    assert found().state is State.WARNING
+    assert "sent to the nodes: " in found().message and "own: HF_TOKEN" in found().message
+    assert f"set {FORWARD}=HF_TOKEN" in found().next_step and "hf_0123456789" not in found().message
+    monkeypatch.setenv(FORWARD, "HF_TOKEN")
+    assert found().state is State.OK and "HF_TOKEN" in found().message
+    monkeypatch.setenv(FORWARD, "HF_TOKN")
+    assert found().state is State.PROBLEM

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from datakit.engine.ray_backend.node_environment import FORWARD
+
 SERVER = """
 import logging, sys, threading, time
 from pathlib import Path
@@ -84,6 +86,7 @@ def s3_root(bucket: str = "datakit-test", latency: float = 0.0, holding: str = "
             patch.delenv(name)
         for name, value in variables.items():
             patch.setenv(name, value)
+        patch.setenv(FORWARD, "AWS_ACCESS_KEY_ID,AWS_SECRET_ACCESS_KEY")  # the tests' nodes have no credentials
         s3fs.S3FileSystem.clear_instance_cache()  # file systems keep the endpoint they were created with
         try:
             yield f"s3://{bucket}/{prefix}"

@@ -13,8 +13,8 @@ import pytest
 
 from datakit.loader import Loader, load_mixture
 from datakit.pipeline.run_packing import pack_mixture
-from tests.support.bare_machine import on_bare_machine, refused
 from tests.support.caches import make_cache
+from tests.support.faults.bare_machine import on_bare_machine, refused
 from tests.support.partitions import words
 from tests.support.run_files import MODEL
 

@@ -16,6 +16,7 @@ import orjson
 from datakit.engine.executor import Outcome, Verdict
 from datakit.engine.observe.observer import Observer
 from datakit.engine.task import Phase, Step
+from datakit.redaction import redacted
 from datakit.storage import atomic, urls
 from datakit.storage.manifest import Manifest
 
@@ -51,7 +52,7 @@ class EventLog(Observer):
         self._write("run_started", dataset=dataset, sources=dict(sources))
 
     def note(self, text: str) -> None:
-        self._write("note", text=text)
+        self._write("note", text=redacted(text))
 
     def step_started(self, step: Step) -> None:
         self._write("step_started", stage=step.stage, dataset=step.dataset, directory=step.directory)

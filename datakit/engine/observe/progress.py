@@ -15,6 +15,7 @@ from datakit.engine.executor import Outcome, Verdict
 from datakit.engine.observe.step_views import StepView, StepViews
 from datakit.engine.task import Step
 from datakit.errors import counted
+from datakit.redaction import redacted
 from datakit.storage.manifest import Manifest
 from datakit.text.compilation import NOTICE
 
@@ -79,7 +80,7 @@ class TableView(StepViews):
             self._live.start()
 
     def note(self, text: str) -> None:
-        self._live.console.print(text, markup=False, highlight=False)
+        self._live.console.print(redacted(text), markup=False, highlight=False)
 
     def _table(self) -> Text:
         from rich.text import Text
@@ -147,7 +148,7 @@ class LineView(StepViews):
         self._stream.flush()
 
     def _say(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+        print(redacted(text), file=self._stream, flush=True)
         self._printed = time.monotonic()
 
     def note(self, text: str) -> None:

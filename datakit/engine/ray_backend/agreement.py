@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from datakit.engine.interpreter import Installation, installation_at_start
+from datakit.engine.ray_backend.node_environment import how_to_send, withheld_variables
 from datakit.engine.versions import comparable_versions
 from datakit.errors import InputError, NotFoundError, RootError, StorageError, UsageError
 from datakit.storage import atomic, removal, stale_files, urls
@@ -42,6 +43,8 @@ READ_TRIES, READ_WAIT_SECONDS = 4, 0.5  # a new file may take a moment to appear
 class Expected:
     """The values that nodes must match: `nonce`, which is in the file `nonce_url` below `root`, the versions, and the
     files of datakit (their digest, not their folder).
+
+    withheld: names of the driver's variables about stores that the nodes do not get, for messages.
     """
 
     root: str
@@ -49,6 +52,7 @@ class Expected:
     nonce: str
     versions: dict[str, str]
     installation: Installation
+    withheld: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,8 @@ def nonce_below(root: str) -> Iterator[Expected]:
     nonce, url = uuid.uuid4().hex, urls.join(folder, atomic.temporary_name("nonce"))
     atomic.commit_bytes(nonce.encode(), url)
     try:
-        yield Expected(root, url, nonce, comparable_versions(), installation_at_start())
+        installation = installation_at_start()
+        yield Expected(root, url, nonce, comparable_versions(), installation, withheld_variables())
     finally:
         removal.remove(url)
         removal.remove(url + COMPILING)
@@ -177,10 +182,13 @@ def require(expected: Expected, report: NodeReport, node: str) -> None:
     """Raise RootError or InputError if the node does not match the driver; the message names the node."""
     if report.nonce != expected.nonce:
         trouble = report.trouble or "the file that the driver wrote has different content there"
-        raise RootError(
-            f"node {node} does not share the root {expected.root}: {trouble}; the root must be the same place for all "
-            "nodes of the cluster: an object store (s3://..., gs://...) or a network mount at the same path"
+        remedy = (
+            "the root must be the same place for all nodes of the cluster: an object store (s3://..., gs://...) or a "
+            "network mount at the same path"
         )
+        if report.trouble and expected.withheld and not urls.is_local(expected.root):
+            remedy = f"credentials of the driver's machine were not sent to the node; {how_to_send(expected.withheld)}"
+        raise RootError(f"node {node} does not share the root {expected.root}: {trouble}; {remedy}")
     differences = [
         f"{library} is {report.versions.get(library, 'not installed')}, but the driver has {version}"
         for library, version in expected.versions.items()

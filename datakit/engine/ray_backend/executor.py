@@ -32,8 +32,9 @@ from datakit.engine.executor import Attempt, Executor, Outcome
 from datakit.engine.ray_backend import failures
 from datakit.engine.ray_backend.agreement import Expected, nonce_below, take_announcement
 from datakit.engine.ray_backend.connection import LOCAL, Head, connected, connection_errors
+from datakit.engine.ray_backend.node_environment import sent_variables
 from datakit.engine.ray_backend.nodes import Node, Nodes, ResourceRequest, choose
-from datakit.engine.ray_backend.probe import forwarded_environment, probe
+from datakit.engine.ray_backend.probe import probe
 from datakit.engine.ray_backend.worker import run_encoded_attempt
 from datakit.engine.task import decode, encode
 from datakit.errors import StepFailedError
@@ -63,7 +64,8 @@ class RayExecutor(Executor):
         self._workers = None if address == LOCAL else workers  # a private cluster has no other CPUs
         self._running: dict[ray.ObjectRef, _Sent] = {}
         self._recalled: set[ray.ObjectRef] = set()
-        self._remote = ray.remote(max_retries=0, runtime_env=forwarded_environment())(run_encoded_attempt)
+        self._variables = encode(sent_variables())
+        self._remote = ray.remote(max_retries=0)(run_encoded_attempt)
         self._nodes, self._refreshed = Nodes(), -REFRESH_SECONDS
         self._had_nodes = time.monotonic()
         self._closing = contextlib.ExitStack()
@@ -73,7 +75,7 @@ class RayExecutor(Executor):
             self._expected, self._head = encode(expected), Head()
             self._compiling, self._asked = False, time.monotonic()
             self._refresh_if_due()
-            probe(self._refresh, expected)
+            probe(self._refresh, expected, self._variables)
             self._closing = self._closing.pop_all()  # start-up succeeded: from here on, only close() undoes it
 
     @property
@@ -157,7 +159,7 @@ class RayExecutor(Executor):
             name = f"{attempt.stage} {attempt.phase}".strip()  # few names: Ray's dashboard groups tasks by name
             function = self._remote.options(name=name, **request.options())
             with connection_errors():
-                reference = function.remote(encode(attempt), self._expected, self._nodes.sparing)
+                reference = function.remote(encode(attempt), self._expected, self._nodes.sparing, self._variables)
             self._running[reference] = _Sent(attempt, request)
 
     def _has_room(self, attempt: Attempt) -> bool:

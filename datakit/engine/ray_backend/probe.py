@@ -1,4 +1,4 @@
-"""Asks every node, before the first attempt, whether it matches the driver; selects environment variables to forward.
+"""Asks every node, before the first attempt, whether it matches the driver.
 
 The nodes must share the driver's root and have the same versions of Python and the libraries. Asking all nodes takes a
 second. A node that dies before it answers is ignored; a node that loses its worker process is asked again. Nodes that
@@ -7,10 +7,8 @@ join later are checked when they get their first attempt (`worker.py`).
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import ray
 import ray.exceptions
@@ -23,32 +21,29 @@ from datakit.engine.ray_backend.nodes import Node, describe_node
 from datakit.engine.task import decode, encode
 from datakit.errors import InputError, counted
 
-FORWARDED = ("AWS_", "DATAKIT_", "FSSPEC_", "HF_TOKEN")  # prefixes of variables that are needed on the nodes
 ANSWER_SECONDS = 90.0  # Ray takes 60 s to notice that a worker process died while starting; it then starts another
 TRIES, WAIT_SECONDS = 6, 1.0  # a short wait between tries, because Ray replaces a lost worker at once
 
 
-def forwarded_environment() -> dict[str, Any]:
-    """Return the runtime environment for the nodes: the environment variables that store clients and datakit read."""
-    return {"env_vars": {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}}
+def probe(find_nodes: Callable[[], Sequence[Node]], expected: Expected, variables: bytes) -> None:
+    """Check all nodes that `find_nodes` returns. Raises RootError or InputError if one does not match `expected`.
 
-
-def probe(find_nodes: Callable[[], Sequence[Node]], expected: Expected) -> None:
-    """Check all nodes that `find_nodes` returns. Raises RootError or InputError if one does not match `expected`."""
-    unanswered = _ask(find_nodes(), expected)
+    variables: the encoded environment variables for the nodes.
+    """
+    unanswered = _ask(find_nodes(), expected, variables)
     for _ in range(TRIES - 1):
         if not unanswered:
             return
         time.sleep(WAIT_SECONDS)
-        unanswered = _ask([node for node in find_nodes() if describe_node(node) in unanswered], expected)
+        unanswered = _ask([node for node in find_nodes() if describe_node(node) in unanswered], expected, variables)
     if unanswered:
         raise InputError(f"{'; '.join(unanswered.values())} (asked {TRIES} times)")
 
 
-def _ask(nodes: Sequence[Node], expected: Expected) -> dict[str, str]:
+def _ask(nodes: Sequence[Node], expected: Expected, variables: bytes) -> dict[str, str]:
     """Check the nodes. Return, keyed by node, the errors of nodes that died or lost their worker before answering."""
     unanswered: dict[str, str] = {}
-    for reference, node in _send_probes(nodes, expected).items():
+    for reference, node in _send_probes(nodes, expected, variables).items():
         try:
             answer = ray.get(reference)
         except ray.exceptions.RayError as error:
@@ -63,14 +58,14 @@ def _ask(nodes: Sequence[Node], expected: Expected) -> dict[str, str]:
     return unanswered
 
 
-def _send_probes(nodes: Sequence[Node], expected: Expected) -> dict[ray.ObjectRef, str]:
+def _send_probes(nodes: Sequence[Node], expected: Expected, variables: bytes) -> dict[ray.ObjectRef, str]:
     """Start a probe on each node and wait until all have ended. Return the probes, each with its node's description."""
     data = encode(expected)
-    remote = ray.remote(num_cpus=0, max_retries=0, runtime_env=forwarded_environment())(_probe_function())
+    remote = ray.remote(num_cpus=0, max_retries=0)(_probe_function())
     probes = {
         remote.options(
             name="probe", scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        ).remote(data): describe_node(node)
+        ).remote(data, variables): describe_node(node)
         for node in nodes
     }
     with connection_errors():
@@ -81,15 +76,17 @@ def _send_probes(nodes: Sequence[Node], expected: Expected) -> dict[ray.ObjectRe
     return probes
 
 
-def _probe_function() -> Callable[[bytes], bytes | str]:
+def _probe_function() -> Callable[[bytes, bytes], bytes | str]:
     """Return the function that examines a node. Ray ships it by value, so it also runs where datakit is missing."""
 
-    def examine_node(data: bytes) -> bytes | str:
+    def examine_node(data: bytes, variables: bytes) -> bytes | str:
         try:
             from datakit.engine.ray_backend.agreement import Expected, examine
+            from datakit.engine.ray_backend.worker import adopt_variables
             from datakit.engine.task import decode, encode
         except ImportError as error:
             return str(error)
+        adopt_variables(variables)
         return encode(examine(decode(data, Expected)))
 
     return examine_node

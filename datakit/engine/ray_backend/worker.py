@@ -11,6 +11,7 @@ import os
 from functools import cache
 
 from datakit.engine.executor import Attempt, Cause, Outcome
+from datakit.engine.ray_backend import node_environment
 from datakit.engine.ray_backend.agreement import Expected, announce_compilation, examine, require
 from datakit.engine.ray_backend.nodes import has_accelerators
 from datakit.engine.task import decode, encode
@@ -22,12 +23,15 @@ _SERVERS = ForkServerPool()
 _CHECKED: set[bytes] = set()
 
 
-def run_encoded_attempt(data: bytes, expected: bytes, sparing: bool) -> bytes | None:
+def run_encoded_attempt(data: bytes, expected: bytes, sparing: bool, variables: bytes) -> bytes | None:
     """Run one attempt, given as msgpack; return its outcome as msgpack, or None if the attempt must not run on this
     node. The node must match `expected`, an encoded Expected; if `sparing` is True, the node must have no accelerators.
+
+    variables: the encoded environment variables that the driver sends.
     """
     if sparing and _has_accelerators():
         return None
+    adopt_variables(variables)
     attempt = decode(data, Attempt)
     _SERVERS.on_compiling = lambda: announce_compilation(decode(expected, Expected))
     try:
@@ -37,6 +41,15 @@ def run_encoded_attempt(data: bytes, expected: bytes, sparing: bool) -> bytes | 
         cause = Cause.REFUSED if isinstance(error, InputError) else Cause.INFRASTRUCTURE
         facts = {"message": str(error), "error_type": type(error).__name__, "node": os.uname().nodename}
         return encode(Outcome.of(attempt, cause, **facts))
+
+
+def adopt_variables(variables: bytes) -> None:
+    """Set the environment variables that the driver sends. If they differ from those of the last attempt, start new
+    fork servers, and check again whether the node matches the driver.
+    """
+    if node_environment.adopt(decode(variables, dict[str, str])):
+        _SERVERS.close()
+        _CHECKED.clear()
 
 
 @cache

@@ -29,7 +29,7 @@ from datakit.engine.worker.framing import receive_frame, send_frame
 from datakit.engine.worker.heartbeat import Heartbeat
 from datakit.engine.worker.memory import limit_own_memory, used_memory
 from datakit.engine.worker.memory_watcher import die_with
-from datakit.errors import DatakitError, InputError, PartialError, RefusedError, TaskError, messages_of
+from datakit.errors import DatakitError, InputError, PartialError, RefusedError, TaskError, chain_of, messages_of
 
 FORBIDDEN = ("ray", "jax", "datakit.cli")  # heavy, multi-threaded, or needed only by the parent
 BENIGN_THREADS = ("jemalloc_bg_thd",)  # started by `import pyarrow`; holds no lock that a child needs
@@ -37,7 +37,6 @@ FAULT_FILE = "faults.txt"
 OUTPUT_FILE = "output.txt"
 DUMP_SIGNAL = signal.SIGUSR1
 OOM_SCORE = "900"  # out of 1000, so that the kernel's OOM killer chooses a child rather than the driver
-LONGEST_CHAIN = 20  # maximum number of causes followed from an exception, as causes may form a cycle
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ def _run_tasks(request: Request, scratch: Path, heartbeat: Heartbeat) -> Iterato
             skip=skip,
             tolerance=attempt.tolerance,
         )
-        yield resolve(task.function)(task.arguments, shared, context), time.monotonic() - started
+        yield resolve(task.function)(task.all_arguments(), shared, context), time.monotonic() - started
 
 
 def assert_clean_boot(preloads: tuple[Preload, ...]) -> None:
@@ -151,7 +150,7 @@ def _limit_threads(cpus: int) -> None:
 def describe_error(error: BaseException) -> dict[str, Any]:
     """Return an exception as plain data: its type, its message without document text, and the attempt's cause."""
     kind = type(error).__name__
-    if any(_is_memory(link) for link in _chain(error)):
+    if any(_is_memory(link) for link in chain_of(error)):
         return {"error": kind, "message": f"an allocation failed at {_place(error)}", "cause": "memory"}
     if isinstance(error, RefusedError):  # one line per input, for the driver to collect
         return {"error": kind, "message": "\n".join(messages_of([error])), "cause": _cause(error)}
@@ -170,15 +169,6 @@ def _cause(error: DatakitError) -> str:
     if isinstance(error, PartialError):
         return "quarantine"
     return "refused" if isinstance(error, InputError) else "error"
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the exception, and then the exceptions that led to it."""
-    for _ in range(LONGEST_CHAIN):
-        if error is None:
-            return
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _is_memory(error: BaseException) -> bool:

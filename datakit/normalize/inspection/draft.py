@@ -11,6 +11,7 @@ from datakit.normalize import formats
 from datakit.normalize.inspection.file_groups import as_name
 from datakit.normalize.inspection.report import GroupReport, RawReport
 from datakit.recipe import RESERVED
+from datakit.redaction import HIDDEN
 from datakit.storage import urls
 
 SHARES = (
@@ -63,6 +64,8 @@ def draft_recipe(report: RawReport) -> str:
 
 def _source(group: GroupReport) -> list[str]:
     lines = ["[[sources]]", f"name = {_quoted(group.name)}", f"url = {_quoted(group.url)}"]
+    if HIDDEN in group.url:
+        lines.insert(2, "# The URL's query string is not shown, because it may be a signature: add it again.")
     if group.include:
         lines.append(f"include = [{', '.join(map(_quoted, group.include))}]")
     if group.text != "text":

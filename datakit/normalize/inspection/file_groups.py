@@ -18,6 +18,7 @@ from itertools import groupby
 
 from datakit.errors import UnreadableError
 from datakit.normalize import formats
+from datakit.signed_urls import split_query
 from datakit.storage import globs, urls
 from datakit.storage.urls import FileInfo
 
@@ -156,7 +157,7 @@ def _named(url: str, parts: Sequence[_Part]) -> list[FileGroup]:
 
 
 def _stem(url: str) -> str:
-    return as_name((urls.name(url.rstrip("/*")) or "texts").split(".", maxsplit=1)[0])
+    return as_name((urls.name(split_query(url)[0].rstrip("/*")) or "texts").split(".", maxsplit=1)[0])
 
 
 def as_name(text: str) -> str:

@@ -28,7 +28,9 @@ from datakit.normalize.readers.streams import DamagedError, DamagedStreamError, 
 from datakit.normalize.record_counts import QUARANTINED, RecordCounts
 from datakit.normalize.route import hash_texts
 from datakit.normalize.text_rules import apply_rules
+from datakit.signed_urls import without_query
 from datakit.storage import globs
+from datakit.storage.globs import Place
 from datakit.storage.ids import ids_to_arrow
 from datakit.storage.row_size import row_sizes
 from datakit.storage.urls import FileInfo
@@ -124,21 +126,21 @@ def inspect_source(
 
     with announced(compiling):
         warm_kernels.warm()
-    reports = tuple(_inspect_group(place.base, group) for group in groups)
+    reports = tuple(_inspect_group(place, group) for group in groups)
     problems += [problem for report in reports for problem in report.problems]
-    return RawReport(url, len(files), sum(info.size for info in files), reports, tuple(problems))
+    return RawReport(without_query(url), len(files), sum(info.size for info in files), reports, tuple(problems))
 
 
-def _inspect_group(base: str, group: FileGroup) -> GroupReport:
+def _inspect_group(place: Place, group: FileGroup) -> GroupReport:
     problems: list[str] = []
-    chunks, unusable = _sampled_chunks(base, group, problems)
+    chunks, unusable = _sampled_chunks(place, group, problems)
     schema = unite((chunk.file, chunk.table.schema) for chunk in chunks)
     columns = tuple(_column(chunks, field) for field in schema)
     text = guess_text(columns)
     lengths, ids = _texts(chunks, text) if text else (np.zeros(0), ())
     return GroupReport(
-        name=group.name, url=group.url, include=group.include, format=group.format, files=len(group.files),
-        bytes=sum(info.size for info in group.files), extensions=group.extensions,
+        name=group.name, url=without_query(group.url), include=group.include, format=group.format,
+        files=len(group.files), bytes=sum(info.size for info in group.files), extensions=group.extensions,
         records=sum(chunk.table.num_rows for chunk in chunks), unusable=unusable, columns=columns, text=text,
         id=guess_id(columns, lambda name: _is_unique(chunks, name)),
         mean_text_bytes=round(float(lengths.mean()), 1) if len(lengths) else 0.0, sample_ids=ids,
@@ -146,7 +148,7 @@ def _inspect_group(base: str, group: FileGroup) -> GroupReport:
     )  # fmt: skip
 
 
-def _sampled_chunks(base: str, group: FileGroup, problems: list[str]) -> tuple[list[Chunk], int]:
+def _sampled_chunks(place: Place, group: FileGroup, problems: list[str]) -> tuple[list[Chunk], int]:
     """Read the first chunk of up to three files, and append messages about errors and unusable records to `problems`.
     Return the chunks and the number of unusable records.
     """
@@ -154,12 +156,12 @@ def _sampled_chunks(base: str, group: FileGroup, problems: list[str]) -> tuple[l
     unusable = 0
     for number in sorted({0, len(group.files) // 2, len(group.files) - 1})[:SAMPLED_FILES]:
         counts = RecordCounts(Tolerance(TOLERATED))
-        context = ReadContext(Inputs(base), Config(), counts)
+        context = ReadContext(Inputs(place.base, query=place.query), Config(), counts)
         try:
             chunks += itertools.islice(read_range(context, FileRange(group.files[number].path, group.format, 0)), 1)
         except InputError as error:
             problems.append(str(error))
-        if not counts.quarantined and (damage := _damage(base, group.files[number])):
+        if not counts.quarantined and (damage := _damage(place, group.files[number])):
             problems.append(damage)
             unusable += 1
         unusable += counts.counters[QUARANTINED]
@@ -169,12 +171,12 @@ def _sampled_chunks(base: str, group: FileGroup, problems: list[str]) -> tuple[l
     return chunks, unusable
 
 
-def _damage(base: str, file: FileInfo) -> str:
+def _damage(place: Place, file: FileInfo) -> str:
     """Return a message if a small compressed file is damaged after the records that were sampled, else ""."""
     if formats.compression_of(file.path) is None or file.size > CHECKED_BYTES:
         return ""
     try:
-        with Inputs(base).open(file.path) as opened:
+        with Inputs(place.base, query=place.query).open(file.path) as opened:
             for _ in decompressed(opened, file.path):
                 pass
     except DamagedError as error:

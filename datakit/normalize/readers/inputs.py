@@ -28,10 +28,12 @@ State = tuple[int, int]  # size in bytes, modification time in ns
 class Inputs:
     """The files below `base` that one task opens. listed: path -> (size in bytes, modification time in ns, xxh3-128).
     Files that are not listed are datakit's own copies of remote files; these do not change and are not checked.
+    query: the query string of the URL of a single remote file that is read in place.
     """
 
     base: str
     listed: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    query: str = field(default="", repr=False)
     _open: dict[str, BinaryIO] = field(default_factory=dict, init=False)
     _mapped: set[str] = field(default_factory=set, init=False)
     _states: dict[str, State] = field(default_factory=dict, init=False)
@@ -68,7 +70,7 @@ class Inputs:
             _compare(path, self._states[path], _state(os.stat(urls.local_path(urls.join(self.base, path)))))
 
     def _opened(self, path: str) -> BinaryIO:
-        url = urls.join(self.base, path)
+        url = f"{self.base}/{path}{self.query}" if self.query else urls.join(self.base, path)
         try:
             return urls.open_read(url)
         except (UnreadableError, StorageError) as error:

@@ -178,8 +178,9 @@ def _read(url: str) -> bytes:
             return urls.read_bytes(url)
     except NotFoundError as error:
         raise TokenizerError(f"tokenizer {url} was not found; give the path of a tokenizer.json") from error
-    code = "import sys; from datakit.storage import urls; sys.stdout.buffer.write(urls.read_bytes(sys.argv[1]))"
-    done = subprocess.run(command(code, url), capture_output=True, env=environment(), check=False)
+    code = "import sys; from datakit.storage import urls; sys.stdout.buffer.write(urls.read_bytes(sys.stdin.read()))"
+    # The URL is not an argument, because everyone can read a command line.
+    done = subprocess.run(command(code), input=url.encode(), capture_output=True, env=environment(), check=False)
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise TokenizerError(f"cannot read the tokenizer {url}: {reason}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from datakit.engine.ray_backend import agreement, probe
+from datakit.engine.ray_backend import agreement
 from datakit.engine.ray_backend.executor import RayExecutor
 from datakit.engine.versions import comparable_versions
 from datakit.errors import InputError, RootError
@@ -37,13 +37,23 @@ def test_nodes_with_other_versions_are_named(
         RayExecutor("auto", str(tmp_path))
 
 
-def test_impossible_runtime_environments_are_refused(
-    executor: RayExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(probe, "forwarded_environment", lambda: {"conda": "nowhere"})
-    with pytest.raises(InputError, match=r"^node ") as refused:
-        RayExecutor("auto", str(tmp_path))
-    message = str(refused.value)
+IMPOSSIBLE = """
+import json, sys
+import ray
+from datakit.engine.ray_backend.executor import RayExecutor
+from datakit.errors import InputError
+
+ray.init(address=sys.argv[1], runtime_env={"conda": "nowhere"}, log_to_driver=False)
+try:
+    RayExecutor("auto", sys.argv[2])
+except InputError as error:
+    print(json.dumps({"message": str(error)}))
+"""
+
+
+def test_impossible_runtime_environments_are_refused(shared_cluster: SharedCluster, tmp_path: Path) -> None:
+    message = shared_cluster.cluster.drive(IMPOSSIBLE, str(tmp_path))["message"]
+    assert message.startswith("node ")
     assert "a node could not create the runtime environment (RuntimeEnvSetupError: " in message
     assert "next: fix the `runtime_env`" in message
 

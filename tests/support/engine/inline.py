@@ -22,7 +22,7 @@ def run_task_inline(task: Task, phase: Phase, step_directory: str) -> TaskResult
     scratch = Path(tempfile.mkdtemp(prefix="datakit-"))
     context = TaskContext(step_directory, scratch, phase.cpus, tolerance=phase.tolerance)
     try:
-        arguments, shared = decode(encode(task.arguments)), decode(encode(phase.shared))
+        arguments, shared = decode(encode(task.all_arguments())), decode(encode(phase.shared))
         result = resolve(task.function)(arguments, shared, context)
         return decode(encode(result), TaskResult)
     finally:

@@ -49,7 +49,7 @@ def _result(task: Task, attempt: Attempt) -> TaskResult:
     context = TaskContext(attempt.step_directory, scratch, attempt.cpus, tolerance=attempt.tolerance)
     try:
         return decode(
-            encode(resolve(task.function)(decode(encode(task.arguments)), decode(shared), context)), TaskResult
+            encode(resolve(task.function)(decode(encode(task.all_arguments())), decode(shared), context)), TaskResult
         )
     finally:
         shutil.rmtree(scratch)

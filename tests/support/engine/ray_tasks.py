@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 
 from datakit.engine.task import Output, OutputFile, Phase, Plan, Task, TaskContext, TaskResult
+from datakit.errors import TaskError
 from datakit.storage import atomic, urls
 from datakit.storage.manifest import Partition
 from tests.support.engine.engine_tasks import SCHEMA
@@ -54,3 +55,8 @@ def announce_and_sleep(arguments: dict[str, Any], shared: dict[str, Any], contex
 def variables(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Return some environment variables of the child."""
     return TaskResult(details={name: os.environ.get(name) for name in arguments["names"]})
+
+
+def fail_with(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """Raise an error that quotes the value of an environment variable, as clients of stores do."""
+    raise TaskError(f"denied: https://host/a?token={os.environ[arguments['variable']]}, {os.environ}")
