@@ -64,7 +64,7 @@ def run_inside(group: Path, command: tuple[str, ...]) -> subprocess.CompletedPro
 
 def test_doctor_reports_a_small_group(small_group: Path) -> None:
     found = findings_of(run_inside(small_group, DOCTOR))["memory"]
-    assert found["state"] == "problem" and found["message"].startswith("0.5 GiB for this process"), found
+    assert found["state"] == "problem" and found["message"].startswith("0.5 GB for this process"), found
     assert "container" in found["next_step"]
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 import datakit
 from datakit.errors import InputError
+from datakit.pipeline.fate import absent
 
 LINES = [
     '{"id": "kept", "text": "a first text", "language": "en"}',
@@ -67,6 +69,16 @@ def test_unknown_id_is_said_to_be_in_no_file(dataset: Path) -> None:
 
 def test_source_without_ids_is_named(dataset: Path) -> None:
     assert "web: its documents have no source ids, because no record has the column 'id'" in answer(dataset, "nobody")
+
+
+def test_counts_are_given_for_files_too_large_to_read_again(dataset: Path) -> None:
+    with patch.object(absent, "READ_AGAIN", 100):
+        assert "forum: its files were not read again. Records left out: 1 without" in answer(dataset, "blank")
+
+
+def test_id_far_inside_a_quarantined_line_is_not_found(dataset: Path) -> None:
+    with patch.object(absent, "LINE_BYTES", 5):
+        assert "forum: no record of its files has this id. Records left out: " in answer(dataset, "broken")
 
 
 def test_counts_are_given_when_the_files_are_gone(dataset: Path) -> None:
