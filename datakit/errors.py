@@ -83,6 +83,10 @@ class ChangedInputError(InputError):
     """An input file that changed after it was listed."""
 
 
+class NewerFormatError(InputError):
+    """A file that a newer version of datakit wrote, in a format that this version does not read."""
+
+
 class RootError(InputError):
     """A root or other URL that cannot be used: access is denied, no library for its scheme is installed, or not all
     nodes share the directory.

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from datakit.engine import interpreter
+from datakit.engine.worker import forkserver_client
 from tests.support.faults.shared_cluster import shared_cluster, token_cluster  # noqa: F401 - fixtures
 
 FAKE_DEVICES = 8
@@ -49,6 +51,9 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 
 # As `datakit.engine.ray_backend.executor` does before it imports Ray; here a test may import Ray first.
 os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
+
+# A file of datakit that is edited while tests run must not fail all tests that start a worker process after that.
+forkserver_client.installation_at_start = interpreter.installation
 
 settings.register_profile("datakit", deadline=None)
 settings.load_profile("datakit")

@@ -28,7 +28,7 @@ import numpy as np
 from datakit.cache.contract import Contract
 from datakit.errors import CorruptError, UsageError
 from datakit.storage.fingerprint import fingerprint
-from datakit.storage.manifest import Manifest, Partition, data_path
+from datakit.storage.manifest import Manifest, Partition, data_path, manifest_url, require_not_newer
 
 STAGE = "tokenize"
 FORMAT = "datakit.cache/2"
@@ -151,12 +151,14 @@ class CacheDetails(msgspec.Struct, frozen=True):
 def read_details(directory: str, manifest: Manifest) -> CacheDetails:
     """Return the manifest's `details` after checking that they agree with the rest of the manifest. This check runs
     whenever a cache is opened, and it reads no file. `datakit validate` compares the files with the manifest. Raises
-    UsageError for the output of another stage, and CorruptError for a contradiction or an unknown format.
+    UsageError for the output of another stage, NewerFormatError for a cache that a newer version wrote, and
+    CorruptError for a contradiction or an unknown format.
     """
     if manifest.stage != STAGE:
         raise UsageError(f"{directory} is the output of stage {manifest.stage!r}, not a token cache")
     form = manifest.details.get("format")
     if form is not None and form != FORMAT:
+        require_not_newer(str(form), manifest_url(directory), FORMAT)
         raise CorruptError(
             f"{directory} has format {form!r}, but this version of datakit reads {FORMAT!r}; make the cache again "
             f"(with `datakit run` or `datakit cache import`), or read it with the version that made it"

@@ -49,6 +49,7 @@ def status(
         Print one JSON object with every task.
     """
     from datakit.api import status as read_status
+    from datakit.engine.ledger.ledger import skipped_note
 
     found = read_status(directory)
     if json:
@@ -62,9 +63,14 @@ def status(
     if len(detailed) < len(found):
         say("\n" * bool(detailed) + _done_table([step for step in found if step not in detailed]))
         note("`datakit status` of one of these steps, or --all, shows its tasks")
+    for step in found:
+        if step.unknown_lines:
+            note(skipped_note(step.unknown_lines, step.directory))
+    if any(step.state == "newer" for step in found):
+        note("the steps marked newer were finished by a newer version of datakit, which alone can read them")
     if any(step.state == "partial" for step in found):
         note("some steps are partial; act on the messages above, then repeat the same `datakit run`")
-    elif any(step.state != "done" for step in found):
+    elif any(step.state not in ("done", "newer") for step in found):
         note("some steps are not done; repeat the same `datakit run` to continue them")
     return 0
 

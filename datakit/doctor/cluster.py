@@ -62,7 +62,8 @@ def _join(address: str, root: str) -> Finding:
             elif VERSION_MISMATCH in cause:
                 text, remedy = f"{address}: {cause}", "install the same versions of Ray and Python on all machines"
             return Finding("cluster", State.PROBLEM, text, remedy)
-    return Finding("cluster", State.OK, f"{address}: joined; every node shares the root and has the same versions")
+    text = f"{address}: joined; every node shares the root and has the same versions and files of datakit"
+    return Finding("cluster", State.OK, text)
 
 
 @contextlib.contextmanager

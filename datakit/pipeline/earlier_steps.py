@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from datakit.engine.ledger.ledger import drivers
+from datakit.errors import NewerFormatError
 from datakit.pipeline.root_layout import steps_in
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest, find_manifest
@@ -81,7 +82,10 @@ def find_earlier(
     for place in steps_in(home):
         if place == directory or urls.name(place).rpartition("-")[0] != stage:
             continue
-        manifest = find_manifest(place)
+        try:
+            manifest = find_manifest(place)
+        except NewerFormatError:  # not an earlier version's step
+            continue
         if manifest is None:
             begun = [line.version for line in drivers(place)]
             if begun and not any(one is not None and one >= version for one in begun):

@@ -7,11 +7,13 @@ Manifests are read one at a time.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from datakit.errors import CorruptError, InputError, NotFoundError, UsageError
+from datakit.errors import CorruptError, InputError, NewerFormatError, NotFoundError, UsageError
+from datakit.pipeline.graph import READS
 from datakit.pipeline.lineage import finished_step
 from datakit.pipeline.root_layout import SOURCES, stage_order, steps_in
 from datakit.storage import urls
@@ -19,6 +21,7 @@ from datakit.storage.latest import CACHE_STAGE, current_cache
 from datakit.storage.manifest import FILE_NAME, Totals, find_manifest
 
 CURRENT, SUPERSEDED, UNFINISHED, UNDECIDED = "current", "superseded", "unfinished", "undecided"
+NEWER = "newer"  # a newer version of datakit finished the step
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,8 @@ class ListedStep:
     """A step. dataset: the name of its recipe or source. written: the time at which it ended, in seconds since 1970;
     None if it is unfinished.
 
-    state: "current", "superseded", "unfinished", or "undecided" if the dataset's current steps are unknown.
+    state: "current", "superseded", "unfinished", "newer" (made by a newer version, and not current), or "undecided" if
+    the dataset's current steps are unknown.
     """
 
     directory: str
@@ -81,12 +85,18 @@ def _root_of(place: str) -> str:
 
 
 def _read(directory: str) -> ListedStep:
-    stage, manifest = urls.name(directory).rpartition("-")[0], find_manifest(directory)
+    stage, state = urls.name(directory).rpartition("-")[0], UNFINISHED
+    try:
+        manifest = find_manifest(directory)
+    except NewerFormatError:
+        manifest, state = None, NEWER
     if manifest is None:
-        return ListedStep(directory, urls.name(urls.parent(directory)), stage, UNFINISHED, None, None, {})
+        return ListedStep(directory, urls.name(urls.parent(directory)), stage, state, None, None, {})
     inputs = tuple(urls.parent(urls.join(directory, entry.path)) for entry in manifest.inputs)
+    ours = {module.NAME: module.FORMAT_VERSION for module in READS}
+    state = NEWER if (manifest.version or 0) > ours.get(manifest.stage, sys.maxsize) else SUPERSEDED
     return ListedStep(
-        directory, manifest.dataset, manifest.stage, SUPERSEDED, urls.modified(urls.join(directory, FILE_NAME)),
+        directory, manifest.dataset, manifest.stage, state, urls.modified(urls.join(directory, FILE_NAME)),
         manifest.totals, manifest.parameters, inputs,
     )  # fmt: skip
 
@@ -104,7 +114,7 @@ def _current(steps: dict[str, ListedStep]) -> tuple[set[str], dict[str, str]]:
         try:
             last = finished_step(home)
             cache = current_cache(home) if any(one.stage == CACHE_STAGE for one in own) else None
-        except (UsageError, NotFoundError, CorruptError) as error:
+        except (UsageError, NotFoundError, CorruptError, NewerFormatError) as error:
             problems[home] = str(error)
         else:
             _add_behind([step[0] for step in (last, cache) if step], steps, found)
@@ -126,8 +136,10 @@ def _shared(step: ListedStep) -> bool:
 
 
 def _state(step: ListedStep, steps: dict[str, ListedStep], current: set[str], problems: dict[str, str]) -> str:
-    if step.state == UNFINISHED or step.directory in current:
+    if step.directory in current:
         return UNFINISHED if step.state == UNFINISHED else CURRENT
+    if step.state in (UNFINISHED, NEWER):
+        return step.state
     if step.stage.startswith("packing-") and step.inputs:
         cache = steps.get(step.inputs[0])
         return _state(cache, steps, current, problems) if cache else UNDECIDED

@@ -17,7 +17,7 @@ from datakit.download.hashes import HashCache
 from datakit.download.listing import SourceFile, list_source, listing_digest, pinned, source_base
 from datakit.download.stage import FORMAT_VERSION, NAME
 from datakit.engine.ledger.ledger import DriverLine, read_ledger
-from datakit.errors import DatakitError, NoInputError, RecipeError
+from datakit.errors import DatakitError, NewerFormatError, NoInputError, RecipeError
 from datakit.pipeline.root_layout import source_directory, step_directory
 from datakit.recipe import Source
 from datakit.signed_urls import split_query
@@ -131,7 +131,10 @@ def _last_download(source: Source, url: str, selection: dict[str, Any], root: st
     for info in urls.listing(home):
         directory, _, name = info.path.rpartition("/")
         if name == FILE_NAME and directory.startswith(f"{NAME}-") and "/" not in directory:
-            manifest = read_manifest(urls.join(home, directory))
+            try:
+                manifest = read_manifest(urls.join(home, directory))
+            except NewerFormatError:  # no source state of this version
+                continue
             if {key: value for key, value in manifest.parameters.items() if key != LISTING} == selection:
                 found.append((_last_run(urls.join(home, directory)), directory, manifest.parameters))
     if not found:

@@ -63,7 +63,7 @@ def run(
     finally:
         executor.close()
     progress.raise_unfinished()
-    _record_latest(urls.join(root, graph.dataset), steps)
+    unrecorded = _record_latest(urls.join(root, graph.dataset), steps)
     return RunResult(
         dataset=graph.dataset,
         root=root,
@@ -71,19 +71,25 @@ def run(
         cache=next((step.directory for step in steps if step.stage == TOKENIZE), None),
         log=progress.log,
         seconds=time.monotonic() - started,
-        notes=(*graph.notes, *progress.notes, *(f"removed first (--fresh): {directory}" for directory in removed)),
+        notes=(
+            *graph.notes,
+            *progress.notes,
+            *(f"removed first (--fresh): {directory}" for directory in removed),
+            *([unrecorded] if unrecorded else []),
+        ),
     )
 
 
-def _record_latest(dataset: str, steps: Sequence[StepResult]) -> None:
+def _record_latest(dataset: str, steps: Sequence[StepResult]) -> str:
     """Record the run's last step that belongs to the dataset (not to a source), and the run's token cache, as the
-    dataset's current step and cache.
+    dataset's current step and cache. Return a message for the user if that was impossible.
     """
     own = [step for step in steps if step.source is None]
-    if own:
-        last = max(own, key=lambda step: stage_order(step.stage))
-        cache = [step for step in own if step.stage == TOKENIZE]
-        record_latest(dataset, _current(last), _current(cache[0]) if cache else None)
+    if not own:
+        return ""
+    last = max(own, key=lambda step: stage_order(step.stage))
+    cache = [step for step in own if step.stage == TOKENIZE]
+    return record_latest(dataset, _current(last), _current(cache[0]) if cache else None)
 
 
 def _current(step: StepResult) -> Current:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import msgspec
 
-from datakit.errors import CorruptError, NotFoundError, UsageError
+from datakit.errors import CorruptError, NewerFormatError, NotFoundError, UsageError
 from datakit.storage import atomic, urls
 from datakit.storage.globs import subdirectories
 from datakit.storage.manifest import FILE_NAME as MANIFEST_NAME
-from datakit.storage.manifest import Manifest, find_manifest
+from datakit.storage.manifest import Manifest, find_manifest, refuse_newer
 
 FILE_NAME = "latest.json"
 FORMAT = "datakit.latest/1"
@@ -39,29 +39,36 @@ class Latest(msgspec.Struct, frozen=True):
     format: str = FORMAT
 
 
-def record_latest(dataset: str, step: Current, cache: Current | None) -> None:
+def record_latest(dataset: str, step: Current, cache: Current | None) -> str:
     """Record a complete run's last step and token cache, unless both are already recorded. If `cache` is None, the
-    recorded cache is kept.
+    recorded cache is kept. Return a message for the user if nothing could be recorded, because a newer version of
+    datakit wrote the file; else "".
     """
     url = urls.join(dataset, FILE_NAME)
     try:
         before = read_latest(dataset)
+    except NewerFormatError as error:
+        return f"{urls.join(dataset, step.directory)} is not recorded as current: {error}"
     except CorruptError:  # this run replaces the damaged file
         before = None
     latest = Latest(step, cache or (before.cache if before else None))
     if latest != before:
         atomic.replace_bytes(msgspec.json.format(msgspec.json.encode(latest, order="sorted"), indent=1) + b"\n", url)
+    return ""
 
 
 def read_latest(dataset: str) -> Latest | None:
     """Return what is recorded for a dataset; None if nothing is recorded. Raises CorruptError if the record cannot be
-    read.
+    read, and NewerFormatError if a newer version wrote it.
     """
     url = urls.join(dataset, FILE_NAME)
     try:
-        latest = msgspec.json.decode(urls.read_bytes(url), type=Latest)
+        data = urls.read_bytes(url)
     except NotFoundError:
         return None
+    refuse_newer(data, url, FORMAT)
+    try:
+        latest = msgspec.json.decode(data, type=Latest)
     except msgspec.DecodeError as error:
         raise CorruptError(
             f"{url} cannot be read: {error}; run the recipe again, or name a step's directory"

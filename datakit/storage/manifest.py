@@ -10,10 +10,15 @@ error and never counts as zero.
 A manifest holds its own checksum: the xxh3-128 of its bytes without the line that holds the checksum. The checksum is
 verified whenever a manifest is read. Manifests of format 1 can still be read, although they lack their own checksum,
 the step's format version, the checksums of the inputs' manifests, and the field `files`.
+
+Two versions of datakit may use one root. A reader ignores fields that it does not know, so a field may be added to a
+format only if a reader that ignores it still understands everything else correctly. Any other change needs a new format
+number, which earlier versions refuse. Every version keeps the top-level field `format`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -21,7 +26,7 @@ from typing import Any
 import msgspec
 import xxhash
 
-from datakit.errors import CorruptError, NotFoundError
+from datakit.errors import CorruptError, NewerFormatError, NotFoundError
 from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import canonical_json, fingerprint
 
@@ -31,6 +36,7 @@ FILE_NAME = "manifest.json"
 PARTIAL_NAME = "partial.json"
 DATA_FOLDER = "data"
 PIECE = 1000  # maximum number of partitions or files that are encoded at a time
+NUMBERED = re.compile(r"(datakit\.[a-z]+)/([0-9]{1,9})")  # every format's name and number
 CHECKSUM_LINE = re.compile(rb'\n "checksum": "[0-9a-f]{32}",')  # the first line, because keys are sorted
 
 
@@ -183,13 +189,21 @@ def computed_fingerprint(manifest: Manifest) -> str | None:
     return fingerprint(manifest.stage, manifest.version, manifest.parameters, inputs)
 
 
+class _Format(msgspec.Struct, frozen=True):
+    format: str = ""
+
+
 def decode(data: bytes, url: str) -> Manifest:
-    """Decode a manifest. Raises CorruptError if the data cannot be parsed, was altered, or has an unknown format."""
+    """Decode a manifest. Raises NewerFormatError if a newer version wrote it, and CorruptError if the data cannot be
+    parsed, was altered, or has an unknown format.
+    """
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except msgspec.DecodeError as error:
+        refuse_newer(data, url, FORMAT)
         raise CorruptError(f"{url} is not a manifest that this version can read: {error}") from error
     if manifest.format not in (FORMAT, UNSEALED):
+        refuse_newer(data, url, FORMAT)
         raise CorruptError(f"{url} has format {manifest.format!r}; this version reads {FORMAT!r} and {UNSEALED!r}")
     checksum = _checksum(data)
     if manifest.format == FORMAT and manifest.checksum != checksum:
@@ -198,6 +212,22 @@ def decode(data: bytes, url: str) -> Manifest:
             f"{manifest.checksum!r}; restore the file, or remove its directory and run again"
         )
     return msgspec.structs.replace(manifest, checksum=checksum)
+
+
+def refuse_newer(data: bytes, url: str, known: str) -> None:
+    """Raise NewerFormatError if the JSON object in `data` has a newer format than `known`."""
+    with contextlib.suppress(msgspec.DecodeError):
+        require_not_newer(msgspec.json.decode(data, type=_Format).format, url, known)
+
+
+def require_not_newer(found: str, url: str, known: str) -> None:
+    """Raise NewerFormatError if the format `found` has the name of the format `known`, but a higher number."""
+    one, other = NUMBERED.fullmatch(found), NUMBERED.fullmatch(known)
+    if one and other and one[1] == other[1] and int(one[2]) > int(other[2]):
+        raise NewerFormatError(
+            f"{url} was written by a newer version of datakit (its format is {found}; this version reads {known}); use "
+            "that version, or another root, and keep the file: that version needs it"
+        )
 
 
 def _checksum(data: bytes) -> str:
@@ -216,6 +246,11 @@ def read_manifest(directory: str) -> Manifest:
     """Read the manifest in a step's directory. Raises NotFoundError if the step is unfinished."""
     url = manifest_url(directory)
     return decode(urls.read_bytes(url), url)
+
+
+def is_finished(directory: str) -> bool:
+    """Return True if a step's directory holds a manifest, even one that this version cannot read."""
+    return urls.exists(manifest_url(directory))
 
 
 def find_manifest(directory: str) -> Manifest | None:

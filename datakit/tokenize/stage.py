@@ -31,7 +31,7 @@ from datakit.storage.manifest import Partition
 from datakit.tokenize import tasks, train_stage
 from datakit.tokenize.config import Config
 from datakit.tokenize.encode_documents import PartitionToEncode
-from datakit.tokenize.encoders.custom import describe, is_custom
+from datakit.tokenize.encoders.custom import code_of, describe, is_custom
 from datakit.tokenize.tasks import LOAD
 
 NAME = STAGE
@@ -49,7 +49,9 @@ def plan(step: Step) -> Plan:
     config = config_of({"tokenizer": "", **step.parameters}, Config)  # for a file, the parameters hold only its hash
     settings = {key: getattr(config, key) for key in CONTRACT_SETTINGS}
     task = Task("contract", f"{tasks.__name__}:settle_contract", settings)
-    (settled,) = yield Phase("contract", (task,), shared={"tokenizer": _tokenizer_file(step)})
+    code = code_of(config.tokenizer)
+    shared = {"tokenizer": _tokenizer_file(step), **({"code": code} if code else {})}
+    (settled,) = yield Phase("contract", (task,), shared=shared)
     contract = msgspec.convert(settled.details["contract"], Contract)
     _check_formats(config, clean.manifest.partitions)
     partitions = [entry for entry in _partitions(clean.directory, clean.manifest.partitions) if entry.rows]
@@ -59,7 +61,7 @@ def plan(step: Step) -> Plan:
         "encode",
         tuple(_task(partitions[group.start : group.stop]) for group in groups),
         shared={"contract": settled.details["contract"], "config": spelled_out(config)},
-        preloads=(Preload(tasks.__name__), Preload("datakit.tokenize.encoders.tokenizer", LOAD, (tokenizer,))),
+        preloads=(Preload(tasks.__name__), Preload("datakit.tokenize.encoders.tokenizer", LOAD, (tokenizer, code))),
         memory_per_input_byte=MEMORY[contract.dtype.name],
         tolerance=tolerance_of(step),
     )

@@ -19,6 +19,7 @@ from datakit.storage import atomic, urls
 from datakit.tokenize.config import Config
 from datakit.tokenize.encode_documents import Encoding, PartitionToEncode, encoded_documents
 from datakit.tokenize.encoders.base import Encoder
+from datakit.tokenize.encoders.custom import code_of
 from datakit.tokenize.encoders.tokenizer import ENCODERS, limit_threads, parse
 from datakit.tokenize.guarded_batches import PartitionGuard
 from datakit.tokenize.make_contract import AnyTokenizer, make_contract
@@ -30,7 +31,7 @@ LOAD = "datakit.tokenize.encoders.tokenizer:load"
 def settle_contract(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Write tokenizer.json into the cache's directory, and return the cache's contract."""
     data, url = shared["tokenizer"], urls.join(context.step_directory, TOKENIZER_FILE)
-    tokenizer = parse(data, url)
+    tokenizer = parse(data, url, shared.get("code", ""))
     encoder = tokenizer.encoder(arguments["encoder"], arguments["special_strings"])
     _limit_threads(tokenizer, encoder, context)
     ends = (arguments[key] for key in ("add", "bos", "eos"))
@@ -64,7 +65,8 @@ def encode(arguments: dict[str, Any], shared: dict[str, Any], context: TaskConte
 
 def _encoding(contract: Contract, config: Config, context: TaskContext) -> Encoding:
     """Return the encoders of the preloaded tokenizer. They use the library that the contract names."""
-    tokenizer: AnyTokenizer = preloaded(LOAD, urls.join(context.step_directory, TOKENIZER_FILE))
+    place = urls.join(context.step_directory, TOKENIZER_FILE)
+    tokenizer: AnyTokenizer = preloaded(LOAD, place, code_of(config.tokenizer))
     contract.require(tokenizer.sha256, context.step_directory)
     name = contract.encoder if contract.encoder in ENCODERS else "auto"
     encoding = Encoding.of(tokenizer, name, config, contract)

@@ -14,7 +14,7 @@ from etils import epath
 
 from datakit.errors import CheckpointError, LoaderError, NotFoundError, UsageError
 from datakit.storage import urls
-from datakit.storage.manifest import find_manifest
+from datakit.storage.manifest import is_finished
 from datakit.trainer.checkpoints.candidates import Candidate, Say, candidate_at, candidates
 from datakit.trainer.checkpoints.select import checkpoint_folders, committed, restore_newest
 from datakit.trainer.config import STAGE, Run, read_run_file
@@ -62,7 +62,7 @@ def train_file(
                 f"{path}: the processes found different caches, because a dataset's cache changed while they "
                 "started; start all processes again"
             )
-        if data.resolved and is_first() and urls.is_local(place.directory) and find_manifest(place.directory) is None:
+        if data.resolved and is_first() and urls.is_local(place.directory) and not is_finished(place.directory):
             record_caches(place.directory, data.resolved)
         return train(
             run, loader, root, evaluations=data.evaluations, token_bytes=data.token_bytes, inputs=data.inputs, say=say
@@ -79,7 +79,7 @@ def load_begun(path: str | Path, root: str, overrides: list[str], say: Say, *, f
         return run, data
     for other in sorted(Path(urls.local_path(urls.parent(directory))).glob(f"{STAGE}-*"), key=_age):
         pinned = recorded_caches(str(other))
-        if not pinned or not _begun(run, str(other)) or not (finished or find_manifest(str(other)) is None):
+        if not pinned or not _begun(run, str(other)) or (is_finished(str(other)) and not finished):
             continue
         try:
             earlier = load_run(path, root, overrides, pinned)

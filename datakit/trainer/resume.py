@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from datakit.errors import CheckpointError, UsageError
-from datakit.storage.manifest import find_manifest
+from datakit.storage.manifest import is_finished
 from datakit.trainer.checkpoints import select
 from datakit.trainer.checkpoints.candidates import Candidate, Say, candidates
 from datakit.trainer.config import STAGE, Run
@@ -80,9 +80,7 @@ def _name_unfinished(place: RunPlace, say: Say) -> None:
     """Report an unfinished run of the same name that has checkpoints: a setting may have been changed by accident."""
     others = (other for other in Path(place.directory).parent.glob(f"{STAGE}-*") if str(other) != place.directory)
     found = [
-        other
-        for other in others
-        if select.committed([str(other / select.FOLDER)]) and find_manifest(str(other)) is None
+        other for other in others if select.committed([str(other / select.FOLDER)]) and not is_finished(str(other))
     ]
     if found:
         newest = max(found, key=lambda other: other.stat().st_mtime)

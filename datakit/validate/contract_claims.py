@@ -1,14 +1,15 @@
 """Rebuilds a token cache's contract from the cache's tokenizer.json and parameters, and compares the two contracts.
 
 The encoder's name, version and handling of long texts depend on the installed libraries, so they are not compared. The
-contract is compared only on machines where the cache's tokenizer can be loaded: a custom tokenizer must be installed in
-the same version, and a training machine may not have the library `tokenizers`.
+contract is compared only on machines that have the library `tokenizers`. If the tokenizer.json names a Python function,
+this function is not imported, because a cache may come from a stranger; then the contract is compared with what the
+file states, and the ids of the golden strings are not checked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,6 +19,9 @@ from datakit.errors import TokenizerError
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest, manifest_url
 from datakit.validate.files import Damage
+
+if TYPE_CHECKING:
+    from datakit.tokenize.encoders.custom import Description
 
 COMPARED = ("vocabulary_size", "bos", "eos", "golden", "special_strings")
 
@@ -50,13 +54,19 @@ def _made_again(place: str, contract: Contract, parameters: dict[str, Any]) -> C
     An imported cache's parameters do not state which tokens are added, so the contract's own tokens are used instead.
     """
     try:
+        from datakit.tokenize.encoders.custom import BUILT_IN, is_description, read_description
         from datakit.tokenize.encoders.tokenizer import Tokenizer, parse
         from datakit.tokenize.make_contract import make_contract
     except ModuleNotFoundError:
         return None
+    data = urls.read_bytes(place)
+    if is_description(data):
+        description = read_description(data, place)
+        if description.function not in BUILT_IN:
+            return _as_described(contract, description)
     try:
-        tokenizer = parse(urls.read_bytes(place), place)
-    except TokenizerError:  # a custom tokenizer that is not installed, or a file that only another program can read
+        tokenizer = parse(data, place)
+    except TokenizerError:  # a file that only another program can read
         return None
     bos, eos = (special.token if special is not None else None for special in (contract.bos, contract.eos))
     add = {(True, True): "both", (True, False): "bos", (False, True): "eos"}.get((bool(bos), bool(eos)), "none")
@@ -65,3 +75,13 @@ def _made_again(place: str, contract: Contract, parameters: dict[str, Any]) -> C
     ends |= {name: parameters[name] for name in ends if name in parameters}
     encoder = tokenizer.encoder("tokenizers" if isinstance(tokenizer, Tokenizer) else "auto")
     return make_contract(tokenizer, encoder, **ends)
+
+
+def _as_described(contract: Contract, description: Description) -> Contract:
+    """Return the contract with the values that the description of a custom tokenizer states."""
+    ends = {
+        name: msgspec.structs.replace(special, id=description.special.get(special.token, -1))
+        for name in ("bos", "eos")
+        if (special := getattr(contract, name)) is not None
+    }
+    return msgspec.structs.replace(contract, vocabulary_size=description.vocabulary_size, **ends)

@@ -8,8 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from datakit.cache.layout import read_details
 from datakit.cache.reader import Cache, open_cache
-from datakit.errors import CorruptError, UsageError
+from datakit.errors import CorruptError, NewerFormatError, UsageError
 from datakit.storage.manifest import read_manifest, totals_of
 from tests.support.caches import random_cache
 from tests.support.paths import FIXTURES
@@ -34,8 +35,8 @@ def test_altered_manifest_is_refused(small: Path) -> None:
             Cache("somewhere", altered)
     with pytest.raises(CorruptError, match="does not describe a token cache"):
         Cache("somewhere", msgspec.structs.replace(manifest, details={"form": 1}))
-    other = msgspec.structs.replace(manifest, details={**manifest.details, "format": "datakit.cache/9"})
-    with pytest.raises(CorruptError, match=r"'datakit\.cache/9'"):
+    other = msgspec.structs.replace(manifest, details={**manifest.details, "format": "datakit.other/1"})
+    with pytest.raises(CorruptError, match=r"'datakit\.other/1'"):
         Cache("somewhere", other)
 
 
@@ -64,3 +65,10 @@ def test_older_format_is_refused_with_next_step() -> None:
     words = r"'datakit\.cache/1', but this version of datakit reads 'datakit\.cache/2'; make the cache again"
     with pytest.raises(CorruptError, match=words):
         open_cache(str(FIXTURES / "cache-1"))
+
+
+def test_newer_format_is_refused_and_kept() -> None:
+    manifest = read_manifest(str(FIXTURES / "cache-1"))
+    newer = msgspec.structs.replace(manifest, details={"format": "datakit.cache/3", "other": 1})
+    with pytest.raises(NewerFormatError, match=r"^somewhere/manifest\.json was written by a newer version of datakit"):
+        read_details("somewhere", newer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from datakit.errors import CorruptError, NotFoundError, UsageError
+from datakit.errors import CorruptError, NewerFormatError, NotFoundError, UsageError
 from datakit.storage import atomic, urls
 from datakit.storage.latest import FILE_NAME, Current, current_cache, current_step, read_latest, record_latest
 from datakit.storage.manifest import Manifest, Quarantine, Totals, write_manifest
@@ -65,3 +65,16 @@ def test_damaged_record_is_an_error_until_a_run_replaces_it(root: str) -> None:
         read_latest(root)
     record_latest(root, NEW, NEW)
     assert read_latest(root) is not None
+
+
+def test_record_of_a_newer_version_is_kept_and_refused(root: str) -> None:
+    """The run that could not record its steps gets a message for the user."""
+    written = b'{"format": "datakit.latest/2", "steps": {}}'
+    atomic.replace_bytes(written, urls.join(root, FILE_NAME))
+    message = record_latest(root, NEW, NEW)
+    assert message.startswith(f"{urls.join(root, NEW.directory)} is not recorded as current: ")
+    assert urls.read_bytes(urls.join(root, FILE_NAME)) == written
+    with pytest.raises(
+        NewerFormatError, match=r"its format is datakit\.latest/2; this version reads datakit\.latest/1"
+    ):
+        read_latest(root)

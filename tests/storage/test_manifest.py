@@ -11,7 +11,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datakit.errors import CorruptError
+from datakit.errors import CorruptError, NewerFormatError
 from datakit.storage import manifest as manifests
 from datakit.storage.manifest import Manifest, Partition, Quarantine, StepFile, sealed, totals_of
 
@@ -67,3 +67,57 @@ def test_pieces_of_many_partitions_fit_together() -> None:
         data = b"".join(pieces)
         assert data == msgspec.json.format(data, indent=1) + b"\n"
         assert manifests.decode(data, "here") == manifest
+
+
+FIELDS_OF_FORMAT_2 = {
+    "Manifest": "checksum counters dataset details files fingerprint format identity inputs parameters partitions "
+    "quarantine schema stage totals version",
+    "Column": "name type",
+    "InputReference": "checksum covered identity path stage",
+    "Partition": "bytes first_id last_id path rows source text_bytes tokens xxh3",
+    "StepFile": "bytes path rows xxh3",
+    "Totals": "bytes rows text_bytes tokens",
+    "Quarantine": "path records",
+}
+
+
+def test_fields_of_the_format_have_not_changed() -> None:
+    """A field may be added here only if a version that ignores it still understands all others correctly. Any other
+    change (a field removed, renamed, or with another meaning) needs a new format number in `manifest.FORMAT`.
+    """
+    found = {name: " ".join(sorted(getattr(manifests, name).__struct_fields__)) for name in FIELDS_OF_FORMAT_2}
+    assert (manifests.FORMAT, found) == ("datakit.manifest/2", FIELDS_OF_FORMAT_2)
+
+
+def resealed(data: bytes) -> bytes:
+    """Replace the checksum in a manifest's second line by that of the other lines."""
+    first, _, rest = data.split(b"\n", 2)
+    digest = xxhash.xxh3_128_hexdigest(first + b"\n" + rest).encode()
+    return first + b'\n "checksum": "' + digest + b'",\n' + rest
+
+
+def test_unknown_field_of_the_same_format_is_ignored() -> None:
+    manifest = made([Partition("a", "s", 1, 1, "x")])
+    data = b"".join(manifests.pieces(manifest))
+    more = resealed(data.replace(b'\n "counters"', b'\n "comment": {"by": "a newer version"},\n "counters"'))
+    assert more != data
+    assert msgspec.structs.replace(manifests.decode(more, "here"), checksum=manifest.checksum) == manifest
+
+
+@pytest.mark.parametrize("shape", [{"totals": "gone"}, {}, {"partitions": {"a": 1}}, {"stage": 1}], ids=str)
+@pytest.mark.parametrize("number", [3, 10, 999_999_999])
+def test_newer_format_of_any_shape_is_refused_with_the_next_step(shape: dict[str, object], number: int) -> None:
+    plain = json.loads(b"".join(manifests.pieces(made([])))) | shape | {"format": f"datakit.manifest/{number}"}
+    with pytest.raises(NewerFormatError, match=r"^here was written by a newer version.*keep the file") as refused:
+        manifests.decode(json.dumps(plain).encode(), "here")
+    assert refused.value.exit_code == 2
+    assert "remove" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["datakit.manifest/0", "datakit.cache/3", "datakit.manifest/3 ", "", "datakit.manifest/²"]
+)
+def test_format_of_no_version_is_corrupt(name: str) -> None:
+    plain = json.loads(b"".join(manifests.pieces(made([])))) | {"format": name}
+    with pytest.raises(CorruptError, match="here has format"):
+        manifests.decode(json.dumps(plain).encode(), "here")

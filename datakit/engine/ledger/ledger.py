@@ -4,7 +4,7 @@ The ledger is stored next to the step's outputs. An output is created only if it
 and the ledger need not be made durable after every task. On a disk, the ledger is flushed every second; in an object
 store, a new object is written after 500 lines or 10 s, whichever comes first. If the end of the ledger is lost, the
 tasks recorded there are repeated, and their outputs turn out equal to the existing ones. Each driver writes files of
-its own, called segments.
+its own, called segments. Versions of datakit may share a ledger: lines of an unknown form are skipped and counted.
 Cost: one append per attempt; to resume, one listing and one read of each segment (in an object store, many at a time).
 """
 
@@ -25,7 +25,7 @@ from datakit.engine.executor import Cause, Outcome
 from datakit.engine.ledger.packed_results import pack
 from datakit.engine.task import Phase, Task, TaskResult, encode
 from datakit.engine.versions import versions
-from datakit.errors import CorruptError
+from datakit.errors import CorruptError, counted
 from datakit.storage import atomic, urls
 
 FOLDER = "ledger"
@@ -82,8 +82,18 @@ class DriverLine(msgspec.Struct, tag="driver", tag_field="kind", frozen=True):
     code: str = ""
 
 
+class UnknownLine(msgspec.Struct, frozen=True):
+    """A line that this version does not understand, because a newer version wrote it. It is skipped: at worst, a task
+    that it records is repeated and writes the same files.
+    """
+
+    kind: str
+    time: float = 0.0
+
+
 SHARED_FIELDS = tuple(name for name in AttemptLine.__struct_fields__ if name in Outcome.__dataclass_fields__)
 Line = PhaseLine | AttemptLine | DriverLine
+AnyLine = Line | UnknownLine
 
 
 class Digests:
@@ -169,20 +179,32 @@ def attempt_line(outcome: Outcome, digest: str) -> AttemptLine:
     return AttemptLine(digest=digest, attempt=outcome.number, time=time.time(), **shared)
 
 
-def read_ledger(directory: str) -> Iterator[Line]:
+def read_ledger(directory: str) -> Iterator[AnyLine]:
     """Yield every line in a step's segments, oldest segment first. An incomplete last line, which a killed driver may
-    leave in its segment, is ignored. Raises CorruptError for a broken line anywhere else.
+    leave in its segment, is ignored. Raises CorruptError for any other line that is not a JSON object with a kind.
     """
-    decoder = msgspec.json.Decoder(Line)
+    decoder, others = msgspec.json.Decoder(Line), msgspec.json.Decoder(UnknownLine)
     segments = [segment.url for segment in urls.listing(urls.join(directory, FOLDER))]
     for segment, data in zip(segments, urls.fetch_ahead(urls.read_bytes, segments, READ_AT_ONCE), strict=True):
         lines = data.split(b"\n")
         for number, text in enumerate(lines[:-1]):
             try:
-                yield decoder.decode(text)
+                yield _decoded(text, decoder, others)
             except msgspec.DecodeError as error:
                 place = f"{segment}, line {number + 1}"
                 raise CorruptError(f"{place}: {error}; remove the file to redo its tasks") from error
+
+
+def _decoded(text: bytes, decoder: msgspec.json.Decoder[Line], others: msgspec.json.Decoder[UnknownLine]) -> AnyLine:
+    try:
+        return decoder.decode(text)
+    except msgspec.ValidationError:  # well-formed JSON of an unknown form
+        return others.decode(text)
+
+
+def skipped_note(count: int, directory: str) -> str:
+    """Return the message for the user about unknown lines in a step's ledger."""
+    return f"{counted(count, 'line')} in {urls.join(directory, FOLDER)} skipped: a newer version of datakit wrote them"
 
 
 def drivers(directory: str) -> Iterator[DriverLine]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from datakit.engine.executor import Cause
-from datakit.engine.ledger.ledger import AttemptLine, DriverLine, PhaseLine, read_ledger
-from datakit.errors import NotFoundError, RefusedInputsError
+from datakit.engine.ledger.ledger import AttemptLine, DriverLine, PhaseLine, UnknownLine, read_ledger
+from datakit.errors import NewerFormatError, NotFoundError, RefusedInputsError
 from datakit.storage import urls
 from datakit.storage.manifest import FILE_NAME, PARTIAL_NAME, find_manifest
 
@@ -53,11 +53,13 @@ class PhaseStatus:
 
 @dataclass(frozen=True)
 class StepStatus:
-    """One step. `state` is done, partial or unfinished; `tasks` are in the order in which the phases listed them.
-    `cpu_seconds` and `seconds` are sums over all attempts in the ledger; `peak_memory`, in bytes, is the maximum over
-    all attempts, and `budget` is that of the attempt with this maximum. `elapsed` is the number of seconds that drivers
-    spent on the step; `ended` is the time of the last line in the ledger, in seconds since 1970 (None if there is no
-    line). `failure` is the reason why the step is partial, if no task failed.
+    """One step. `state` is done, partial, unfinished or newer (done by a newer version of datakit); `tasks` are in the
+    order in which the phases listed them. `cpu_seconds` and `seconds` are sums over all attempts in the ledger;
+    `peak_memory`, in bytes, is the maximum over all attempts, and `budget` is that of the attempt with this maximum.
+    `elapsed` is the number of seconds that drivers spent on the step; `ended` is the time of the last line in the
+    ledger, in seconds since 1970 (None if there is no line). `failure` is the reason why the step is partial, if no
+    task failed. `unknown_lines` is the number of ledger lines that a newer version wrote and that this version does not
+    understand.
     """
 
     directory: str
@@ -71,14 +73,18 @@ class StepStatus:
     ended: float | None = None
     failure: str = ""
     phases: list[PhaseStatus] = field(default_factory=list, repr=False)
+    unknown_lines: int = 0
 
 
 def read_status(directory: str) -> StepStatus:
     """Read the state of the step in `directory`."""
     tasks: dict[tuple[str, str], TaskStatus] = {}
     attempts: list[AttemptLine] = []
-    elapsed, ended = 0.0, None
+    elapsed, ended, unknown = 0.0, None, 0
     for line in read_ledger(directory):
+        if isinstance(line, UnknownLine):
+            unknown += 1
+            continue
         elapsed += max(0.0, line.time - ended) if ended is not None and not isinstance(line, DriverLine) else 0.0
         ended = line.time
         if isinstance(line, PhaseLine):
@@ -105,6 +111,7 @@ def read_status(directory: str) -> StepStatus:
         ended=ended,
         failure=failure,
         phases=_phases(list(tasks.values()), attempts),
+        unknown_lines=unknown,
     )
 
 
@@ -137,8 +144,11 @@ def _after(before: TaskStatus, line: AttemptLine) -> TaskStatus:
 
 
 def _state(directory: str) -> str:
-    if find_manifest(directory) is not None:
-        return "done"
+    try:
+        if find_manifest(directory) is not None:
+            return "done"
+    except NewerFormatError:
+        return "newer"
     return "partial" if urls.exists(urls.join(directory, PARTIAL_NAME)) else "unfinished"
 
 

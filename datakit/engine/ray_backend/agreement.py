@@ -1,8 +1,9 @@
-"""Checks that nodes share the driver's root and library versions and that a cluster answers; resolves the address
-`auto`.
+"""Checks that nodes share the driver's root, library versions and files of datakit, and that a cluster answers;
+resolves the address `auto`.
 
 The driver writes a nonce under `<root>/.probe/`. A node that cannot read the nonce sees a different disk, and its
-output would be lost. Versions are compared because output bytes depend on them. All nodes are checked before the first
+output would be lost. Versions are compared because output bytes depend on them, and the files of datakit because a
+checkout on a node's import path hides the installed version. All nodes are checked before the first
 task, and each worker process before its own first task, since nodes may join later. Each check is one small read.
 """
 
@@ -16,9 +17,10 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from datakit.engine.interpreter import Installation, installation_at_start
 from datakit.engine.ray_backend.node_environment import how_to_send, withheld_variables
 from datakit.engine.versions import comparable_versions
 from datakit.errors import InputError, NotFoundError, RootError, StorageError, UsageError
@@ -39,7 +41,8 @@ READ_TRIES, READ_WAIT_SECONDS = 4, 0.5  # a new file may take a moment to appear
 
 @dataclass(frozen=True)
 class Expected:
-    """The values that nodes must match: `nonce`, which is in the file `nonce_url` below `root`, and the versions.
+    """The values that nodes must match: `nonce`, which is in the file `nonce_url` below `root`, the versions, and the
+    files of datakit (their digest, not their folder).
 
     withheld: names of the driver's variables about stores that the nodes do not get, for messages.
     """
@@ -48,6 +51,7 @@ class Expected:
     nonce_url: str
     nonce: str
     versions: dict[str, str]
+    installation: Installation
     withheld: tuple[str, ...] = ()
 
 
@@ -57,9 +61,10 @@ class NodeReport:
 
     host: str
     pid: int
+    versions: dict[str, str]
+    installation: Installation
     nonce: str | None = None
     trouble: str = ""
-    versions: dict[str, str] = field(default_factory=dict)
 
 
 @contextmanager
@@ -69,7 +74,8 @@ def nonce_below(root: str) -> Iterator[Expected]:
     nonce, url = uuid.uuid4().hex, urls.join(folder, atomic.temporary_name("nonce"))
     atomic.commit_bytes(nonce.encode(), url)
     try:
-        yield Expected(root, url, nonce, comparable_versions(), withheld_variables())
+        installation = installation_at_start()
+        yield Expected(root, url, nonce, comparable_versions(), installation, withheld_variables())
     finally:
         removal.remove(url)
         removal.remove(url + COMPILING)
@@ -157,7 +163,7 @@ def private_token() -> Iterator[None]:
 
 
 def examine(expected: Expected) -> NodeReport:
-    """Read the nonce and the versions on this node, and return them in a report."""
+    """Return a report on this node: the nonce that it reads, its versions, and its files of datakit."""
     host, pid, nonce, trouble = os.uname().nodename, os.getpid(), None, ""
     for attempt in range(READ_TRIES):
         time.sleep(READ_WAIT_SECONDS if attempt else 0)
@@ -168,7 +174,8 @@ def examine(expected: Expected) -> NodeReport:
             trouble = "a file that the driver wrote is missing there"
         except (StorageError, InputError) as error:
             trouble = str(error)
-    return NodeReport(host, pid, nonce, trouble if nonce is None else "", comparable_versions())
+    trouble = trouble if nonce is None else ""
+    return NodeReport(host, pid, comparable_versions(), installation_at_start(), nonce, trouble)
 
 
 def require(expected: Expected, report: NodeReport, node: str) -> None:
@@ -191,4 +198,11 @@ def require(expected: Expected, report: NodeReport, node: str) -> None:
         raise InputError(
             f"node {node} could write bytes that differ from the driver's: {'; '.join(differences)}; install the "
             "same versions on all nodes"
+        )
+    found, ours = report.installation, expected.installation
+    if found.digest != ours.digest:
+        raise InputError(
+            f"node {node} runs other files of datakit ({found.folder}) than the driver ({ours.folder}); install "
+            "the same version on all nodes, and remove checkouts of datakit from the import paths (PYTHONPATH) of the "
+            "nodes and the driver"
         )

@@ -15,6 +15,7 @@ import logging
 import os
 import shutil
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from typing import Any
 
 import ray
 import ray.exceptions
+from ray.job_config import JobConfig
 
 from datakit.engine.ray_backend.agreement import (
     AUTO_REMEDY,
@@ -109,6 +111,17 @@ def connected(address: str, workers: int | None) -> Iterator[None]:
             ray.shutdown()  # this also sends the last metrics
 
 
+class _OwnImportPath(JobConfig):
+    """Settings of Ray's workers, to whose import path Ray adds the driver's working directory. Here, it does so only if
+    the directory is also on the driver's import path; otherwise, a file there could replace an installed module.
+    """
+
+    def _serialize(self) -> str:
+        own = {os.path.abspath(path) for path in sys.path if isinstance(path, str)}
+        self._py_driver_sys_path = [path for path in self._py_driver_sys_path if path in own]
+        return super()._serialize()
+
+
 @contextlib.contextmanager
 def _private_cluster(workers: int | None) -> Iterator[None]:
     """Start Ray on this machine for this process alone. The directory with Ray's files is removed at the end."""
@@ -117,6 +130,7 @@ def _private_cluster(workers: int | None) -> Iterator[None]:
         with private_token():
             ray.init(
                 address=LOCAL,
+                job_config=_OwnImportPath(),
                 num_cpus=workers or len(os.sched_getaffinity(0)),
                 _memory=usable_memory(),
                 object_store_memory=OBJECT_STORE_BYTES,
@@ -136,7 +150,7 @@ def _joined(address: str) -> Iterator[None]:
     address = _resolve_auto() if address == AUTO else address
     assert_reachable(address)
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(address=address, job_config=_OwnImportPath(), log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         raise UsageError(f"cannot join the Ray cluster at {address}: {first_line(error)}; {TOKEN_ADVICE}") from error
     yield

@@ -10,12 +10,23 @@ are not done.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import xxhash
 
 from datakit.engine.executor import Executor
-from datakit.engine.ledger.ledger import Digests, LedgerWriter, PhaseLine, driver_name, finished, read_ledger, task_id
+from datakit.engine.ledger.ledger import (
+    Digests,
+    LedgerWriter,
+    Line,
+    PhaseLine,
+    UnknownLine,
+    driver_name,
+    finished,
+    read_ledger,
+    skipped_note,
+    task_id,
+)
 from datakit.engine.ledger.packed_results import Results, unpack
 from datakit.engine.observe.observer import Observer
 from datakit.engine.quarantine import require_allowed
@@ -78,11 +89,28 @@ class StepRun:
         self.observer = observer
         self._executor = executor
         stale_files.remove_dead_files(step.directory)
-        self._done = finished(read_ledger(step.directory))
+        self._done = self._read_done()
         self._sizes = {info.path: info.size for info in urls.listing(step.directory)} if self._done else {}
         self._tally, self._before = Tally(), xxhash.xxh3_128()
         self._started = False
         self.ledger.start()
+
+    def _read_done(self) -> dict[str, bytes]:
+        """Return the packed results of finished tasks; report ledger lines that this version does not understand."""
+        unknown = 0
+
+        def known() -> Iterator[Line]:
+            nonlocal unknown
+            for line in read_ledger(self.step.directory):
+                if isinstance(line, UnknownLine):
+                    unknown += 1
+                else:
+                    yield line
+
+        done = finished(known())
+        if unknown:
+            self.observer.note(f"{self.step.stage}: {skipped_note(unknown, self.step.directory)}")
+        return done
 
     def run(self, plan: Plan) -> Manifest:
         """Run the plan until it returns its Output, then write the manifest."""

@@ -26,12 +26,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from datakit.engine.interpreter import Installation, installation
 from datakit.engine.task import Preload, decode, encode
 from datakit.engine.worker import child
 from datakit.engine.worker.forking import EXIT, MESSAGE_BYTES, Forker
 from datakit.engine.worker.framing import receive_frame, send_frame
 from datakit.engine.worker.memory_watcher import MEMORY_USE, MemoryWatcher, kill
 from datakit.engine.worker.preloaded_values import preloaded
+from datakit.errors import InputError
 from datakit.text import compilation
 
 COMPILING = {"compiling": True}  # sent before the report on the preloads, if numba has to compile a kernel
@@ -42,11 +44,14 @@ EXIT_BYTES = EXIT.size + MEMORY_USE.size
 
 @dataclass(frozen=True)
 class Boot:
-    """The boot message: the preloads, and the client's present environment and import path."""
+    """The boot message: the preloads, the client's present environment and import path, and the files of datakit that
+    the client runs.
+    """
 
     preloads: tuple[Preload, ...]
     environment: dict[str, str]
     path: tuple[str, ...]
+    installation: Installation
 
 
 def serve(control: socket.socket, failure: dict[str, Any] | None) -> None:
@@ -67,6 +72,7 @@ def _boot(boot: Boot, compiling: Callable[[], None]) -> dict[str, Any] | None:
     """
     try:
         _adopt(boot)
+        _require_same_files(boot.installation)
         for preload in boot.preloads:
             importlib.import_module(preload.module)
             if preload.function:
@@ -83,8 +89,23 @@ def _adopt(boot: Boot) -> None:
     """Adopt the client's environment and import path, which may have changed since the template process was started."""
     os.environ.clear()
     os.environ.update(boot.environment)
-    sys.path[1:1] = [path for path in boot.path if path not in sys.path]
+    sys.path[:] = boot.path
     importlib.invalidate_caches()
+
+
+def _require_same_files(client: Installation) -> None:
+    """Raise InputError unless this process runs the files of datakit that its client runs."""
+    found = installation()
+    if found.folder != client.folder:
+        raise InputError(
+            f"a worker process imports datakit from {found.folder}, but the program that started it from "
+            f"{client.folder}; remove one of the two from the import path (PYTHONPATH), and run again"
+        )
+    if found != client:
+        raise InputError(
+            f"the files of datakit in {found.folder} changed after this program started, so new worker processes would "
+            "run other code than it; run again: finished work is kept"
+        )
 
 
 class _ForkServer(Forker):

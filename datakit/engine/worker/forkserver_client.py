@@ -14,11 +14,11 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from datakit.engine.interpreter import command, environment, import_path, installation_at_start
 from datakit.engine.task import Preload, decode, encode
 from datakit.engine.worker import forking, forkserver, forkserver_template
 from datakit.engine.worker.framing import receive_frame, send_frame
@@ -44,10 +44,9 @@ class Template:
 
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        command = [sys.executable, "-c", PROGRAM, str(theirs.fileno())]
         with theirs:
             self._process = subprocess.Popen(  # in its own session, because only the driver handles Ctrl-C
-                command,
+                command(PROGRAM, str(theirs.fileno())),
                 pass_fds=[theirs.fileno()],
                 env=_environment(),
                 start_new_session=True,
@@ -105,7 +104,7 @@ class ForkServer:
             raise
         self._status = open(status, "rb", buffering=0)  # noqa: SIM115 - closed by `close`
         try:
-            send_frame(self._control, encode(forkserver.Boot(preloads, _environment(), tuple(_import_path()))))
+            send_frame(self._control, encode(_boot_message(preloads)))
             while (reply := decode(receive_frame(self._control))) == forkserver.COMPILING:
                 compiling()
         except (EOFError, OSError) as error:
@@ -157,6 +156,7 @@ class ForkServerPool:
     def __init__(self, limit: int = 2) -> None:
         self.on_compiling: Callable[[], None] = lambda: None  # called when a server starts to compile kernels
         self._limit, self._lock = limit, threading.Lock()
+        installation_at_start()  # before the first server, so that an upgrade during the run is noticed
         self.compiling: bool = False  # True while a server that is starting is compiling kernels
         remove_dead_scratch()
         self._servers: dict[tuple[Preload, ...], ForkServer] = {}
@@ -213,13 +213,11 @@ class ForkServerPool:
                 self._template = None
 
 
+def _boot_message(preloads: tuple[Preload, ...]) -> forkserver.Boot:
+    return forkserver.Boot(preloads, _environment(), tuple(import_path()), installation_at_start())
+
+
 def _environment() -> dict[str, str]:
     """Return a fork server's environment, in which imports start no threads and the import path is this process's."""
     settings = {"MIMALLOC_ARENA_RESERVE": ARENA_BYTES, "TOKENIZERS_PARALLELISM": "true"}
-    path = {"PYTHONPATH": os.pathsep.join(_import_path())}
-    return os.environ | dict.fromkeys(SINGLE_THREADED, "1") | path | settings
-
-
-def _import_path() -> list[str]:
-    # Leave out the folders with Ray's own copies of libraries, which Ray prepends to the import path.
-    return [path for path in sys.path if path and "-packages/ray/" not in path]
+    return environment() | dict.fromkeys(SINGLE_THREADED, "1") | settings

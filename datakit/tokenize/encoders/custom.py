@@ -9,18 +9,24 @@
 
 Code cannot be hashed like a file, so the declared version takes the place of a hash. The tokenizer.json in the cache's
 directory states the tokenizer's function, name, version, vocabulary size and special tokens; the contract holds the
-hash of this file. When the file is loaded, the installed tokenizer is compared with it. If the package's code fails,
-the error shows its traceback.
+hash of this file. When a step of the same recipe loads the file, the installed tokenizer is compared with it. If the
+package's code fails, the error shows its traceback.
+
+A file is data, and may come from a stranger: the function that it names is never imported, unless it is a built-in one
+or the recipe itself names it. A cache of a custom tokenizer can therefore be read and trained on without its code, but
+its tokens cannot be shown as text.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 
 from datakit.engine.user_code import describe as describe_error
@@ -31,9 +37,21 @@ from datakit.tokenize.encoders.base import Encoder
 from datakit.tokenize.encoders.long_texts import LongTexts
 
 MARK = "datakit_tokenizer"
+MARKED = re.compile(rb'\s*\{\s*"' + MARK.encode() + rb'"\s*:')  # this key comes first, because `describe` puts it there
 BYTES = "bytes"
 BUILT_IN = {BYTES: f"{__name__}:ByteTokenizer"}
 BYTE_VALUES = 256
+SHOWN_NAME = 100  # maximum number of characters of a name from a file that a message shows
+
+
+class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of a tokenizer.json that describes a custom tokenizer. function: see `is_custom`."""
+
+    function: str = msgspec.field(name=MARK)
+    name: str
+    version: str
+    vocabulary_size: int
+    special: dict[str, int]
 
 
 class TextTokenizer(Encoder, Protocol):
@@ -116,15 +134,23 @@ class CustomTokenizer:
     refusal: str = ""
 
     @classmethod
-    def from_description(cls, data: bytes, place: str) -> CustomTokenizer:
+    def from_description(cls, data: bytes, place: str, code: str = "") -> CustomTokenizer:
         """Load the tokenizer that `data`, the content of a tokenizer.json, describes. place: the file's name in error
-        messages. Raises TokenizerError if the installed tokenizer differs from this description.
+        messages. code: the function that the recipe names, or "". Raises TokenizerError if the file names any other
+        function that is not built in, or if the installed tokenizer differs from this description.
         """
-        described = json.loads(data)
-        function = described[MARK]
-        installed = json.loads(describe(function, described["version"]))
+        described = read_description(data, place)
+        function = described.function
+        if function != code and function not in BUILT_IN:
+            shown = repr(function[:SHOWN_NAME])
+            raise TokenizerError(
+                f"{place} names the Python function {shown} as its tokenizer; datakit imports no code that a file "
+                f"names (to tokenize with this function, set tokenize.tokenizer = {shown} in the recipe)"
+            )
+        installed = read_description(describe(function, described.version), function)
         if installed != described:
-            keys = ", ".join(key for key in described if described[key] != installed.get(key))
+            fields = ((field.name, field.encode_name) for field in msgspec.structs.fields(Description))
+            keys = ", ".join(key for name, key in fields if getattr(described, name) != getattr(installed, name))
             raise TokenizerError(
                 f"{place}: the installed {function} differs from this description in {keys}; "
                 f"install the described version"
@@ -158,11 +184,29 @@ class CustomTokenizer:
         return LongTexts(encoder, None, None, "a custom tokenizer gets each document whole")
 
 
+def is_description(data: bytes) -> bool:
+    """Return True if the content of a tokenizer.json describes a custom tokenizer."""
+    return MARKED.match(data) is not None
+
+
+def read_description(data: bytes, place: str) -> Description:
+    """Decode a description. Raises TokenizerError if it is invalid. Nothing that it names is imported."""
+    try:
+        return msgspec.json.decode(data, type=Description)
+    except msgspec.DecodeError as error:
+        raise TokenizerError(f"{place} is not the description of a custom tokenizer: {error}") from error
+
+
 def is_custom(tokenizer: str) -> bool:
     """Return True if `tokenizer`, a value from a recipe, names code, not a file."""
     package, colon, function = tokenizer.partition(":")
     names = [*package.split("."), function]
     return tokenizer in BUILT_IN or (bool(colon) and all(name.isidentifier() for name in names))
+
+
+def code_of(tokenizer: str) -> str:
+    """Return the function that a recipe's `tokenizer` names, or "" if it names a file or a built-in tokenizer."""
+    return tokenizer if is_custom(tokenizer) and tokenizer not in BUILT_IN else ""
 
 
 def resolve(function: str) -> TextTokenizer:

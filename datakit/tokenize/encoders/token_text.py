@@ -35,7 +35,7 @@ def load_reference(url: str) -> Tokenizer:
     """
     tokenizer = load(url)
     if not isinstance(tokenizer, Tokenizer):
-        raise TokenizerError(f"{url} describes a custom tokenizer, which cannot decode tokens")
+        raise TokenizerError(f"{url} describes the tokenizer {tokenizer.inner.name!r}, which cannot decode tokens")
     return tokenizer
 
 

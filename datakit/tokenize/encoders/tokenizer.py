@@ -18,7 +18,6 @@ import hashlib
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,12 +28,13 @@ import fastokens
 import tokenizers
 from tokenizers.pre_tokenizers import Split
 
+from datakit.engine.interpreter import command, environment
 from datakit.errors import NotFoundError, TokenizerError
 from datakit.storage import urls
 from datakit.tokenize.encoders import word_models
 from datakit.tokenize.encoders.added_tokens import added_by_string, added_tokens
 from datakit.tokenize.encoders.base import Encoder, FastEncoder, ReferenceEncoder
-from datakit.tokenize.encoders.custom import MARK, CustomTokenizer
+from datakit.tokenize.encoders.custom import CustomTokenizer, is_description
 from datakit.tokenize.encoders.disagreements import check_added_ids, disputed_strings, fast_refusal
 from datakit.tokenize.encoders.long_texts import PART_BYTES, LongTexts
 from datakit.tokenize.encoders.long_words import WordEncoder
@@ -121,23 +121,26 @@ class Tokenizer:
         return WordEncoder(bare, sizes, normalize, pieces, raw, normalized, ignoring)
 
 
-def load(url: str) -> Tokenizer | CustomTokenizer:
+def load(url: str, code: str = "") -> Tokenizer | CustomTokenizer:
     """Load the tokenizer.json at `url` without starting a thread. Raises TokenizerError if it cannot be read or
-    loaded.
+    loaded. code: see `parse`.
     """
-    return parse(_read(url), url)
+    return parse(_read(url), url, code)
 
 
-def parse(data: bytes, place: str) -> Tokenizer | CustomTokenizer:
-    """Parse the content of a tokenizer.json. place: the file's name in error messages. Raises TokenizerError if the
-    content is invalid.
+def parse(data: bytes, place: str, code: str = "") -> Tokenizer | CustomTokenizer:
+    """Parse the content of a tokenizer.json. place: the file's name in error messages. code: the Python function that
+    the recipe names as the tokenizer; no other function is imported, whatever the content says. Raises TokenizerError
+    if the content is invalid.
     """
-    if MARK.encode() in data[:100]:
-        return CustomTokenizer.from_description(data, place)
+    if is_description(data):
+        return CustomTokenizer.from_description(data, place, code)
     try:
         text = data.decode()
         reference = tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the library raises no narrower exception
+    except BaseException as error:
+        if not (isinstance(error, Exception) or _is_panic(error)):  # the library raises no narrower exceptions
+            raise
         raise TokenizerError(f"{place} is not a tokenizer.json that `tokenizers` can read: {error}") from error
     reference.no_truncation()
     reference.no_padding()
@@ -154,13 +157,18 @@ def _load_fast(text: str) -> tuple[fastokens.Tokenizer | None, str]:
         fast = fastokens.Tokenizer.from_json_str(text)
     except (ValueError, NotImplementedError, RuntimeError) as error:
         return None, str(error)[:SHOWN_REASON]
-    except BaseException as error:  # a panic in Rust arrives as a direct subclass of BaseException
-        if type(error).__name__ != "PanicException":
+    except BaseException as error:
+        if not _is_panic(error):
             raise
         return None, f"it panics: {error}"[:SHOWN_REASON]
     fast.no_truncation()
     fast.no_padding()
     return fast, ""
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Return True for a panic in Rust, which arrives as a direct subclass of BaseException."""
+    return type(error).__name__ == "PanicException"
 
 
 def _read(url: str) -> bytes:
@@ -171,9 +179,8 @@ def _read(url: str) -> bytes:
     except NotFoundError as error:
         raise TokenizerError(f"tokenizer {url} was not found; give the path of a tokenizer.json") from error
     code = "import sys; from datakit.storage import urls; sys.stdout.buffer.write(urls.read_bytes(sys.stdin.read()))"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    program = [sys.executable, "-c", code]  # the URL is not an argument, because everyone can read a command line
-    done = subprocess.run(program, input=url.encode(), capture_output=True, env=environment, check=False)
+    # The URL is not an argument, because everyone can read a command line.
+    done = subprocess.run(command(code), input=url.encode(), capture_output=True, env=environment(), check=False)
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise TokenizerError(f"cannot read the tokenizer {url}: {reason}")

@@ -11,6 +11,7 @@ import msgspec
 from etils import epath
 
 from datakit.storage import atomic
+from datakit.storage.manifest import refuse_newer
 
 FORMAT = "datakit.checkpoint/1"
 MARKER = "commit.json"
@@ -74,13 +75,18 @@ def candidates(folders: list[str], say: Say) -> list[Candidate]:
 
 
 def candidate_at(path: epath.Path, say: Say) -> Candidate | None:
-    """Return the checkpoint in a directory. If it is not valid, return None, and warn unless it was set aside."""
+    """Return the checkpoint in a directory. If it is not valid, return None, and warn unless it was set aside. Raises
+    NewerFormatError if a newer version wrote it: a run that ignored it would go back, and set it aside.
+    """
     try:
-        marker = msgspec.json.decode((path / MARKER).read_bytes(), type=Marker)
+        data = (path / MARKER).read_bytes()
     except FileNotFoundError:
         if not (path / SET_ASIDE).exists():
             say(f"warning: {path} was never finished; ignored")
         return None
+    refuse_newer(data, str(path / MARKER), FORMAT)
+    try:
+        marker = msgspec.json.decode(data, type=Marker)
     except msgspec.DecodeError as error:
         say(f"warning: {path / MARKER} does not parse ({error}); ignored")
         return None

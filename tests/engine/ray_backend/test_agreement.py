@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from datakit.engine.interpreter import Installation
 from datakit.engine.ray_backend import agreement, connection
 from datakit.engine.ray_backend.agreement import (
     Expected,
@@ -28,14 +30,18 @@ def not_connected(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nodes_must_match_root_and_versions() -> None:
-    expected = Expected("/data", "/data/.probe/n", "abc", {"python": "3.11", "pyarrow": "26.0.1", "datakit": "0.1.0"})
-    require(expected, NodeReport("b", 1, "abc", "", dict(expected.versions)), "b")
+    versions = {"python": "3.11", "pyarrow": "26.0.1", "datakit": "0.1.0"}
+    expected = Expected("/data", "/data/.probe/n", "abc", versions, Installation("/opt/datakit", "f0"))
+    alike = NodeReport("b", 1, versions, Installation("/usr/datakit", "f0"), "abc")
+    require(expected, alike, "b")
     with pytest.raises(InputError) as other:
-        require(expected, NodeReport("b", 1, "abc", "", expected.versions | {"pyarrow": "25.0.0"}), "b (10.0.0.2)")
+        require(expected, replace(alike, versions=versions | {"pyarrow": "25.0.0"}), "b (10.0.0.2)")
     assert "node b (10.0.0.2)" in str(other.value)
     assert "pyarrow is 25.0.0, but the driver has 26.0.1" in str(other.value)
     with pytest.raises(RootError, match="different content"):
-        require(expected, NodeReport("b", 1, "xyz", "", expected.versions), "b")
+        require(expected, replace(alike, nonce="xyz"), "b")
+    with pytest.raises(InputError, match=r"other files of datakit \(/usr/datakit\) than the driver \(/opt/datakit\)"):
+        require(expected, replace(alike, installation=Installation("/usr/datakit", "f1")), "b")
     assert {"python", "pyarrow", "numpy"} <= set(comparable_versions())
 
 

@@ -30,6 +30,7 @@ from tests.support.faults.cluster import (
     ray_cluster,
     wait_until,
 )
+from tests.support.faults.hostile_modules import plant
 from tests.support.small_shelf import make_shelf
 from tests.support.trees import tree
 
@@ -186,3 +187,33 @@ def test_runs_resume_after_the_head_died(tmp_path: Path) -> None:
         driver = start_run(recipe, root, "--ray", cluster.address, **variables)
         assert (driver.communicate(timeout=300), driver.returncode)[1] == 0
     assert tree(str(root)) == tree(str(quiet))
+
+
+HOSTILE_DRIVER = """
+import sys
+from pathlib import Path
+from datakit.engine.ray_backend.executor import RayExecutor
+from tests.support.engine.attempts import attempt, run_all
+
+executor = RayExecutor("local", sys.argv[1], workers=1)
+(outcome,) = run_all(executor, [attempt("engine_tasks:write_number", sys.argv[1], number=1)])
+executor.close()
+print(outcome.cause)
+"""
+
+
+def test_nodes_import_nothing_from_the_working_directory(tmp_path: Path) -> None:
+    imported = plant(tmp_path / "here")
+    root = tmp_path / "root"
+    root.mkdir()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", HOSTILE_DRIVER, str(root)],
+        cwd=tmp_path / "here",
+        env={**environment, "PYTHONPATH": ROOT_OF_THE_CODE},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert imported() == []
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr

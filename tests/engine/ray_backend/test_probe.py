@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ from datakit.engine.ray_backend import agreement
 from datakit.engine.ray_backend.executor import RayExecutor
 from datakit.engine.versions import comparable_versions
 from datakit.errors import InputError, RootError
-from tests.support.faults.cluster import SharedCluster
+from tests.support.faults.cluster import SharedCluster, ray_cluster
+from tests.support.paths import REPOSITORY
 
 
 def test_nodes_without_the_root_are_named(executor: RayExecutor, shared_cluster: SharedCluster) -> None:
@@ -53,3 +56,24 @@ def test_impossible_runtime_environments_are_refused(shared_cluster: SharedClust
     assert message.startswith("node ")
     assert "a node could not create the runtime environment (RuntimeEnvSetupError: " in message
     assert "next: fix the `runtime_env`" in message
+
+
+def test_nodes_with_other_files_of_datakit_are_named(tmp_path: Path) -> None:
+    """A checkout on a node's import path hides the installed datakit, although both have the same version."""
+    checkout = tmp_path / "checkout"
+    shutil.copytree(REPOSITORY / "datakit", checkout / "datakit", ignore=shutil.ignore_patterns("__pycache__"))
+    with (checkout / "datakit" / "text" / "__init__.py").open("a") as file:
+        file.write("# another revision\n")
+    program = (
+        "import json, sys\n"
+        "from datakit.engine.ray_backend.executor import RayExecutor\n"
+        "from datakit.errors import InputError\n"
+        "try: RayExecutor(sys.argv[1], sys.argv[2])\n"
+        "except InputError as error: print(json.dumps({'refused': str(error)}))\n"
+    )
+    with ray_cluster("--num-cpus", "0") as cluster:
+        cluster.join("--num-cpus", "1", variables={"PYTHONPATH": str(checkout)})
+        message = cluster.drive(program, str(tmp_path), cwd=tmp_path, PYTHONPATH=str(REPOSITORY))["refused"]
+    found = re.fullmatch(r"node .* runs other files of datakit \((.*)\) than the driver \((.*)\); install .*", message)
+    assert found is not None, message
+    assert found.groups() == (str(checkout / "datakit"), str(REPOSITORY / "datakit"))

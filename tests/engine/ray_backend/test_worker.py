@@ -31,9 +31,9 @@ def test_children_are_as_clean_as_local_ones(executor: RayExecutor, tmp_path: Pa
     assert facts["tasks"] - 1 <= 1, "one thread, and at most one of pyarrow's allocator"
     assert facts["parent"] not in (os.getpid(), *(child.pid for child in psutil.Process().children()))
     server = psutil.Process(facts["parent"])
-    assert server.cmdline()[1] == "-c", "the parent is the fork server"
+    assert server.cmdline()[1:3] == ["-P", "-c"], "the parent is the fork server"
     template, worker = server.parents()[:2]
-    assert template.cmdline()[1] == "-c", "whose parent is the template process"
+    assert template.cmdline()[1:3] == ["-P", "-c"], "whose parent is the template process"
     assert worker.cmdline()[0].startswith("ray::"), "whose parent is the Ray worker"
 
 

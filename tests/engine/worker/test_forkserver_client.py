@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -187,3 +188,35 @@ def test_a_killed_parent_leaves_no_process_even_if_a_preload_hangs(tmp_path: Pat
     parent.kill()
     parent.wait()
     wait_until(lambda: all(map(ended, below)))
+
+
+CHANGED_INSTALLATION = """
+import sys
+from pathlib import Path
+from datakit.engine.worker.forkserver_client import BootError, ForkServerPool
+pool = ForkServerPool()
+with pool.use(()):
+    pass
+changed = Path(sys.argv[1], "datakit", "text", "__init__.py")
+changed.write_text(changed.read_text() + "# another revision")
+from datakit.engine.task import Preload
+try:
+    with pool.use((Preload("json"),)):
+        pass
+except BootError as error:
+    print(error.reply["cause"], error.reply["message"])
+pool.close()
+"""
+
+
+def test_a_server_refuses_files_of_datakit_that_changed_during_the_run(tmp_path: Path) -> None:
+    """As an upgrade would change them, with which new processes would run other code than the driver."""
+    shutil.copytree(REPOSITORY / "datakit", tmp_path / "datakit", ignore=shutil.ignore_patterns("__pycache__"))
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", CHANGED_INSTALLATION, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.startswith(f"refused the files of datakit in {tmp_path}/datakit changed after"), done.stderr

@@ -117,11 +117,13 @@ class RayCluster:
             prefix = [*_unshare(), "sh", "-c", hide, "sh", str(hidden)]
         return self._start(["--address", self.address, *options], prefix, variables)
 
-    def drive(self, program: str, *arguments: str, **variables: str) -> dict[str, Any]:
+    def drive(self, program: str, *arguments: str, cwd: Path | str | None = None, **variables: str) -> dict[str, Any]:
         """Run a Python program with the address and `arguments`; returns the JSON of its last line."""
-        command = [sys.executable, "-c", program, self.address, *arguments]
+        command = [sys.executable, "-P", "-c", program, self.address, *arguments]
         environment = os.environ | self.environment | variables
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(
+            command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
         assert done.stdout, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 

@@ -200,3 +200,23 @@ def test_panic_while_loading_is_recorded(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(Panicking, "from_json_str", interrupted)
     with pytest.raises(KeyboardInterrupt):
         parse(trained(), "here")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+        {
+            "model": {
+                "type": "BPE",
+                "vocab": {"a": 0, "b": 1, "ab": 2},
+                "merges": ["a b"],
+                "continuing_subword_prefix": "###",
+            }
+        },
+    ],
+)
+def test_file_on_which_the_reference_panics_is_refused(part: dict[str, object]) -> None:
+    whole = {"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}
+    with pytest.raises(TokenizerError, match=r"here is not a tokenizer\.json that `tokenizers` can read"):
+        parse(json.dumps(whole | part).encode(), "here")
