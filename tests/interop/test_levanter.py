@@ -57,6 +57,9 @@ def test_inconsistent_caches_are_refused(tmp_path: Path, tokenizer: str) -> None
     write_ledger(original, {"a": 10, "b": 10}, total_num_rows=30, layout="sharded")
     with pytest.raises(CorruptError, match="its shards have 20 rows, but total_num_rows is 30"):
         list(read_levanter(str(original)))
+    write_ledger(original, {"../../elsewhere": 20}, layout="sharded")
+    with pytest.raises(CorruptError, match=r"names the shard '../../elsewhere', which is not below the cache"):
+        list(read_levanter(str(original)))
     assert not is_levanter(str(tmp_path / "nothing"))
     write_ledger(original, {"only": 20})
     imported(original, tmp_path / "new", tokenizer, copy=True)
