@@ -54,7 +54,9 @@ class Committed:
 def staging(url: str) -> Iterator[Path]:
     """Provide a private local path at which to write the file that will become `url`. A file left at this path is
     removed at the end. If `url` is on a disk, the path is in the same directory, since a hard link cannot cross file
-    systems. The file's name starts with a dot, so listings skip the file.
+    systems. The file's name starts with a dot, so listings skip the file. If `url` is in a store, an empty file that
+    only this user can read is made at the path, because other users of this machine share the temporary folder but may
+    have no access to the store.
     """
     if urls.is_local(url):
         target = Path(urls.local_path(url))
@@ -63,6 +65,8 @@ def staging(url: str) -> Iterator[Path]:
         path = target.parent / temporary_name(target.name)
     else:
         path = Path(tempfile.gettempdir()) / temporary_name(urls.name(url))
+        with storage_errors(url):
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     try:
         yield path
     except OSError as error:  # raised for this file or for any other file that the block uses
