@@ -27,7 +27,7 @@ from datakit.storage.fingerprint import canonical_json
 from datakit.storage.globs import Place
 from datakit.storage.urls import FileInfo
 
-LONGEST_NAME = 255  # maximum number of bytes in a component of a local path; object stores allow longer components
+S3_VERSION = "?versionId="  # s3fs takes what follows this as a version of the object
 HASHING_THREADS = 4  # xxh3 is faster than most disks, and a few concurrent reads suffice to keep a disk busy
 
 
@@ -69,24 +69,25 @@ def list_source(
     exclude: Sequence[str],
     cache: HashCache | None = None,
     on_skipped: Callable[[str], None] = lambda clause: None,
+    *,
+    outside_links: bool = False,
 ) -> list[SourceFile]:
     """List the files of a source, sorted by path. Raises NoInputError, ChangedInputError, or one RefusedError for all
     files that cannot be read.
 
     url: a file, a directory, or a glob. include, exclude: patterns as described in `datakit.storage.globs`.
-    on_skipped: called with a clause that names the entries that are not regular files, if there are any.
+    on_skipped: called with a clause that counts and names what matches but is not read, if there is anything.
+    outside_links: if True, links that lead out of the source's directory are followed.
     """
     place = globs.locate(url)
-    every = globs.files_at(place, exclude)
-    chosen, skipped = globs.regular(globs.select(every, place, include, exclude))
+    every = globs.files_at(place, exclude, outside_links)
+    chosen, left_out = globs.regular(globs.select(every, place, include, exclude))
     if not chosen:
-        raise NoInputError(
-            f"{url}: no regular files ({skipped}); copy the data to a file"
-            if skipped
-            else _no_files(url, place, every, include, exclude)
-        )
-    if skipped:
-        on_skipped(skipped)
+        found = [info for info in every if not info.special]
+        why = _no_files(url, place, found, include, exclude)
+        raise NoInputError(f"{why}; left out: {left_out}" if left_out else why)
+    if left_out:
+        on_skipped(left_out)
     stopped = threading.Event()
     with ThreadPoolExecutor(HASHING_THREADS) as pool:
         try:
@@ -120,11 +121,13 @@ def _check_name(info: FileInfo) -> None:
         raise UnreadableError(
             f"the file name {os.fsencode(info.url)!r} is not valid UTF-8; rename or exclude the file"
         ) from error
-    parts = info.path.split("/")
-    if "" in parts or max(len(part.encode()) for part in parts) > LONGEST_NAME:
-        why = "has an empty component (//)" if "" in parts else f"has a component of more than {LONGEST_NAME} bytes"
+    if urls.is_local(info.url):
+        return
+    if info.path.endswith("/") or (urls.protocol(info.url) == "s3" and S3_VERSION in info.path):
+        why = "ends with a slash" if info.path.endswith("/") else f"holds {S3_VERSION!r}"
         raise UnreadableError(
-            f"the key {info.path!r} {why}, so it cannot be a file's path; copy the object to another key, or exclude it"
+            f"the key {info.path!r} {why}, so the store's client library would read another object; copy the object to "
+            "another key, or exclude it"
         )
 
 

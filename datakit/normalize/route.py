@@ -36,7 +36,6 @@ from datakit.normalize.config import Config
 from datakit.normalize.origins import FileCounts
 from datakit.normalize.phase_data import RouteArguments, RouteDetails, RouteShared, to_plain
 from datakit.normalize.readers.base import Chunk, ReadContext, without_columns
-from datakit.normalize.readers.inputs import Inputs
 from datakit.normalize.readers.slices import SLICE_BYTES, begun, despite_damage, read_slice
 from datakit.normalize.readers.streams import Streams
 from datakit.normalize.record_counts import IN, PREFIX, RecordCounts
@@ -194,7 +193,7 @@ def route_slice(arguments: dict[str, Any], shared: dict[str, Any], task: TaskCon
     """Route one slice. Raises PartialError, or an InputError that names all of the slice's refused files."""
     own, common = msgspec.convert(arguments, RouteArguments), msgspec.convert(shared, RouteShared)
     config = config_of(common.config, Config)
-    context = ReadContext(Inputs(common.base, own.listed), config, RecordCounts(task.tolerance), task)
+    context = ReadContext(own.inputs(common.base), config, RecordCounts(task.tolerance), task)
 
     def work() -> TaskResult:
         return despite_damage(context, own.ranges, lambda streams: _route(own, common, config, task, streams))
@@ -211,7 +210,7 @@ def route_slice(arguments: dict[str, Any], shared: dict[str, Any], task: TaskCon
 
 
 def _route(own: RouteArguments, common: RouteShared, config: Config, task: TaskContext, streams: Streams) -> TaskResult:
-    inputs, counts = Inputs(common.base, own.listed), RecordCounts(task.tolerance)
+    inputs, counts = own.inputs(common.base), RecordCounts(task.tolerance)
     context = ReadContext(inputs, config, counts, replace(task, hold=_hold_or_give_up(counts, task)), streams)
     router, bytes_read = Router(own, common, config, counts), 0
     with ExchangeWriter(

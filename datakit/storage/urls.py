@@ -74,6 +74,32 @@ def join(base: str, *parts: str) -> str:
     return scheme + splitter + os.path.normpath("/".join([rest.rstrip("/"), *parts]))
 
 
+def child(base: str, path: str) -> str:
+    """Return the URL of the file at `path` below `base`. Unlike `join`, this keeps every character of the path, because
+    `a//b` and `a/../b` are the keys of other objects than `a/b` and `b`.
+
+    >>> child("s3://bucket/a", "b//../c")
+    's3://bucket/a/b//../c'
+    """
+    return f"{base.rstrip('/')}/{path}"
+
+
+def is_hidden(path: str) -> bool:
+    """Return True if a component of a relative path starts with a dot and is neither `.` nor `..`, which have no
+    meaning in the key of an object.
+    """
+    return any(part.startswith(".") and part not in (".", "..") for part in path.split("/"))
+
+
+def is_below(path: str) -> bool:
+    """Return True if a relative path, on a disk or in a store, leads to a place below the directory it starts from.
+
+    >>> [is_below(path) for path in ("a/b", "/a", "a/../b", "a//b", "")]
+    [True, False, False, False, False]
+    """
+    return "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
+
+
 def parent(url: str) -> str:
     """Return the directory that contains `url`."""
     return url.rstrip("/").rpartition("/")[0]
@@ -203,8 +229,20 @@ def listing(url: str) -> list[FileInfo]:
     exist. Names that start with a dot (temporary files, editor backups) are skipped at every level.
     """
     with read_errors(url):
-        found = list(_local_listing(local_path(url)) if is_local(url) else _remote_listing(url))
+        found = list(_local_listing(local_path(url)) if is_local(url) else _visible_objects(url))
     return sorted(found, key=lambda info: info.path)
+
+
+def _visible_objects(url: str) -> Iterator[FileInfo]:
+    return (info for info in _remote_listing(url) if not is_hidden(info.path))
+
+
+def objects(url: str) -> list[FileInfo]:
+    """Return all objects whose keys start with those of the remote directory `url`, also hidden ones, with their keys
+    unchanged. Empty objects whose keys end with a slash are left out: they only mark a folder.
+    """
+    with read_errors(url):
+        return [info for info in _remote_listing(url) if info.size or not info.path.endswith("/")]
 
 
 def _local_listing(root: str) -> Iterator[FileInfo]:
@@ -237,8 +275,8 @@ def _remote_listing(url: str) -> Iterator[FileInfo]:
         return
     for path, info in entries.items():
         relative_path = path.removeprefix(prefix)
-        if info["type"] == "file" and not any(part.startswith(".") for part in relative_path.split("/")):
-            yield FileInfo(join(url, relative_path), relative_path, int(info["size"] or 0), checksum_of(info))
+        if info["type"] == "file":
+            yield FileInfo(child(url, relative_path), relative_path, int(info["size"] or 0), checksum_of(info))
 
 
 def last_change(url: str) -> float:

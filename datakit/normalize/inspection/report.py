@@ -104,7 +104,7 @@ def inspect_source(
     Raises NoInputError if there is no file.
     """
     place = globs.locate(url)
-    files, skipped = globs.regular(globs.select(globs.files_at(place), place, include, exclude))
+    files, skipped = globs.regular(globs.select(globs.files_at(place), place, include, exclude), skip_links=True)
     if not files:
         raise NoInputError(f"{url}: no {'regular' if skipped else 'such'} file; check the path")
     groups, problems = group_files(url, files)
@@ -112,7 +112,7 @@ def inspect_source(
     problems = problems[:SHOWN_PROBLEMS]
     if unknown > SHOWN_PROBLEMS:
         problems.append(f"{unknown - SHOWN_PROBLEMS} more files are in no source of the draft")
-    problems += [f"skipped: {skipped}"] if skipped else []
+    problems += [f"left out: {skipped}"] if skipped else []
     from datakit.normalize import warm_kernels  # imports numba, which is not needed to find the files
 
     with announced(compiling):

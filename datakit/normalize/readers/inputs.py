@@ -11,10 +11,10 @@ hashed, but treated as changed. Cost: two system calls per file, and one more re
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from datakit.errors import ChangedInputError, NotFoundError, StorageError, UnreadableError
 from datakit.storage import atomic, urls
@@ -28,10 +28,12 @@ State = tuple[int, int]  # size in bytes, modification time in ns
 class Inputs:
     """The files below `base` that one task opens. listed: path -> (size in bytes, modification time in ns, xxh3-128).
     Files that are not listed are datakit's own copies of remote files; these do not change and are not checked.
+    copies: the path below `base` of each file whose name is not its path (`download/copy_names.py`).
     """
 
     base: str
-    listed: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    listed: Mapping[str, tuple[int, int, str]] = field(default_factory=dict)
+    copies: Mapping[str, str] = field(default_factory=dict)
     _open: dict[str, BinaryIO] = field(default_factory=dict, init=False)
     _mapped: set[str] = field(default_factory=set, init=False)
     _states: dict[str, State] = field(default_factory=dict, init=False)
@@ -55,6 +57,10 @@ class Inputs:
             finally:
                 del self._open[path]
 
+    def url(self, path: str) -> str:
+        """Return the URL of a file."""
+        return urls.child(self.base, self.copies.get(path, path))
+
     def keep_watching(self, path: str) -> None:
         """Make `check` include a memory-mapped file even after the file is closed."""
         if path in self.listed:
@@ -65,10 +71,10 @@ class Inputs:
         for path, file in self._open.items():
             self._check_open(path, file)
         for path in self._mapped:
-            _compare(path, self._states[path], _state(os.stat(urls.local_path(urls.join(self.base, path)))))
+            _compare(path, self._states[path], _state(os.stat(urls.local_path(self.url(path)))))
 
     def _opened(self, path: str) -> BinaryIO:
-        url = urls.join(self.base, path)
+        url = self.url(path)
         try:
             return urls.open_read(url)
         except (UnreadableError, StorageError) as error:
