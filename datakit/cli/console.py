@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from datakit.printable import escaped_json, printable
+
 Cell = str | int | None
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 GAP = "  "
@@ -22,16 +24,17 @@ INDENT = "    "  # indentation of the text below a row
 COUNTS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**4, "k"))
 PAUSE = 0.5  # seconds between two lines of progress
 PICTURES = {code: chr(0x2400 + code) for code in range(32)} | dict.fromkeys(range(127, 160), "␡") | {10: "␊\n"}
+BIDIRECTIONAL = dict.fromkeys([0x61C, *range(0x200E, 0x2010), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "⇄")
 
 
 def say(text: str = "") -> None:
-    """Print data (one or more lines of text) on stdout."""
-    print(text)
+    """Print data (one or more lines of text) on stdout. Unsafe characters are escaped (see `datakit.printable`)."""
+    print(printable(text))
 
 
 def note(text: str) -> None:
-    """Print a message for the user on stderr; stdout holds only data."""
-    print(text, file=sys.stderr)
+    """Print a message for the user on stderr; stdout holds only data. Unsafe characters are escaped."""
+    print(printable(text), file=sys.stderr)
 
 
 def progress_note(verb: str) -> Callable[[int, int, str], None]:
@@ -54,7 +57,7 @@ def say_json(value: Any) -> None:
     import msgspec
 
     plain = msgspec.to_builtins(value)
-    print(json.dumps(plain, indent=1, sort_keys=True, ensure_ascii=False))
+    print(escaped_json(json.dumps(plain, indent=1, sort_keys=True, ensure_ascii=False)))
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[Cell]], below: Sequence[str] = ()) -> str:
@@ -133,10 +136,10 @@ def count_text(number: int | None) -> str | None:
 
 
 def visible(text: str) -> str:
-    """Return a text with symbols in place of control characters, so that a document cannot control the terminal. A
-    symbol also marks each line break.
+    """Return a text with symbols in place of control characters and bidirectional controls, so that a document cannot
+    control the terminal. A symbol also marks each line break.
     """
-    return text.translate(PICTURES)
+    return text.translate(PICTURES).translate(BIDIRECTIONAL)
 
 
 def bytes_text(count: float) -> str:

@@ -22,6 +22,7 @@ import xxhash
 
 from datakit.download.hashes import HashCache
 from datakit.errors import ChangedInputError, NoInputError, RefusedError, UnreadableError, refuse_all, suggestion
+from datakit.printable import one_line
 from datakit.storage import atomic, globs, urls
 from datakit.storage.fingerprint import canonical_json
 from datakit.storage.globs import Place
@@ -143,7 +144,7 @@ def _listed(info: FileInfo, cache: HashCache | None, stopped: threading.Event) -
                 cache.put(info.path, status, xxh3)
     except OSError as error:
         raise UnreadableError(
-            f"{info.url} cannot be read: {error.strerror}; make it readable, or exclude it"
+            f"{one_line(info.url)} cannot be read: {error.strerror}; make it readable, or exclude it"
         ) from error
     return SourceFile(info.path, status.st_size, xxh3, status.st_mtime_ns)
 
@@ -153,7 +154,7 @@ def _hash(info: FileInfo, before: os.stat_result, stopped: threading.Event) -> s
     after = os.stat(info.url)
     if (before.st_size, before.st_mtime_ns) != (length, after.st_mtime_ns):
         raise ChangedInputError(
-            f"{info.url} changed while it was being listed; run again once nothing is writing to it"
+            f"{one_line(info.url)} changed while it was being listed; run again once nothing is writing to it"
         )
     return xxh3
 

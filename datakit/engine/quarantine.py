@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from datakit.engine.task import QuarantinedRecord, TaskResult, Tolerance
 from datakit.errors import PartialError, RecipeError, counted
+from datakit.printable import one_line
 from datakit.toml_config import key
 
 MAX_QUARANTINED = key(
@@ -83,7 +84,7 @@ def complaint(
     skipped: Sequence[QuarantinedRecord], allowed: int | float, count: int | str, key: str = "max_quarantined"
 ) -> str:
     """Return the message for too many unusable records; the message lists the first of them and states the remedies."""
-    first = "\n".join(f"  {record.file}:{record.position}: {record.reason}" for record in skipped[:SHOWN])
+    first = "\n".join(f"  {one_line(record.file)}:{record.position}: {record.reason}" for record in skipped[:SHOWN])
     records = counted(count, "record") if isinstance(count, int) else f"{count} records"
     return (
         f"{records} cannot be used, but max_quarantined allows {allowed}; the first of them (file:position, "

@@ -43,6 +43,7 @@ from datakit.normalize.refusals import with_all_refusals
 from datakit.normalize.text_rules import apply_rules, valid_strings
 from datakit.normalize.transform import Transform
 from datakit.normalize.where.predicate import Predicate
+from datakit.printable import one_line
 from datakit.storage.fingerprint import config_of
 from datakit.storage.ids import ids_from_digests, top_bits
 from datakit.storage.row_size import value_bytes
@@ -132,7 +133,8 @@ class Router:
         """
         if self._transform is not None or formats.format_of(rows.file, self._config.format) != formats.JSON:
             raise ColumnError(
-                f"{rows.file}: column {self._config.text!r} is {kind}, not text; set the source's `text` to another "
+                f"{one_line(rows.file)}: column {self._config.text!r} is {kind}, not text; set the source's "
+                "`text` to another "
                 "column, or convert this one to strings with a transform"
             )
         valued = rows.table.column(self._config.text).is_valid().to_numpy()

@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from datakit.errors import UnreadableError, counted
+from datakit.printable import one_line
 from datakit.storage import urls
 from datakit.storage.urls import FileInfo
 
@@ -139,15 +140,15 @@ def regular(files: Sequence[FileInfo], skip_links: bool = False) -> tuple[list[F
     _refuse(_DANGLING, "fix or exclude it", files)
     if not skip_links:
         _refuse(_OUTSIDE, "exclude it, or set `outside_links = true` for this source to follow such links", files)
-    hidden = [info.path for info in files if info.special == _HIDDEN]
-    skipped = [f"{info.path} is {info.special}" for info in files if info.special not in ("", _HIDDEN)]
+    hidden = [one_line(info.path) for info in files if info.special == _HIDDEN]
+    skipped = [f"{one_line(info.path)} is {info.special}" for info in files if info.special not in ("", _HIDDEN)]
     clauses = [counted(len(skipped), "entry", "entries") + f" that cannot be read ({_first(skipped)})"] * bool(skipped)
     clauses += [counted(len(hidden), "hidden name") + f" ({_first(hidden)})"] * bool(hidden)
     return [info for info in files if not info.special], ", ".join(clauses)
 
 
 def _refuse(kind: str, advice: str, files: Sequence[FileInfo]) -> None:
-    found = [info.url for info in files if info.special == kind]
+    found = [one_line(info.url) for info in files if info.special == kind]
     if found:
         more = f" (and {len(found) - 1} more, such as {', '.join(found[1:SHOWN])})" if found[1:] else ""
         raise UnreadableError(f"{found[0]} is {kind}{more}; {advice}")

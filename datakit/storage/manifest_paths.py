@@ -39,6 +39,7 @@ def check_input(url: str, path: str, covered: bool, file_name: str) -> None:
         leads_to_a_manifest = urls.is_below(below) and urls.name(below) == file_name
     if not leads_to_a_manifest:
         raise CorruptError(
-            f"{url} names the input {path!r}, which is not the relative path of a {file_name}, so datakit did not write "
+            f"{url} names the input {path!r}, which is not the relative path of a {file_name}, so datakit did "
+            "not write "
             "this manifest; do not use the step"
         )

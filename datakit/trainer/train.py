@@ -32,6 +32,7 @@ from typing import Any
 import jax
 
 from datakit.errors import CheckpointError, DivergedError, UsageError
+from datakit.printable import printable
 from datakit.storage import urls
 from datakit.storage.manifest import InputReference, find_manifest
 from datakit.toml_config import check_idle
@@ -68,7 +69,7 @@ class Outcome:
 
 def say_on_stderr(line: str) -> None:
     """Print a line for the user on standard error."""
-    print(line, file=sys.stderr, flush=True)
+    print(printable(line), file=sys.stderr, flush=True)
 
 
 def train(

@@ -15,6 +15,7 @@ from datakit.engine.executor import Outcome, Verdict
 from datakit.engine.observe.step_views import StepView, StepViews
 from datakit.engine.task import Step
 from datakit.errors import counted
+from datakit.printable import printable
 from datakit.storage.manifest import Manifest
 from datakit.text.compilation import NOTICE
 
@@ -66,7 +67,7 @@ class TableView(StepViews):
         self._live.stop()
 
     def note(self, text: str) -> None:
-        self._live.console.print(text, markup=False, highlight=False)
+        self._live.console.print(printable(text), markup=False, highlight=False)
 
     def _table(self) -> Text:
         from rich.text import Text
@@ -76,7 +77,7 @@ class TableView(StepViews):
         lines = table_lines(views[above:], self._console.width)
         lines += [f"({above} earlier steps are not shown)"] * bool(above)
         lines += [NOTICE] * any(view.compiling for view in views)
-        return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
+        return Text(printable("\n".join(lines)), no_wrap=True, overflow="ellipsis")
 
 
 def table_lines(views: Sequence[StepView], width: int) -> list[str]:
@@ -134,7 +135,7 @@ class LineView(StepViews):
         self._stream.flush()
 
     def _say(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+        print(printable(text), file=self._stream, flush=True)
         self._printed = time.monotonic()
 
     def note(self, text: str) -> None:

@@ -24,6 +24,7 @@ from datakit.normalize.readers.slices import FileRange, read_range
 from datakit.normalize.record_counts import QUARANTINED, RecordCounts
 from datakit.normalize.route import hash_texts
 from datakit.normalize.text_rules import apply_rules
+from datakit.printable import one_line
 from datakit.storage import globs
 from datakit.storage.ids import ids_to_arrow
 from datakit.storage.row_size import row_sizes
@@ -153,7 +154,8 @@ def _sampled_chunks(base: str, group: FileGroup, problems: list[str]) -> tuple[l
             problems.append(str(error))
         unusable += counts.counters[QUARANTINED]
         problems += [
-            f"{record.file}:{record.position}: {record.reason}" for record in counts.quarantined[:SHOWN_PROBLEMS]
+            f"{one_line(record.file)}:{record.position}: {record.reason}"
+            for record in counts.quarantined[:SHOWN_PROBLEMS]
         ]
     return chunks, unusable
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from datakit.errors import ChangedInputError, NotFoundError, StorageError, UnreadableError
+from datakit.printable import one_line
 from datakit.storage import atomic, urls
 
 # a larger file is not hashed again if only its time differs: each range's task would have to read the whole file
@@ -81,7 +82,9 @@ class Inputs:
             if path not in self.listed or os.path.isfile(url):
                 raise
             now = "no longer exists" if isinstance(error, NotFoundError) else "is no longer a regular file"
-            raise ChangedInputError(f"{path} was listed but {now}; run again to list the source again") from error
+            raise ChangedInputError(
+                f"{one_line(path)} was listed but {now}; run again to list the source again"
+            ) from error
 
     def _check_listed(self, path: str, file: BinaryIO) -> None:
         if path not in self.listed:
@@ -107,5 +110,5 @@ def _compare(path: str, before: State, now: State) -> None:
     if before != now:
         how = f"{now[0]} bytes instead of {before[0]}" if before[0] != now[0] else "new modification time, same size"
         raise ChangedInputError(
-            f"{path} has changed since it was listed ({how}); run again once nothing is writing to it"
+            f"{one_line(path)} has changed since it was listed ({how}); run again once nothing is writing to it"
         )
