@@ -23,6 +23,7 @@ import xxhash
 from datakit.download.hashes import HashCache
 from datakit.errors import ChangedInputError, NoInputError, RefusedError, UnreadableError, refuse_all, suggestion
 from datakit.printable import one_line
+from datakit.regular_files import open_regular, special_kind
 from datakit.storage import atomic, globs, urls
 from datakit.storage.fingerprint import canonical_json
 from datakit.storage.globs import Place
@@ -166,7 +167,7 @@ def _hash_until(url: str, stopped: threading.Event) -> tuple[str, int]:
         if stopped.is_set():
             raise CancelledError
 
-    with urls.open_regular(url) if urls.is_local(url) else urls.open_read(url) as file:
+    with open_regular(url) if urls.is_local(url) else urls.open_read(url) as file:
         return atomic.hash_open(file, check)
 
 
@@ -184,7 +185,7 @@ def _no_files(url: str, place: Place, every: Sequence[FileInfo], include: Sequen
     if os.path.isdir(place.base):
         return f"{searched}; the directory {place.base} is empty (hidden files are ignored)"
     if os.path.exists(place.base):
-        kind = urls.special_kind(os.stat(place.base).st_mode)
+        kind = special_kind(os.stat(place.base).st_mode)
         return f"{searched}; {place.base} is {kind}, not a file or directory; copy the data to a file"
     return f"{searched}; {_nearest(place.base)}"
 

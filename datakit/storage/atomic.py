@@ -29,6 +29,7 @@ from typing import BinaryIO
 import xxhash
 
 from datakit.errors import DivergentOutputError
+from datakit.regular_files import open_regular
 from datakit.storage import urls
 from datakit.storage.io_errors import SPACE, storage_errors, translated
 
@@ -183,7 +184,7 @@ def sync_directories(urls_of_directories: Iterable[str]) -> None:
 
 def hash_file(path: Path) -> tuple[str, int]:
     """Return the xxh3-128 (32 hex digits) and the size in bytes of a local file, using constant memory."""
-    with urls.open_regular(str(path)) as file:
+    with open_regular(str(path)) as file:
         return hash_open(file)
 
 

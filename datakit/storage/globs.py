@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 
 from datakit.errors import UnreadableError, counted
 from datakit.printable import one_line
+from datakit.regular_files import special_kind
 from datakit.storage import urls
 from datakit.storage.urls import FileInfo
 
@@ -256,7 +257,7 @@ def _local_file(entry: os.DirEntry[str], path: str) -> FileInfo:
         if error.errno not in (errno.ENOENT, errno.ELOOP):
             raise
         return FileInfo(entry.path, path, 0, special=_DANGLING)
-    return FileInfo(entry.path, path, status.st_size, special=urls.special_kind(status.st_mode))
+    return FileInfo(entry.path, path, status.st_size, special=special_kind(status.st_mode))
 
 
 def subdirectories(directory: str) -> list[str]:

@@ -9,9 +9,7 @@ finished shard or show a deleted one.
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,14 +17,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, BinaryIO, TypeVar, cast
 
-from datakit.errors import RootError, StorageError, UnreadableError
+from datakit.errors import RootError, StorageError
+from datakit.regular_files import open_regular, require_regular
 from datakit.storage.io_errors import read_errors
 
 SPLITTER = "://"
 PARALLEL_REQUESTS = 8
 TIME_KEYS = ("LastModified", "mtime", "last_modified", "created")  # of S3, GCS, Azure and fsspec's memory file system
 CHECKSUM_KEYS = ("ETag", "etag", "md5Hash", "sha256", "blob_id")
-SPECIAL = ((stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISREG, ""), (stat.S_ISDIR, ""))
 T = TypeVar("T")
 
 
@@ -148,34 +146,16 @@ def exists(url: str) -> bool:
 
 
 def size(url: str) -> int:
-    """Return the size of a file in bytes. Raises NotFoundError, StorageError."""
+    """Return the size of a file in bytes. Raises NotFoundError, StorageError, and UnreadableError for a named pipe, a
+    socket or a device.
+    """
     with read_errors(url):
         if is_local(url):
-            return os.path.getsize(local_path(url))
+            status = os.stat(local_path(url))
+            require_regular(local_path(url), status)
+            return status.st_size
         file_system, path = filesystem(url)
         return int(file_system.info(path)["size"])
-
-
-def special_kind(mode: int) -> str:
-    """Return a phrase for the kind of an entry with these mode bits ("a socket"), or "" for a file or directory."""
-    return next((kind for is_kind, kind in SPECIAL if is_kind(mode)), "a device")
-
-
-def open_regular(path: str) -> BinaryIO:
-    """Open a local file. Raises OSError, and UnreadableError for a named pipe or a device, without waiting for a pipe's
-    writer.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        if kind := special_kind(mode):
-            raise UnreadableError(f"{path} is {kind}, not a file; copy the data to a file, or exclude it")
-        return open(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
-        raise
 
 
 def open_read(url: str) -> BinaryIO:

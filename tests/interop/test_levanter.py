@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from datakit.errors import CorruptError, NotFoundError, UsageError
+from datakit.errors import CorruptError, NotFoundError, UnreadableError, UsageError
 from datakit.interop import levanter
 from datakit.interop.levanter import is_levanter, read_levanter
 from tests.support.partitions import contents
@@ -41,6 +42,15 @@ def test_sharded_cache_is_imported(
     groups = [documents(1, 40), [], documents(2, 60)]
     original = sharded(tmp_path / "old", groups, **({"layout": layout} if layout else {}))
     assert_documents(imported(original, tmp_path / "new", tokenizer, copy), [*groups[0], *groups[2]])
+
+
+def test_pipes_among_the_chunks_are_refused(tmp_path: Path) -> None:
+    original = consolidated(tmp_path / "old", documents(6, 20))
+    chunk = next(path for path in original.rglob("*") if path.is_file() and path.parent.name == "c")
+    chunk.unlink()
+    os.mkfifo(chunk)
+    with pytest.raises(UnreadableError, match=f"{chunk.name} is a named pipe, not a file"):
+        list(read_levanter(str(original)))
 
 
 def test_inconsistent_caches_are_refused(tmp_path: Path, tokenizer: str) -> None:

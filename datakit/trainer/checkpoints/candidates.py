@@ -10,7 +10,8 @@ from typing import Any, BinaryIO, cast
 import msgspec
 from etils import epath
 
-from datakit.storage import atomic
+from datakit.errors import NotFoundError, UnreadableError
+from datakit.storage import atomic, urls
 
 FORMAT = "datakit.checkpoint/1"
 MARKER = "commit.json"
@@ -76,13 +77,18 @@ def candidates(folders: list[str], say: Say) -> list[Candidate]:
 def candidate_at(path: epath.Path, say: Say) -> Candidate | None:
     """Return the checkpoint in a directory. If it is not valid, return None, and warn unless it was set aside."""
     try:
+        if urls.is_local(str(path)):
+            urls.size(str(path / MARKER))  # refuses what is not a file; reading a named pipe would not end
         marker = msgspec.json.decode((path / MARKER).read_bytes(), type=Marker)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotFoundError):
         if not (path / SET_ASIDE).exists():
             say(f"warning: {path} was never finished; ignored")
         return None
     except msgspec.DecodeError as error:
         say(f"warning: {path / MARKER} does not parse ({error}); ignored")
+        return None
+    except UnreadableError as error:
+        say(f"warning: {error}; {path} is ignored")
         return None
     if marker.format != FORMAT:
         say(f"warning: {path} has format {marker.format!r}, but this version reads {FORMAT!r}; ignored")
