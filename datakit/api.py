@@ -13,7 +13,7 @@ from datakit.engine.observe.observer import Observer
 from datakit.errors import InputError
 from datakit.pipeline import Answer, Difference, Overview, RawReport, RunPlan, RunResult, StepDescription
 from datakit.pipeline.configure import table_mistakes
-from datakit.pipeline.root_layout import flow_order
+from datakit.pipeline.root_layout import flow_order, sources_of
 from datakit.recipe import Recipe, load_recipe
 from datakit.storage import urls
 
@@ -64,10 +64,11 @@ def plan(
 
 def status(directory: Root) -> list[StepStatus]:
     """Return the states of the steps in or below a directory, and of the steps' tasks, in the order in which data flows
-    through the steps. Only reads files.
+    through the steps. For a dataset's directory, the steps of its sources are included. Only reads files.
     """
     place = urls.absolute(os.fspath(directory))
-    found = [read_status(step) for step in sorted(step_directories(place), key=flow_order)]
+    steps = [step for home in (place, *sources_of(place)) for step in step_directories(home)]
+    found = [read_status(step) for step in sorted(steps, key=flow_order)]
     if not found:
         raise InputError(f"{place} contains no datakit step; give the directory of a step, a dataset or a root")
     return found

@@ -7,8 +7,10 @@ are shared more widely than corpora.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 
+_PLURAL = re.compile(r"\b(duplicate|file|message|token)s\b")
 REFUSALS_SHOWN = 20  # number of inputs that one error names
 
 
@@ -44,7 +46,8 @@ class RefusedInputsError(RefusedError):
     """
 
     def __init__(self, messages: Iterable[str], listed: str = "") -> None:
-        self.messages, self.listed = tuple(dict.fromkeys(messages)), listed
+        self.messages: tuple[str, ...] = tuple(dict.fromkeys(messages))
+        self.listed = listed
         lines = [f"{counted(len(self.messages), 'input')} cannot be used:", *self.messages[:REFUSALS_SHOWN]]
         more = len(self.messages) - REFUSALS_SHOWN
         if more > 0:
@@ -85,7 +88,8 @@ class TokenizerError(InputError):
 class UnknownDocumentError(InputError, KeyError):
     """An id that no document of the cache has."""
 
-    __str__ = Exception.__str__  # KeyError's __str__ would put the message in quotes
+    def __str__(self) -> str:
+        return Exception.__str__(self)  # KeyError's __str__ would put the message in quotes
 
 
 class LoaderError(InputError):
@@ -170,6 +174,15 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     ('1 record', '2,000 records', '2 entries')
     """
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def counted_plural(number: int, plural: str) -> str:
+    """Return a number with a phrase whose first plural noun is put into the singular if the number is 1.
+
+    >>> counted_plural(1, "exact duplicates across sources"), counted_plural(2, "files"), counted_plural(1, "blank")
+    ('1 exact duplicate across sources', '2 files', '1 blank')
+    """
+    return f"{number:,} {_PLURAL.sub(lambda noun: noun[1], plural, count=1) if number == 1 else plural}"
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -91,6 +91,11 @@ class Recipe:
         """The recipe's file or name, as shown in error messages."""
         return self.origin or f"recipe {self.name!r}"
 
+    @property
+    def folder(self) -> str:
+        """The folder of the recipe's file, or "" if the recipe was not read from a file."""
+        return str(Path(self.origin).resolve().parent) if self.origin and os.path.isfile(self.origin) else ""
+
     def document(self) -> dict[str, Any]:
         """Return the recipe as a TOML document, without settings that are None or empty strings."""
         plain = {key: value for key, value in asdict(self).items() if key != "origin" and value not in (None, "")}
@@ -125,6 +130,11 @@ def load_recipe(name_or_path: str | os.PathLike[str], check_tables: Check = lamb
     check_tables: a function that is called with the recipe's document and place if the recipe has mistakes, and that
     returns the mistakes in the stage tables, so that all mistakes are reported at once.
     """
+    if os.path.isdir(name_or_path):
+        name = os.fspath(name_or_path)
+        raise RecipeError(
+            f"{name} is a directory; `datakit inspect {name} --draft > recipe.toml` drafts a recipe for it"
+        )
     path = find_toml(name_or_path, CATALOG, "no recipe {!r}: neither a file nor a catalog name", RecipeError)
     document = read_toml(path, "give a recipe file or a catalog name")
     return parse_recipe(document, str(path), path.resolve().parent, check_tables)

@@ -191,3 +191,8 @@ def test_full_run_finds_the_texts_where_the_tests_do(tmp_path: Path, monkeypatch
         assert recipe.tokenize is not None
         places = [*(source.url for source in recipe.sources), recipe.tokenize["tokenizer"]]
         assert len(places) == 9 and all(place.startswith(f"{data_dir()}/") for place in places)
+
+
+def test_directory_of_texts_is_not_a_recipe(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"is a directory; `datakit inspect .* --draft > recipe.toml` drafts"):
+        load_recipe(tmp_path)

@@ -38,12 +38,12 @@ METADATA_FILE = "zarr.json"
 TOKENIZER_FILE = "tokenizer.json"
 DOCUMENTS_SUFFIX = ".docs.parquet"
 LOSS_MASK_SUFFIX = ".loss_mask"
-REMEDY = "remove the cache's directory and make the cache again (`datakit run`)"
+REMEDY = "if this is a copy, copy the cache again; otherwise remove its directory and make it again (`datakit run`)"
 FREQUENT = 32  # the manifest lists at most this many of the most frequent tokens
 FREQUENT_IN_SHARD = 128  # at most this many of each shard's most frequent tokens are candidates for that list
 
-LITTLE_ENDIAN = {"name": "bytes", "configuration": {"endian": "little"}}
-BLOSC = {
+LITTLE_ENDIAN: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "little"}}
+BLOSC: dict[str, Any] = {
     "name": "blosc",
     "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "bitshuffle", "typesize": 4, "blocksize": 0},
 }
@@ -113,7 +113,9 @@ class ShardFiles(msgspec.Struct, frozen=True):
 
 
 class SourceSums(msgspec.Struct, frozen=True):
-    """Totals of a source. targets: the number of targets; None if all tokens are. frequent: as in CacheDetails."""
+    """Totals of a source. targets: the number of targets; None if all tokens are. frequent: as in CacheDetails; left
+    out of the `repr`, as it may hold dozens of pairs.
+    """
 
     shards: int
     documents: int
@@ -121,6 +123,10 @@ class SourceSums(msgspec.Struct, frozen=True):
     text_bytes: int
     targets: int | None = None
     frequent: list[tuple[int, int]] = []
+
+    def __repr__(self) -> str:
+        shown = (name for name in self.__struct_fields__ if name != "frequent")
+        return f"SourceSums({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
 
 class CacheDetails(msgspec.Struct, frozen=True):

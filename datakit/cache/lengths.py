@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from datakit.cache.layout import REMEDY
 from datakit.errors import CorruptError, NotFoundError
 from datakit.storage import urls
 from datakit.storage.manifest import Partition
@@ -34,7 +35,7 @@ def read_lengths(directory: str, partition: Partition) -> np.ndarray:
     try:
         data = urls.read_bytes(url)
     except NotFoundError as error:
-        raise CorruptError(f"{url} is missing; remove the cache's directory and make the cache again") from error
+        raise CorruptError(f"{url} is missing; {REMEDY}") from error
     difference = disagreement(data, partition)
     if difference is not None:
         raise CorruptError(f"{url} {difference}; run `datakit validate`")

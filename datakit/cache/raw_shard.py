@@ -20,14 +20,15 @@ from datakit.storage.io_errors import read_errors
 
 INDEX_ENTRY = 16  # a chunk's offset and size, uint64 each
 CHECKSUM = 4  # crc32c of the index
-RAW = [{"name": "bytes", "configuration": {"endian": "little"}}]
+RAW: list[dict[str, Any]] = [{"name": "bytes", "configuration": {"endian": "little"}}]
 
 
 class RawShard:
     """The flat array of `tokens` tokens at the start of the file `path`. Thread-safe."""
 
     def __init__(self, path: str, dtype: np.dtype, tokens: int) -> None:
-        self.path, self._dtype, self._tokens = path, dtype, tokens
+        self.path = path
+        self._dtype, self._tokens = dtype, tokens
         with read_errors(path):
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._descriptor).atexit = False  # at exit, threads may still be reading

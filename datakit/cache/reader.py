@@ -33,7 +33,7 @@ from datakit.cache.documents.cache_documents import CacheDocuments
 from datakit.cache.layout import TOKENIZER_FILE, ShardFiles, SourceSums, read_details
 from datakit.cache.read_ahead import IN_FLIGHT, Range, block_ranges, read_ahead
 from datakit.cache.shard_arrays import ShardArrays
-from datakit.errors import NotFoundError, TokenizerError
+from datakit.errors import NotFoundError, TokenizerError, counted
 from datakit.storage import urls
 from datakit.storage.latest import current_cache
 from datakit.storage.manifest import Manifest, find_manifest
@@ -82,7 +82,8 @@ class Cache(CacheDocuments):
 
     def __repr__(self) -> str:
         names = [*list(self.sources)[:SHOWN], *["..."] * (len(self.sources) > SHOWN)]
-        size = f"{len(self):,} documents, {self.tokens:,} tokens, {len(self.sources)} sources"
+        sizes = ((len(self), "document"), (self.tokens, "token"), (len(self.sources), "source"))
+        size = ", ".join(counted(number, noun) for number, noun in sizes)
         return f"Cache({self.directory!r}: {size}: {', '.join(names)})"
 
     @property

@@ -15,7 +15,7 @@ import numpy as np
 
 from datakit.cache import zarr_arrays
 from datakit.cache.external_arrays import ExternalShard, ExternalShards, array_directory, read_external
-from datakit.cache.layout import DATA_FILE, LOSS_MASK_SUFFIX, CacheDetails
+from datakit.cache.layout import DATA_FILE, LOSS_MASK_SUFFIX, REMEDY, CacheDetails
 from datakit.cache.lru import LruCache
 from datakit.cache.raw_shard import RawShard, open_raw
 from datakit.cache.shard_offsets import Stretch
@@ -149,9 +149,9 @@ def _check_size(url: str, expected: int) -> None:
     try:
         size = urls.size(url)
     except NotFoundError as error:
-        raise CorruptError(f"{url} is missing; remove the cache's directory and make the cache again") from error
+        raise CorruptError(f"{url} is missing; {REMEDY}") from error
     if size != expected:
         raise CorruptError(
             f"{url} has {size} bytes, but the manifest says {expected}, so it was altered after it was written; "
-            f"remove the cache's directory and make the cache again"
+            f"{REMEDY}"
         )

@@ -19,9 +19,10 @@ class ShardOffsets:
 
     def __init__(self, directory: str, partitions: Sequence[Partition]) -> None:
         self._directory = directory
-        self.token_starts = starts_of([partition.tokens or 0 for partition in partitions])
-        self.row_starts = starts_of([partition.rows for partition in partitions])
-        self.tokens, self.rows = int(self.token_starts[-1]), int(self.row_starts[-1])
+        self.token_starts: np.ndarray = starts_of([partition.tokens or 0 for partition in partitions])
+        self.row_starts: np.ndarray = starts_of([partition.rows for partition in partitions])
+        self.tokens: int = int(self.token_starts[-1])
+        self.rows: int = int(self.row_starts[-1])
 
     def locate(self, start: int, stop: int) -> list[Stretch]:
         """Return, in order, the stretches that make up tokens [start, stop) of the cache. Raises IndexError."""

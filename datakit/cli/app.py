@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from inspect import getdoc
 from types import FrameType
+from typing import Any
 
 from cyclopts import App, CycloptsError
 
@@ -35,13 +36,13 @@ from datakit.cli.status_command import status
 from datakit.cli.tokenizer_command import train
 from datakit.cli.train_command import evaluate, plot, train_model
 from datakit.cli.why.command import why
-from datakit.errors import DatakitError
+from datakit.errors import DatakitError, NoSpaceError
 
 DONE, FAILURE, USAGE, PARTIAL, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 130, 143
 DEBUG_VARIABLE = "DATAKIT_DEBUG"
 _INDENTED = re.compile(r"(?m)(?:^ {4}\S.*\n?)+")  # the description of one parameter
 
-GROUPS = {  # the name of a group of commands: (help text, commands by name)
+GROUPS: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {  # a group's name: (help text, commands by name)
     "recipe": ("Describe what a recipe may contain.", {"keys": keys, "schema": schema}),
     "tokenizer": ("Train a tokenizer.", {"train": train}),
     "cache": (
@@ -138,6 +139,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise, Python would print an error at exit
         return FAILURE
+    except NoSpaceError as error:
+        note(f"error: {error}")  # a traceback would add nothing
+        return error.exit_code
     except DatakitError as error:
         return _failed(str(error), error.exit_code)
     except ModuleNotFoundError as error:

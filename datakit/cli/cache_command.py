@@ -9,8 +9,9 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from datakit.cli.console import bytes_text, note, say, say_json, table, visible
+from datakit.cli.console import INDENT, bytes_text, note, say, say_json, table, visible, wrapped
 from datakit.cli.parameters import Flag
+from datakit.errors import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -85,7 +86,8 @@ def show(
         listed = [{"ids": list(part.ids), "text": part.text} for part in parts]
         say_json({**found, "count": len(tokens), "shown": len(shown), "pieces": listed})
         return 0
-    note(f"{', '.join(f'{key} {value}' for key, value in found.items())}: {len(tokens):,} tokens")
+    facts = ", ".join(f"{key} {value}" for key, value in found.items())
+    note(wrapped(f"{facts}: {counted(len(tokens), 'token')}", more=INDENT))
     say(_coloured(parts) if _in_colour() else "".join(f"⟦{visible(part.text)}⟧" for part in parts))
     if ids:
         say(" ".join(str(token) for token in shown.tolist()))
@@ -185,8 +187,12 @@ def _coloured(parts: Iterable[Piece]) -> str:
 
 def _show_summary(summary: CacheSummary, names: dict[int, str]) -> None:
     say(
-        f"{summary.directory}: {summary.documents:,} documents, {summary.tokens:,} tokens ({summary.dtype}) in "
-        f"{summary.shards:,} shards, {bytes_text(summary.bytes)}\n"
+        wrapped(
+            f"{summary.directory}: {counted(summary.documents, 'document')}, {counted(summary.tokens, 'token')} "
+            f"({summary.dtype}) in {counted(summary.shards, 'shard')}, {bytes_text(summary.bytes)}",
+            more=INDENT,
+        )
+        + "\n"
     )
     most = max((count for _, _, count in summary.lengths), default=1)
     rows = [

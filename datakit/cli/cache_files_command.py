@@ -5,60 +5,86 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
-from datakit.cli.console import bytes_text, note, say, say_json, seconds_text, table
+from datakit.cli.console import INDENT, bytes_text, note, say, say_json, seconds_text, wrapped
 from datakit.cli.parameters import Flag
+from datakit.errors import counted
 
 DAMAGED = 2
 PAUSE = 0.5
 
 
-def validate(directory: str, /, *, json: Flag = False) -> int:
-    """Compare every file of a finished step with its manifest, and verify everything that the manifest states.
+def validate(*directories: str, json: Flag = False) -> int:
+    """Compare every file of finished steps with their manifests, and verify everything that the manifests state.
 
     Checks the fingerprint, the identity, the order of the partitions and, for a token cache, the contract, the tokens
-    at the ends of documents, and the sums of loss masks. Lists all damage. The exit code is 2 if anything is missing,
-    altered or unfinished.
+    at the ends of documents, and the sums of loss masks. Lists all damage. All directories are checked; the exit code
+    is 2 if in any of them anything is missing, altered or unfinished.
 
     Examples:
-      datakit validate data/demo/tokenize-0123456789ab
+      datakit validate data/demo
+      datakit validate copies/shelf copies/demo
       datakit validate data/sources/novels/normalize-0123456789ab
       datakit validate s3://bucket/data/demo/tokenize-0123456789ab --json
 
     Parameters
     ----------
-    directory
-        The directory of a token cache or of any other finished step.
+    directories
+        Directories of token caches or of any other finished steps, or of datasets. A dataset stands for its current
+        token cache or, if it has none, for the last step of its current run.
     json
-        Print one JSON object.
+        Print one JSON object; with several directories, an object with a list of such objects.
     """
-    from datakit.errors import CorruptError, NotFoundError, counted
+    from datakit.errors import UsageError
+
+    if not directories:
+        raise UsageError("give the directory of a token cache, of another finished step, or of a dataset")
+    found = []
+    for directory in directories:
+        found.append(checked := _checked(directory))
+        if not json:
+            _show_checked(checked)
+    intact = all(one["intact"] for one in found)
+    if json:
+        say_json(found[0] if len(found) == 1 else {"intact": intact, "steps": found})
+    return 0 if intact else DAMAGED
+
+
+def _checked(directory: str) -> dict[str, Any]:
+    """Validate one step; return the JSON object that describes the result."""
+    from datakit.errors import CorruptError, NotFoundError, UsageError
     from datakit.storage import urls
-    from datakit.storage.manifest import read_manifest
-    from datakit.validate.step import find_damage
+    from datakit.validate.step import find_damage, finished_step
 
     place, began = urls.absolute(directory), time.monotonic()
     try:
-        size, damaged = find_damage(place, read_manifest(place), _progress("files"))
-    except (CorruptError, NotFoundError) as error:
-        unfinished = f"{place} holds no finished step (it has no manifest.json); `datakit status` shows unfinished ones"
-        refused = unfinished if isinstance(error, NotFoundError) else str(error)
-        if json:
-            say_json({"directory": place, "intact": False, "bytes": 0, "damaged": [], "refused": refused})
-        else:
-            note(f"error: {refused}")
-        return DAMAGED
-    if json:
-        found = [{"url": entry.url, "difference": entry.difference, "remedy": entry.remedy} for entry in damaged]
-        say_json({"directory": place, "intact": not damaged, "bytes": size, "damaged": found, "refused": None})
-    elif damaged:
-        below = [f"{one.url}; {one.remedy}" for one in damaged]
-        say(table(("damaged file",), [[one.difference] for one in damaged], below))
-    else:
-        say(f"{place}: intact, {bytes_text(size)} compared in {seconds_text(time.monotonic() - began)}")
-    if damaged:
-        note(f"error: {counted(len(damaged), 'difference')} in {place}")
-    return DAMAGED if damaged else 0
+        place, manifest = finished_step(place)
+        size, damaged = find_damage(place, manifest, _progress("files"))
+    except (CorruptError, NotFoundError, UsageError) as error:
+        return {"directory": place, "intact": False, "bytes": 0, "damaged": [], "refused": str(error), "seconds": 0.0}
+    found = [{"url": entry.url, "difference": entry.difference, "remedy": entry.remedy} for entry in damaged]
+    seconds = round(time.monotonic() - began, 3)
+    return {"directory": place, "intact": not found, "bytes": size, "damaged": found, "refused": None,
+            "seconds": seconds}  # fmt: skip
+
+
+def _show_checked(found: dict[str, Any]) -> None:
+    """Print the result for one step: a line if it is intact; otherwise each damaged file, and the remedies once."""
+    place, damaged = found["directory"], found["damaged"]
+    if found["intact"]:
+        compared = f"{bytes_text(found['bytes'])} compared in {seconds_text(found['seconds'])}"
+        say(wrapped(f"{place}: intact, {compared}", more=INDENT))
+        return
+    if found["refused"] is not None:
+        note(f"error: {found['refused']}")
+        return
+    for entry in damaged:
+        say(entry["url"].removeprefix(f"{place}/"))
+        say(wrapped(entry["difference"], INDENT))
+    note(wrapped(f"error: {counted(len(damaged), 'difference')} in {place}"))
+    for remedy in dict.fromkeys(entry["remedy"] for entry in damaged):
+        note(wrapped(f"next: {remedy}", more=INDENT))
 
 
 def import_cache(
@@ -133,7 +159,7 @@ def import_cache(
     say(target)
     how = "copied" if copy else "left in place"
     note(
-        f"{totals.rows:,} documents, {totals.tokens or 0:,} tokens, {how}; "
+        f"{counted(totals.rows, 'document')}, {counted(totals.tokens or 0, 'token')}, {how}; "
         f"`datakit cache show {directory}` shows the first document"
     )
     return 0
@@ -174,8 +200,8 @@ def export_cache(
         return 0
     for file in done.files:
         say(file)
-    left = f"; {done.empty:,} empty documents left out" if done.empty else ""
-    note(f"{done.sequences:,} sequences, {done.tokens:,} tokens{left}")
+    left = f"; {counted(done.empty, 'empty document')} left out" if done.empty else ""
+    note(f"{counted(done.sequences, 'sequence')}, {counted(done.tokens, 'token')}{left}")
     return 0
 
 

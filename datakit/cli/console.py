@@ -5,6 +5,7 @@ only the progress display on stderr uses color.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import textwrap
@@ -21,7 +22,9 @@ GAP = "  "
 WIDTH = 80  # width of every table in characters, unless its columns of numbers alone need more
 NARROWEST = 12  # width to which a column of words may be narrowed; columns of short words are narrower
 INDENT = "    "  # indentation of the text below a row
-COUNTS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**4, "k"))
+COUNTS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
+IN_FULL = 10_000  # counts below this number are not abbreviated
+ROUNDED = 0.9995  # share of a unit from which three digits round up to 1
 PAUSE = 0.5  # seconds between two lines of progress
 PICTURES = {code: chr(0x2400 + code) for code in range(32)} | dict.fromkeys(range(127, 160), "␡") | {10: "␊\n"}
 BIDIRECTIONAL = dict.fromkeys([0x61C, *range(0x200E, 0x2010), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "⇄")
@@ -33,7 +36,11 @@ def say(text: str = "") -> None:
 
 
 def note(text: str) -> None:
-    """Print a message for the user on stderr; stdout holds only data. Unsafe characters are escaped."""
+    """Print a message for the user on stderr, after the data printed so far; stdout holds only data. Unsafe characters
+    are escaped.
+    """
+    with contextlib.suppress(BrokenPipeError):  # `main` reports it
+        sys.stdout.flush()
     print(printable(text), file=sys.stderr)
 
 
@@ -126,13 +133,13 @@ def _cell(value: Cell) -> str:
 def count_text(number: int | None) -> str | None:
     """Format a count briefly: in full below 10,000, otherwise with three digits and a unit. None stays None.
 
-    >>> count_text(9_999), count_text(12_345), count_text(1_234_567)
-    ('9,999', '12.3 k', '1.23 M')
+    >>> count_text(9_999), count_text(12_345), count_text(999_999)
+    ('9,999', '12.3 k', '1 M')
     """
-    for size, unit in COUNTS:
-        if number is not None and number >= size:
-            return f"{number / size:.3g} {unit}" if number < 1000 * size else f"{number / size:,.0f} {unit}"
-    return None if number is None else f"{number:,}"
+    if number is None or number < IN_FULL:
+        return None if number is None else f"{number:,}"
+    size, unit = next((size, unit) for size, unit in COUNTS if number >= ROUNDED * size)
+    return f"{number / size:.3g} {unit}" if number < 1000 * ROUNDED * size else f"{number / size:,.0f} {unit}"
 
 
 def visible(text: str) -> str:

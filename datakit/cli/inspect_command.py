@@ -21,8 +21,8 @@ def inspect(target: str, /, *, draft: Flag = False, json: Flag = False) -> int:
     """Show what a finished step or a raw source contains.
 
     For a step, shows its counts, its schema, up to three sample ids, and its lineage back to the raw files. For a raw
-    source, shows its groups of files, their columns and sizes, and a draft recipe that runs as it is. Never shows any
-    text.
+    source, shows its groups of files, their columns and sizes, and a draft recipe. The draft runs as it is if all
+    files are like the samples that were read; damage elsewhere ends the run with exit code 3. Never shows any text.
 
     Examples:
       datakit inspect data/demo
@@ -51,6 +51,7 @@ def inspect(target: str, /, *, draft: Flag = False, json: Flag = False) -> int:
         recipe = draft_recipe(found)
         if draft:
             say(recipe.rstrip("\n"))
+            _note_problems(found)
         elif json:
             say_json({**asdict(found), "draft_recipe": recipe})
         else:
@@ -144,10 +145,15 @@ def _show_source(report: RawReport, recipe: str) -> None:
         say(table(("column", "type", "filled", "mean size", ""), rows))
         if group.sample_ids:
             say(wrapped(f"ids of the first documents: {', '.join(group.sample_ids)}", more="  "))
+    _note_problems(report)
+    say("\ndraft recipe:\n\n" + recipe.rstrip("\n"))
+    note(f"next: datakit inspect {report.url} --draft > my-recipe.toml")
+    note("      datakit run my-recipe.toml")
+
+
+def _note_problems(report: RawReport) -> None:
     for problem in report.problems:
         note(f"problem: {problem}")
-    say("\ndraft recipe:\n\n" + recipe.rstrip("\n"))
-    note(f"next: datakit inspect {report.url} --draft > my-recipe.toml; datakit run my-recipe.toml")
 
 
 def _files(count: int, kind: str = "") -> str:

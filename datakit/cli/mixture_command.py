@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from datakit.cli.console import Cell, note, say, say_json, seconds_text, table
 from datakit.cli.parameters import Flag
+from datakit.errors import counted
 
 if TYPE_CHECKING:
     from datakit.loader import Preview, SequenceOrder
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 PLOT_POINTS = 200
 SLOTS_A_POINT = 512  # with fewer slots, a point would show the order in a mixture block rather than the shares
 MIN_PLOT_POINTS = 20
-PACK_HEADERS = ("component", "length", "blocks", "documents", "sequences", "padding", "too long", "time", "directory")
+PACK_HEADERS = ("component", "length", "blocks", "documents", "sequences", "padding", "time")
 SHOW_HEADERS = ("component", "has", "held out", "documents", "gives", "share", "epochs", "at most")
 TOO_LONG = ("split", "truncated", "dropped")
 MAX_DETAILED = 2  # with more components, each point shows only the shares, so that the table fits the terminal
@@ -28,18 +29,18 @@ def preview(
     steps: int | None = None,
     points: int = 10,
     plot: str | None = None,
-    root: str | None = None,
+    root: str = "./data",
     json: Flag = False,
 ) -> int:
     """Show each component's share, tokens and epochs over a run, and when the mixture changes or ends.
 
-    Reads no tokens. To learn how many sequences a packed component has, the preview packs the component, unless --root
-    provides the counts.
+    Reads no tokens. To learn how many sequences a packed component has, the preview packs the component, unless the
+    root provides the counts. The file may also be the run file of a training run.
 
     Examples:
       datakit mixture preview mix.toml
       datakit mixture preview mix.toml --steps 50_000 --points 20 --plot mix.png
-      datakit mixture preview mix.toml --root data
+      datakit mixture preview run.toml --root runs
 
     Example of a mixture file (relative paths in it are relative to the file's directory):
       sequence_length = 4096           # or [[0, 4096], [95_000, 32_768]]: 32,768 from step 95,000
@@ -62,7 +63,7 @@ def preview(
     Parameters
     ----------
     mixture
-        A mixture file (TOML).
+        A mixture file (TOML), or a run file, whose table [data] holds a mixture or names a mixture file.
     steps
         Length of the run in batches. The default is `steps` in the file or, if not set there, the mixture's length.
     points
@@ -70,13 +71,14 @@ def preview(
     plot
         Also save a plot of the shares to this file (.png, .svg or .pdf); needs `pip install 'datakit[report]'`.
     root
-        For packed components, use the counts that `datakit mixture pack` stored in this root.
+        For packed components, use the counts that `datakit mixture pack` stored in this root. Its path also replaces
+        {root} in the paths of caches in a run file.
     json
         Print one JSON object.
     """
     from datakit.errors import UsageError
     from datakit.loader import SequenceOrder, contributions
-    from datakit.loader.mixture.toml_file import load_mixture_file
+    from datakit.loader.mixture.run_file import load_mixture_or_run
     from datakit.plots.files import check_target
 
     for name, value in (("--steps", steps), ("--points", points)):
@@ -84,7 +86,7 @@ def preview(
             raise UsageError(f"{name} is {value}; it must be at least 1")
     if plot is not None:
         check_target(plot)
-    file = load_mixture_file(mixture, root)
+    file = load_mixture_or_run(mixture, root, with_counts=True)
     order, wanted = SequenceOrder(file.mixture), steps or file.steps
     if wanted is None and order.steps is None:
         raise UsageError(f"{mixture} never ends; set the run's length with `steps = ...` in the file or --steps")
@@ -107,13 +109,14 @@ def _plot(order: SequenceOrder, wanted: int | None, last: int, mixture: str, plo
     from datakit.storage import urls
 
     slots = int(order.axis.first_slot(last))
-    view = contributions(order, wanted, min(PLOT_POINTS, max(MIN_PLOT_POINTS, slots // SLOTS_A_POINT)))
+    view = contributions(order, wanted, min(PLOT_POINTS, max(MIN_PLOT_POINTS, slots // SLOTS_A_POINT)), apart=True)
     write_plot(view, f"{urls.name(mixture)}: {_ending(order, wanted)}", urls.absolute(plot))
     note(f"plot: {plot}")
 
 
 def pack(mixture: str, /, *, root: str = "./data", workers: int | None = None, json: Flag = False) -> int:
     """Count the sequences in each block of a mixture's packed components, so that training does not have to count them.
+    Needed only for components of more than 4,096 blocks (4 G tokens); the loader counts smaller ones itself.
 
     For each packed component and sequence length, the counts are stored in a step of their own,
     `<root>/packing/packing-<length>-<policy>-...`. A finished step is reused, even for another mixture, if the same
@@ -121,48 +124,49 @@ def pack(mixture: str, /, *, root: str = "./data", workers: int | None = None, j
 
     Examples:
       datakit mixture pack mix.toml --root data
+      datakit mixture pack run.toml --root runs
       datakit mixture pack mix.toml --root s3://bucket/data --workers 16
 
     To use the counts, run `datakit mixture preview mix.toml --root data` or, in Python, call
-    load_mixture("mix.toml", packing_root="data").
+    load_mixture("mix.toml", packing_root="data"). `datakit train` finds the counts in its own --root.
 
     Parameters
     ----------
     mixture
-        A mixture file (TOML); `datakit mixture preview --help` shows an example.
+        A mixture file or a run file (TOML); `datakit mixture preview --help` shows an example.
     root
-        The directory or URL under which to write the counts; it must be on the same store as the caches.
+        The directory or URL under which to write the counts; it must be on the same store as the caches. Its path also
+        replaces {root} in the paths of caches in a run file.
     workers
         Number of tasks to run at a time; by default one per usable CPU.
     json
         Print one JSON object.
     """
     from datakit.engine.observe.progress import view_for_terminal
-    from datakit.loader.mixture.toml_file import load_mixture
+    from datakit.loader.mixture.run_file import load_mixture_or_run
     from datakit.pipeline.run_packing import pack_mixture
 
-    loaded = load_mixture(mixture)
+    file = load_mixture_or_run(mixture, root, with_counts=False)
     with view_for_terminal() as view:
-        results = pack_mixture(loaded, root, workers=workers, observer=view)
+        results = pack_mixture(file.mixture, root, workers=workers, observer=view)
     done = all(result.reused for result in results)
     if json:
         say_json({"root": root, "reused": done, "steps": [_step_json(result) for result in results]})
     elif not results:
         say(f"{mixture}: no component is packed, so there is nothing to count")
     else:
-        say(table(PACK_HEADERS, [_pack_row(result) for result in results]) + "\n")
+        remarks = [_pack_remarks(result) for result in results]
+        say(table(PACK_HEADERS, [_pack_row(result) for result in results], remarks) + "\n")
         say(f"{mixture}: {'everything was already done' if done else 'packed'}")
         say(f"preview:   datakit mixture preview {mixture} --root {root}")
-        say(f'use it:    Loader(load_mixture("{mixture}", packing_root="{root}"))')
+        load = f'Loader(load_mixture("{mixture}", packing_root="{root}"))'
+        say(f"train:     datakit train {mixture} --root {root}" if file.is_run else f"use it:    {load}")
     return 0
 
 
 def _pack_row(result: PackingResult) -> tuple[Cell, ...]:
-    from datakit.storage import urls
-
     counters, sequences = result.manifest.counters, result.manifest.details["sequences"]
     slots = max(1, sequences * result.length)
-    too_long = [f"{count:,} {what}" for what in TOO_LONG if (count := counters[f"packing/{what}"])]
     return (
         result.component,
         result.length,
@@ -170,10 +174,17 @@ def _pack_row(result: PackingResult) -> tuple[Cell, ...]:
         counters["packing/documents"],
         sequences,
         f"{counters['packing/padding'] / slots:7.2%}",
-        ", ".join(too_long) or None,
         "already done" if result.reused else seconds_text(result.seconds),
-        urls.name(result.directory),
     )
+
+
+def _pack_remarks(result: PackingResult) -> str:
+    """Return the name of the step's directory and, for each policy, the number of documents longer than a sequence."""
+    from datakit.storage import urls
+
+    counters = result.manifest.counters
+    too_long = [f"{counted(count, 'document')} {what}" for what in TOO_LONG if (count := counters[f"packing/{what}"])]
+    return ", ".join([urls.name(result.directory), *too_long])
 
 
 def _step_json(result: PackingResult) -> dict[str, Any]:
@@ -187,9 +198,9 @@ def _step_json(result: PackingResult) -> dict[str, Any]:
 
 def _ending(order: SequenceOrder, wanted: int | None) -> str:
     if order.steps is not None and (wanted is None or order.steps <= wanted):
-        return f"ends after {order.steps:,} steps: {order.ending}"
-    alone = order.ending if order.steps is None else f"it would end after {order.steps:,} steps: {order.ending}"
-    return f"{wanted:,} steps ({alone})"
+        return f"ends after {counted(order.steps, 'step')}: {order.ending}"
+    after = "" if order.steps is None else f"it would end after {counted(order.steps, 'step')}: "
+    return f"{counted(wanted or 0, 'step')} ({after}{order.ending})"
 
 
 def _show(order: SequenceOrder, view: Preview, ending: str) -> None:

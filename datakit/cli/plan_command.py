@@ -74,7 +74,9 @@ def _show(found: RunPlan) -> None:
     say(table(HEADERS, [_row(step) for step in found.steps], [step.reason for step in found.steps]))
     say("\ndirectories and inputs:")
     for step in found.steps:
-        say(f"  {step.directory}{'' if step.settled or step.state == 'done' else '  (if its inputs lose no records)'}")
+        say(f"  {step.directory}")
+        if not step.settled and step.state != "done":
+            say("    (if its inputs lose no records)")
         for source in step.reads:
             say(wrapped(f"reads {source}", "    ", "  "))
     say()

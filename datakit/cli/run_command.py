@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from datakit.cli.console import (
@@ -20,11 +20,13 @@ from datakit.cli.console import (
     wrapped,
 )
 from datakit.cli.parameters import Flag, Settings
+from datakit.errors import counted, counted_plural
 
 if TYPE_CHECKING:
     from datakit.pipeline import RunResult, StageLine
 
 SHORT_COUNT = 7  # characters
+CARD = "README.md"  # the dataset card, which the stage consolidate writes
 
 
 def run(
@@ -92,6 +94,8 @@ def run(
     say(stage_table(lines) + "\n")
     ending = "everything was already done" if result.reused else f"done in {seconds_text(result.seconds)}"
     say(wrapped(f"{result.dataset}: {ending}", more=INDENT))
+    for line in _quarantine_lists(result):
+        say(line)
     for line in _next_steps(result):
         say(line)
     return 0
@@ -139,10 +143,20 @@ def _remarks(line: StageLine) -> str:
     """Return a description of what was dropped and found, and of the peak memory and the budget of the attempt that
     came closest to its memory budget.
     """
-    dropped = ", ".join(f"{count:,} {why}" for why, count in line.dropped.items())
-    found = ", ".join(f"{count:,} {what}" for what, count in line.found.items())
+    dropped = ", ".join(counted_plural(count, why) for why, count in line.dropped.items())
+    found = ", ".join(counted_plural(count, what) for what, count in line.found.items())
     memory = f"memory {bytes_text(line.peak_memory)} of {bytes_text(line.budget)}" if line.budget else ""
     return "; ".join(part for part in (dropped and f"dropped {dropped}", found, memory) if part)
+
+
+def _quarantine_lists(result: RunResult) -> Iterator[str]:
+    """Yield a line for each step that left out records because they could not be used, with the path of their list."""
+    for step in result.steps:
+        count = step.manifest.quarantine.records
+        if count:
+            were = "was" if count == 1 else "were"
+            yield f"{step.label}: {counted(count, 'record')} could not be used and {were} left out:"
+            yield f"{INDENT}{step.directory}/quarantine/records.jsonl"
 
 
 def _next_steps(result: RunResult) -> list[str]:
@@ -151,6 +165,8 @@ def _next_steps(result: RunResult) -> list[str]:
         return [f"output:    {last}", f"inspect:   datakit inspect {last}"]
     return [
         f"cache:     {result.cache}",
+        *(f"card:      {step.directory}/{CARD}" for step in result.steps_of("consolidate")),
         f"inspect:   datakit inspect {result.cache}",
-        f'read it:   python -c "import datakit; print(datakit.open_cache({result.cache!r}).read(0, 16))"',
+        f"show it:   datakit cache show {result.cache}",
+        f"in Python: datakit.open_cache({result.cache!r})",
     ]

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from datakit.cli.console import bytes_text, note, say, say_json, seconds_text, table, wrapped
+from datakit.cli.console import Cell, bytes_text, note, say, say_json, seconds_text, table, wrapped
 from datakit.cli.parameters import Flag
 from datakit.errors import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from datakit.engine.ledger.status import StepStatus, TaskStatus
 
 HEADERS = ("phase", "task", "state", "attempts", "time", "peak / budget")
+DONE_HEADERS = ("stage", "of", "tasks", "quarantined", "time", "last active")
 TASKS_SHOWN = 40
 
 
@@ -25,10 +28,11 @@ def status(
     all_: Annotated[bool, Parameter(name="--all", negative="", show_default=False)] = False,
     json: Flag = False,
 ) -> int:
-    """Show the tasks of a step, a dataset or a root.
+    """Show the tasks of a step, a dataset (with its sources) or a root.
 
-    For each task, shows its state, attempts, last failure, time and memory. The command only reads files, so it also
-    works during a run and after the run's driver has died.
+    For each task, shows its state, attempts, last failure, time and memory. If there are several steps, those that are
+    not done come first, and each of the others has one line. The command only reads files, so it also works during a
+    run and after the run's driver has died.
 
     Examples:
       datakit status data/demo
@@ -39,7 +43,8 @@ def status(
     directory
         The directory of a step, or a directory that contains steps.
     all_
-        Show every task. By default, at most 40 tasks per step are shown, failed tasks first.
+        Show every task. By default, at most 40 tasks per step are shown, failed tasks first, and a step that is done
+        has one line.
     json
         Print one JSON object with every task.
     """
@@ -49,13 +54,39 @@ def status(
     if json:
         say_json({"steps": found})
         return 0
-    for number, step in enumerate(found):
+    detailed = [step for step in found if all_ or len(found) == 1 or step.state != "done"]
+    for number, step in enumerate(detailed):
         if number:
             say()
         _show(step, everything=all_)
-    if any(step.state != "done" for step in found):
+    if len(detailed) < len(found):
+        say("\n" * bool(detailed) + _done_table([step for step in found if step not in detailed]))
+        note("`datakit status` of one of these steps, or --all, shows its tasks")
+    if any(step.state == "partial" for step in found):
+        note("some steps are partial; act on the messages above, then repeat the same `datakit run`")
+    elif any(step.state != "done" for step in found):
         note("some steps are not done; repeat the same `datakit run` to continue them")
     return 0
+
+
+def _done_table(steps: Sequence[StepStatus]) -> str:
+    """Return a table of the steps that are done, one line each, with the directory below it."""
+    rows: list[list[Cell]] = [
+        [
+            step.directory.rstrip("/").rpartition("/")[2].rpartition("-")[0],
+            step.directory.rstrip("/").split("/")[-2],
+            len(step.tasks),
+            sum(task.quarantined for task in step.tasks),
+            seconds_text(step.elapsed),
+            _moment(step.ended),
+        ]
+        for step in steps
+    ]
+    return "done:\n" + table(DONE_HEADERS, rows, [step.directory for step in steps])
+
+
+def _moment(time: float | None) -> str:
+    return "" if time is None else strftime("%Y-%m-%d %H:%M UTC", gmtime(time))
 
 
 def _memory(of: StepStatus | TaskStatus) -> str:
@@ -74,11 +105,11 @@ def _show(step: StepStatus, everything: bool) -> None:
     done = sum(task.state == "done" for task in step.tasks)
     facts = [f"{done:,} of {counted(len(step.tasks), 'task')}"] if step.tasks else []
     if step.ended is not None:
-        facts.append(f"{seconds_text(step.elapsed)}, last active {strftime('%Y-%m-%d %H:%M UTC', gmtime(step.ended))}")
+        facts.append(f"{seconds_text(step.elapsed)}, last active {_moment(step.ended)}")
     facts += [f"CPU {seconds_text(step.cpu_seconds)}, peak {_memory(step)}"] if step.tasks else []
     say(f"{step.directory}\n{wrapped(', '.join([step.state, *facts]), '  ', '  ')}")
     if step.failure:
-        say(f"  {step.failure}".replace("\n", "\n  "))
+        say("\n".join(wrapped(line, "  ", "  ") for line in step.failure.splitlines()))
     tasks = step.tasks
     if not everything and len(tasks) > TASKS_SHOWN:
         tasks = sorted(tasks, key=lambda task: (not task.last_failure, task.state == "done"))[:TASKS_SHOWN]

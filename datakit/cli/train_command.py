@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import threading
 
@@ -45,6 +46,10 @@ def train_model(run: str, /, *, root: str = "./data", set_: Settings = (), json:
     say(outcome.directory)
     for name, value in sorted(outcome.figures.items()):
         note(f"{name}  {value:.4f}")
+    note(f"plot:      datakit train plot {outcome.directory}")
+    if any(name.startswith("eval/") for name in outcome.figures):
+        changes = "".join(f" --set {shlex.quote(change)}" for change in set_)
+        note(f"evaluate:  datakit eval {run} --root {root}{changes}")
     return 0
 
 

@@ -15,7 +15,6 @@ from datakit.errors import DatakitError
 
 FULL, NEARLY_FULL = 0.95, 0.90  # share of the disk in use that is a problem, or a warning; Ray refuses work above FULL
 SPARE_BYTES = 2 << 30  # required free space: on a small disk, the share FULL may leave too little for scratch files
-GIB = 1 << 30
 
 
 class State(StrEnum):
@@ -49,7 +48,7 @@ def disk_usage(check: str, path: str, remedy: str) -> Finding:
     """Check how full the disk that holds `path` is, and whether at least `SPARE_BYTES` are free."""
     usage = shutil.disk_usage(path)
     share = 1 - usage.free / usage.total
-    text = f"{path}: {share:.0%} full, {usage.free / GIB:.1f} GiB free"
+    text = f"{path}: {share:.0%} full, {usage.free / 1e9:.1f} GB free"
     if share >= FULL or usage.free < SPARE_BYTES:
         return Finding(check, State.PROBLEM, text, remedy)
     return Finding(check, State.WARNING, text, remedy) if share >= NEARLY_FULL else Finding(check, State.OK, text)

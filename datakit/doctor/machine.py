@@ -15,7 +15,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from datakit.doctor.cluster import check_cluster
-from datakit.doctor.finding import GIB, Finding, State, disk_usage, nearest_existing
+from datakit.doctor.finding import Finding, State, disk_usage, nearest_existing
 from datakit.doctor.root import check_local_root, check_store
 from datakit.engine.task import Phase
 from datakit.engine.versions import LIBRARIES, versions
@@ -70,8 +70,8 @@ def memory() -> Finding:
     assert isinstance(budget, int)
     slots, usable = len(os.sched_getaffinity(0)), usable_memory()
     text = (
-        f"{memory_limit() / GIB:.1f} GiB for this process (machine and cgroup), {MEMORY_SHARE:.0%} of it for tasks: "
-        f"{usable / GIB:.1f} GiB for {slots} CPUs; a task may use {budget / GIB:.1f} GiB or more"
+        f"{memory_limit() / 1e9:.1f} GB for this process (machine and cgroup), {MEMORY_SHARE:.0%} of it for tasks: "
+        f"{usable / 1e9:.1f} GB for {slots} CPUs; a task may use {budget / 1e9:.1f} GB or more"
     )
     if usable < budget:
         return Finding("memory", State.PROBLEM, text, "raise the container's memory limit or use a larger machine")

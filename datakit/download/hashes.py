@@ -26,7 +26,8 @@ class HashCache:
     """The cached hashes of one source. frozen: if true, never write the cache file (for `datakit plan`)."""
 
     def __init__(self, root: str, source: str, frozen: bool = False) -> None:
-        self.url, self._frozen = urls.join(root, ".cache", f"hashes-{source}.json"), frozen
+        self.url: str = urls.join(root, ".cache", f"hashes-{source}.json")
+        self._frozen = frozen
         self._entries = _load(self.url)
         self._used: dict[str, Entry] = {}
 

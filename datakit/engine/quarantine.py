@@ -68,8 +68,12 @@ def check_limit(limit: int | float) -> None:
 
 def unlisted(records: Sequence[QuarantinedRecord], tolerance: Tolerance) -> int:
     """Count the skipped records that `tolerance.listed` does not contain."""
+    return sum(record.records for record in _unlisted(records, tolerance))
+
+
+def _unlisted(records: Sequence[QuarantinedRecord], tolerance: Tolerance) -> list[QuarantinedRecord]:
     listed = set(tolerance.listed)
-    return sum(record.records for record in records if f"{record.file}:{record.position}" not in listed)
+    return [record for record in records if f"{record.file}:{record.position}" not in listed]
 
 
 def require_allowed(tolerance: Tolerance, results: Sequence[TaskResult]) -> None:
@@ -77,17 +81,23 @@ def require_allowed(tolerance: Tolerance, results: Sequence[TaskResult]) -> None
     skipped = [record for result in results for record in result.quarantined]
     allowed = tolerance.allowed(sum(result.records for result in results))
     if unlisted(skipped, tolerance) > allowed:
-        raise PartialError(complaint(skipped, allowed, sum(record.records for record in skipped), tolerance.key))
+        raise PartialError(complaint(skipped, allowed, unlisted(skipped, tolerance), tolerance))
 
 
 def complaint(
-    skipped: Sequence[QuarantinedRecord], allowed: int | float, count: int | str, key: str = "max_quarantined"
+    skipped: Sequence[QuarantinedRecord], allowed: int | float, count: int | str, tolerance: Tolerance
 ) -> str:
-    """Return the message for too many unusable records; the message lists the first of them and states the remedies."""
-    first = "\n".join(f"  {one_line(record.file)}:{record.position}: {record.reason}" for record in skipped[:SHOWN])
+    """Return the message for too many unusable records. The message lists the first of those that `quarantine` does not
+    list, states how many it does list, and gives the remedies. count: how many it does not list.
+    """
+    others = _unlisted(skipped, tolerance)
+    first = "\n".join(f"  {one_line(record.file)}:{record.position}: {record.reason}" for record in others[:SHOWN])
+    listed = sum(record.records for record in skipped) - sum(record.records for record in others)
+    more = f" in addition to the {listed:,} listed in `quarantine`" if listed else ""
     records = counted(count, "record") if isinstance(count, int) else f"{count} records"
     return (
-        f"{records} cannot be used, but max_quarantined allows {allowed}; the first of them (file:position, "
+        f"{records}{more} cannot be used, but max_quarantined allows {allowed}; the first of them (file:position, "
         f"where a position is a byte offset in the uncompressed file, or a row in a Parquet or Arrow file):\n{first}\n"
-        f"fix or exclude these files, or set {key} (a number of records, or a share such as 0.001) to skip the records"
+        f"fix or exclude these files, or set {tolerance.key} (a number of records, or a share such as 0.001) to skip "
+        "the records"
     )

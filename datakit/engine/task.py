@@ -58,6 +58,7 @@ class Step:
     inputs: tuple[StepInput, ...] = ()
     operations: dict[str, Any] = field(default_factory=dict)
     version: int = 1  # the stage's format version, which the fingerprint covers
+    code: str = ""  # the hash of the file with the user's own code that the step runs; not part of the fingerprint
 
     def inputs_of(self, role: str) -> list[StepInput]:
         """Return the inputs with this role, in recipe order."""

@@ -23,8 +23,9 @@ from datakit.storage import atomic, urls
 MAGIC = b"MMIDIDX\x00\x00"
 VERSION = 1
 HEADER = struct.Struct("<9sQBQQ")
-TYPES = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16}
-CODES = {np.dtype(np.uint16): 8, np.dtype(np.uint32): 4}  # the format has no uint32, but int32 holds ids below 2**31
+TYPES: dict[int, type[np.integer]] = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16}
+# The format has no uint32, but int32 holds ids below 2**31.
+CODES: dict[np.dtype, int] = {np.dtype(np.uint16): 8, np.dtype(np.uint32): 4}
 MOST = np.iinfo(np.int32).max
 
 

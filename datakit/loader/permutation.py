@@ -69,9 +69,10 @@ class Permutation:
         if not 0 < size < 1 << 62:
             raise ValueError(f"a permutation has 1 to 2^62 - 1 elements, not {size}")
         self.size = size
-        self.key = key & MASK64
+        self.key: int = key & MASK64
         bits = max(1, (size - 1).bit_length())
-        self.high_bits, self.low_bits = bits - bits // 2, bits // 2
+        self.high_bits: int = bits - bits // 2
+        self.low_bits: int = bits // 2
 
     def __call__(self, positions: np.ndarray) -> np.ndarray:
         positions = np.asarray(positions, np.int64)

@@ -7,6 +7,7 @@ imported only when a chunk is read, and never by a command that only plans.
 
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
 BLANK, NUL, RUN = 1, 2, 4  # flags of a text, which `scan_texts` sets
@@ -14,7 +15,7 @@ PLAIN, ODD, DEEP = 0, 1, 2  # kinds of a line, which `scan_lines` determines
 
 
 @njit(cache=True, nogil=True)
-def _space_at(data, i, end):  # pragma: no cover - compiled
+def _space_at(data: np.ndarray, i: int, end: int) -> int:
     """Return the length in bytes of the white-space character that starts at byte `i`, or 0 if there is none."""
     octet = data[i]
     if octet == 32 or 9 <= octet <= 13:
@@ -36,7 +37,7 @@ def _space_at(data, i, end):  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def _space_before(data, start, i):  # pragma: no cover - compiled
+def _space_before(data: np.ndarray, start: int, i: int) -> int:
     """Return the length in bytes of the white-space character that ends just before byte `i`, or 0 if there is none."""
     for length in range(1, 4):
         if i - length >= start and _space_at(data, i - length, i) == length:
@@ -45,7 +46,7 @@ def _space_before(data, start, i):  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def _run_length(data, start, end, i, longest):  # pragma: no cover - compiled
+def _run_length(data: np.ndarray, start: int, end: int, i: int, longest: int) -> int:
     """Return the length in characters of the run of white space around byte `i`; stop counting at `longest` + 1."""
     count, left, right = 0, i, i
     length = _space_before(data, start, left)
@@ -63,7 +64,7 @@ def _run_length(data, start, end, i, longest):  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def _has_long_run(data, start, end, longest, possible):  # pragma: no cover - compiled
+def _has_long_run(data: np.ndarray, start: int, end: int, longest: int, possible: np.ndarray) -> bool:
     """Return True if data[start:end] has more than `longest` consecutive white-space characters."""
     i = start
     while i < end:
@@ -78,7 +79,7 @@ def _has_long_run(data, start, end, longest, possible):  # pragma: no cover - co
 
 
 @njit(cache=True, nogil=True)
-def scan_texts(data, offsets, longest, possible, flags):  # pragma: no cover - compiled
+def scan_texts(data: np.ndarray, offsets: np.ndarray, longest: int, possible: np.ndarray, flags: np.ndarray) -> None:
     """Write the flags of each text in `data` to `flags`. longest: the length of the longest run of white space, in
     characters, that does not set RUN. possible: bool [256], True for byte values that occur in white-space characters.
     """
@@ -102,12 +103,12 @@ def scan_texts(data, offsets, longest, possible, flags):  # pragma: no cover - c
 
 
 @njit(cache=True, nogil=True)
-def _is_space(octet):  # pragma: no cover - compiled
+def _is_space(octet: np.uint8) -> bool:
     return octet in (32, 9, 13)
 
 
 @njit(cache=True, nogil=True)
-def _depth(data, start, end):  # pragma: no cover - compiled
+def _depth(data: np.ndarray, start: int, end: int) -> int:
     """Return the depth of the deepest nesting of brackets in data[start:end], ignoring brackets in strings."""
     depth = deepest = 0
     i = start
@@ -127,7 +128,9 @@ def _depth(data, start, end):  # pragma: no cover - compiled
 
 
 @njit(cache=True, nogil=True)
-def scan_lines(data, breaks, deepest_allowed, places, kinds):  # pragma: no cover - compiled
+def scan_lines(
+    data: np.ndarray, breaks: np.ndarray, deepest_allowed: int, places: np.ndarray, kinds: np.ndarray
+) -> int:
     """Write the bounds and the kind of each nonblank line to `places` and `kinds`; return the number of such lines.
 
     breaks: the positions of the line ends. places: int64 [2, lines], the first byte and the end of each line.
@@ -135,7 +138,7 @@ def scan_lines(data, breaks, deepest_allowed, places, kinds):  # pragma: no cove
     count = 0
     position = 0
     for number in range(len(breaks)):
-        start, end = position, breaks[number]
+        start, end = position, int(breaks[number])
         position = end + 1
         while start < end and _is_space(data[start]):
             start += 1
@@ -155,7 +158,9 @@ def scan_lines(data, breaks, deepest_allowed, places, kinds):  # pragma: no cove
 
 
 @njit(cache=True, nogil=True)
-def find_records(data, dialect, limits, starts, sound):  # pragma: no cover - compiled
+def find_records(
+    data: np.ndarray, dialect: tuple[int, int], limits: tuple[int, int], starts: np.ndarray, sound: np.ndarray
+) -> tuple[int, int, int, bool, int]:
     """Write each nonempty CSV record's start to `starts`, and to `sound` True unless text follows a closing quote.
 
     dialect: the byte values of the delimiter and the quote; the quote is -1 if fields cannot be quoted. limits: the

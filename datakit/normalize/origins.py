@@ -61,7 +61,7 @@ class FileCounts:
 
     def __init__(self, paths: Iterable[str], first: int) -> None:
         self._first, self._numbers = first, {path: first + row for row, path in enumerate(dict.fromkeys(paths))}
-        self.counts = np.zeros((len(self._numbers), len(COUNTED)), np.int64)
+        self.counts: np.ndarray = np.zeros((len(self._numbers), len(COUNTED)), np.int64)
 
     def add_records(self, rows: Chunk) -> None:
         """Count the records of a chunk as read."""

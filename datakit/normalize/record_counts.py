@@ -63,7 +63,7 @@ class RecordCounts:
         self._unlisted += unlisted(self.quarantined[-1:], self.tolerance)
         limit = self.tolerance.limit
         if (isinstance(limit, int) or not limit) and self._unlisted > limit + SHOWN:
-            raise PartialError(complaint(self.quarantined, limit, f"more than {limit + SHOWN}", self.tolerance.key))
+            raise PartialError(complaint(self.quarantined, limit, f"more than {limit + SHOWN}", self.tolerance))
 
     def give_up_if_hopeless(self, enough: int = ENOUGH) -> None:
         """Raise PartialError if the limit is a share and nearly all records are in quarantine.
@@ -76,7 +76,7 @@ class RecordCounts:
         most = max(limit, NEARLY_ALL) * read
         if isinstance(limit, float) and len(self.quarantined) >= enough and self._unlisted > most:
             raise PartialError(
-                complaint(self.quarantined, limit, f"{self._unlisted} of the first {read}", self.tolerance.key)
+                complaint(self.quarantined, limit, f"{self._unlisted} of the first {read}", self.tolerance)
             )
 
 

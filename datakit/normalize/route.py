@@ -68,9 +68,9 @@ class Router:
         self._config, self._counts, self._buckets = config, counts, common.buckets
         self._where = Predicate(config.where, common.where_types) if config.where else None
         self._transform = Transform(config.transform) if config.transform else None
-        self.columns = UpstreamColumns(config)
-        self.files = FileCounts((part.path for part in own.ranges), own.first_file)
-        self.value_bytes = 0
+        self.columns: UpstreamColumns = UpstreamColumns(config)
+        self.files: FileCounts = FileCounts((part.path for part in own.ranges), own.first_file)
+        self.value_bytes: int = 0
 
     def route(self, chunk: Chunk, write: Callable[[pa.Table, np.ndarray], None]) -> None:
         """Pass the documents of one chunk and the bucket of each to `write`. Raises InputError or PartialError."""

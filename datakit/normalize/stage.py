@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from datakit.engine.exchange.exchange import merged
 from datakit.engine.task import BATCH_HANG_SECONDS, Output, Phase, Plan, Preload, Step, Task, TaskResult, tolerance_of
+from datakit.engine.user_modules import beside
 from datakit.errors import ColumnError, DatakitError, EmptyStageError, RecipeError, counted, suggestion
 from datakit.normalize import origins, route, sort
 from datakit.normalize.columns.number_types import Path
@@ -63,6 +64,7 @@ def plan(step: Step) -> Plan:
     step.parameters["source"]: the name of the source.
     step.operations["base"]: the base URL of the source's files.
     step.operations["listed"]: the files that are read in place, path -> (size, modification time in ns, xxh3-128).
+    step.operations["code_folder"]: the recipe's folder, in which the module of a transform is looked for last.
     """
     config, files = config_of(step.parameters, Config), step.inputs[0].manifest.partitions
     slices = cut_slices(_inputs(step), [(file.path, file.bytes) for file in files], config)
@@ -70,7 +72,7 @@ def plan(step: Step) -> Plan:
     where_types = yield from _where_types(step, config, slices)
     routed = yield _route_phase(step, config, slices, 1 << bucket_bits, where_types)
     details = [msgspec.convert(result.details, RouteDetails) for result in routed]
-    union = _united(details, config)
+    union = _united(step, details, config)
     _check_not_empty(step, config, routed)
     schema, columns = output_schema(union, config, again=all(entry.documents for entry in details))
     bits = partition_bits(sum(entry.value_bytes for entry in details), config.partition_bytes)
@@ -110,7 +112,7 @@ def _where_types(
         phase = _route_phase(step, config, slices, 1, b"")
         tasks = tuple(replace(task, function=FIND_TYPES) for task in phase.tasks)
         found = yield replace(phase, name=column_types.PHASE, tasks=tasks)
-        union = _united([msgspec.convert(result.details, TypesDetails) for result in found], config)
+        union = _united(step, [msgspec.convert(result.details, TypesDetails) for result in found], config)
         kinds |= {name: union.field(name).type for name in undeclared if name in union.names}
     return pa.schema(list(kinds.items())).serialize().to_pybytes()
 
@@ -123,7 +125,7 @@ def _route_phase(
         route.PHASE,
         tuple(_route_task(number, ranges, first[number], inputs) for number, ranges in enumerate(slices)),
         to_plain(RouteShared(step.operations["base"], spelled_out(config), buckets, where_types)),
-        PRELOADS,
+        (*PRELOADS, *beside(step.operations.get("code_folder", ""))),
         memory_bytes=route_memory(config),
         memory_per_input_byte=0.0,
         tolerance=tolerance_of(step),
@@ -201,20 +203,20 @@ def partition_bits(value_bytes: int, partition_bytes: int | None = None) -> int:
     return bits
 
 
-def _united(details: Sequence[RouteDetails | TypesDetails], config: Config) -> pa.Schema:
+def _united(step: Step, details: Sequence[RouteDetails | TypesDetails], config: Config) -> pa.Schema:
     """Unite all upstream columns except the text. Raises RefusedError on a conflict or a missing configured column."""
     encoded = [(file, pa.BufferReader(bytes.fromhex(digits))) for entry in details for file, digits in entry.schemas]
     schemas = [(file, pa.ipc.read_schema(data)) for file, data in encoded]
     largest: dict[Path, int] = {}
     for path, value in (large for entry in details for large in entry.large):
         largest[path] = max(value, largest.get(path, 0))
-    union = unite(schemas, largest)
+    union, source = unite(schemas, largest), f"source {step.parameters['source']!r}"
     for name in Predicate(config.where).columns if config.where else ():
         if name not in union.names and name != config.text and schemas:
             near = suggestion(name, [*union.names, config.text])
-            raise ColumnError(f"where: no record has the column {name!r}; {near}")
+            raise ColumnError(f"{source}: where: no record has the column {name!r}; {near}")
     if config.id not in ("id", "", *union.names) and schemas:
-        raise ColumnError(f"no record has the id column {config.id!r}; {suggestion(config.id, union.names)}")
+        raise ColumnError(f"{source}: no record has the id column {config.id!r}; {suggestion(config.id, union.names)}")
     return union
 
 

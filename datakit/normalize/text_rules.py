@@ -48,7 +48,7 @@ def apply_rules(texts: pa.LargeStringArray | pa.LargeBinaryArray, longest_run: i
         texts = pc.fill_null(texts, b"" if pa.types.is_large_binary(texts.type) else "")
     data, offsets = string_buffers(texts)
     flags = np.zeros(len(texts), np.uint8)
-    kernels.scan_texts(data, offsets, np.int64(longest_run), _POSSIBLE, flags)
+    kernels.scan_texts(data, offsets, longest_run, _POSSIBLE, flags)
     invalid = _invalid(texts, data, offsets)
     blank = (flags & kernels.BLANK != 0) & ~invalid
     rows = np.flatnonzero(((flags & (kernels.NUL | kernels.RUN) != 0) & ~blank) | invalid)

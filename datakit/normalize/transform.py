@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from datakit.engine.task import resolve
-from datakit.engine.user_code import describe, user_code
-from datakit.errors import DatakitError, RecipeError, counted
+from datakit.engine.user_code import user_code
+from datakit.engine.user_modules import loaded
+from datakit.errors import RecipeError, counted
 from datakit.normalize.columns import schema_union
 from datakit.normalize.readers.sound_arrays import check_arrays
 
@@ -20,12 +20,8 @@ class Transform:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        try:
-            self._function = resolve(name)
-        except DatakitError:
-            raise
-        except Exception as error:
-            raise RecipeError(f"transform {name!r} cannot be imported\n{describe(error)}") from error
+        remedy = f"put {name.partition(':')[0].partition('.')[0]}.py beside the recipe, or add its folder to PYTHONPATH"
+        self._function = loaded(name, f"transform {name!r}", remedy, RecipeError)
 
     def apply(self, table: pa.Table) -> pa.Table:
         """Apply the function to one chunk, as one record batch.

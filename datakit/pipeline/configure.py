@@ -40,6 +40,7 @@ CHOICES = """tokenize.tokenizer can be
   "package.module:function"    a tokenizer of your own"""
 TRAIN_TABLE = "train"  # the subtable [tokenize.train], which holds the settings for training
 ENABLED = "enabled"
+CODE_FOLDER = "code_folder"  # the operation that names the recipe's folder, in which transforms are looked for
 READING_KEYS = ("format", "text", "id", "where", "types", "sample", "transform", "transform_version", "quoting")
 
 
@@ -84,7 +85,7 @@ def configure(recipe: Recipe) -> Configuration:
     configs = [convert(table.values, table.kind, table.place) for table in tables]
     configuration: Configuration = {}
     for table, config in zip(tables, configs, strict=True):
-        configuration.setdefault(table.stage, {})[table.source] = _settings(table, config)
+        configuration.setdefault(table.stage, {})[table.source] = _settings(table, config, recipe.folder)
     return configuration
 
 
@@ -161,11 +162,12 @@ def _without(table: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key not in keys}
 
 
-def _settings(table: _Table, config: Any) -> Settings:
+def _settings(table: _Table, config: Any, folder: str) -> Settings:
     plain = msgspec.json.decode(msgspec.json.encode(asdict(config)))
     content, operations = _without(plain, TOLERANCES), {key: plain[key] for key in TOLERANCES if key in plain}
     if table.stage == normalize.NAME:
         content["source"] = table.source
+        operations |= {CODE_FOLDER: folder} if content["transform"] else {}
     if table.stage == tokenize.NAME and content["tokenizer"] != TRAIN and not is_custom(content["tokenizer"]):
         operations["tokenizer_path"] = content.pop("tokenizer")
         content["tokenizer_sha256"] = _file_hash(operations["tokenizer_path"])

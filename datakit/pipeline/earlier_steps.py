@@ -10,13 +10,11 @@ stage and source or dataset and its ledger shows that an earlier version began i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
-from datakit.engine.ledger.ledger import FOLDER, DriverLine
+from datakit.engine.ledger.ledger import drivers
 from datakit.pipeline.root_layout import steps_in
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest, find_manifest
@@ -85,24 +83,13 @@ def find_earlier(
             continue
         manifest = find_manifest(place)
         if manifest is None:
-            begun = list(_begun_versions(place))
+            begun = [line.version for line in drivers(place)]
             if begun and not any(one is not None and one >= version for one in begun):
                 why = WHY.get((stage, version), INPUTS)
                 found.append(EarlierStep(place, False, begun[0], version, why))
         elif _precedes(manifest, version, parameters, inputs, remade):
             found.append(_finished(place, manifest, version))
     return found
-
-
-def _begun_versions(directory: str) -> Iterator[int | None]:
-    """Yield the format version (or None) in the first line of each of the step's ledgers. Skips ledgers whose first
-    line is not a complete driver line.
-    """
-    for segment in urls.listing(urls.join(directory, FOLDER)):
-        try:
-            yield msgspec.json.decode(urls.read_bytes(segment.url).partition(b"\n")[0], type=DriverLine).version
-        except msgspec.DecodeError:  # a later part of a ledger in an object store, or the driver died while writing
-            continue
 
 
 def _precedes(

@@ -8,7 +8,7 @@ other datasets, the estimates may be off by up to 50 %, so `plan` says "about".
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from datakit.download.listing import SourceFile
@@ -62,7 +62,7 @@ def resources(root: str, workers: int | None) -> Resources:
         workers=workers or cpus,
         workers_reason="as requested" if workers else f"one for each of the {cpus} CPUs this process may use",
         memory_bytes=int(memory * MEMORY_SHARE),
-        memory_reason=f"{MEMORY_SHARE:.0%} of the {memory >> 20:,} MiB of this machine or its cgroup",
+        memory_reason=f"{MEMORY_SHARE:.0%} of the {memory / 1e9:,.1f} GB of this machine or its cgroup",
         disk_free=disk_free(root),
     )
 
@@ -113,3 +113,16 @@ def concurrency_of(phase: Phase, available: Resources) -> Concurrency:
     }
     limit = min(limits, key=lambda name: limits[name])
     return Concurrency(len(phase.tasks), memory, limits[limit], f"limited by {limit}")
+
+
+def peak(steps: Sequence[tuple[int | None, int | None]]) -> int | None:
+    """Return the peak of the disk use, in bytes, of steps that run one after another. steps: for each step, the space
+    that remains in use afterward and the space that the step needs while it runs. Return None if a size is unknown.
+    """
+    stays = peak = 0
+    for disk, disk_peak in steps:
+        if disk is None or disk_peak is None:
+            return None
+        peak = max(peak, stays + disk_peak)
+        stays += disk
+    return max(peak, stays)

@@ -23,10 +23,12 @@ from datakit.dedup import stage as dedup
 from datakit.dedup.minhash import signatures_stage as signatures
 from datakit.download import stage as download
 from datakit.download.hub_tokenizer import hub_tokenizer
+from datakit.engine.ledger.code_changes import made_with_other_code
 from datakit.engine.task import Step, StepInput
+from datakit.engine.user_modules import hash_of
 from datakit.errors import CorruptError, RefusedError, TokenizerError, UsageError, refuse_all, suggestion
 from datakit.normalize import stage as normalize
-from datakit.pipeline.configure import CHOICES, Configuration, Settings, configure
+from datakit.pipeline.configure import CHOICES, CODE_FOLDER, Configuration, Settings, configure
 from datakit.pipeline.earlier_steps import EarlierStep, find_earlier
 from datakit.pipeline.resolve_sources import ListingOptions, SourceState, resolve_source
 from datakit.pipeline.root_layout import TOKENIZERS, check_root, step_directory
@@ -205,8 +207,29 @@ def engine_step(located: LocatedStep, upstream: Mapping[str, LocatedStep]) -> St
     read, content = tuple(_step_input(above) for above in inputs), node.settings.content
     return Step(
         node.stage, node.dataset, located.directory, located.fingerprint, content, read, operations,
-        node.module.FORMAT_VERSION,
+        node.module.FORMAT_VERSION, _code_hash(node),
     )  # fmt: skip
+
+
+def changed_code(located: LocatedStep) -> str:
+    """Return a note for the user if the file of the step's transform has changed since the step, or a part of it, was
+    made, although `transform_version` is the same; otherwise "".
+    """
+    code, finished, content = _code_hash(located.node), located.manifest is not None, located.node.settings.content
+    if not code or not made_with_other_code(located.directory, code, finished=finished):
+        return ""
+    made = "this step was made" if finished else "some tasks of this unfinished step were done"
+    return (
+        f"{located.node.label}: the file of transform {content['transform']!r} has changed since {made}; if the change "
+        f"affects the output, change transform_version (now {content['transform_version']!r}), so that the step is "
+        "made again"
+    )
+
+
+def _code_hash(node: Node) -> str:
+    """Return the hash of the file that defines the node's transform; "" if there is no transform or no such file."""
+    transform = node.settings.content.get("transform")
+    return hash_of(transform, node.settings.operations.get(CODE_FOLDER, "")) if transform else ""
 
 
 def _reading(downloaded: LocatedStep) -> dict[str, Any]:

@@ -9,17 +9,21 @@ depend on the content of the files.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from datakit.engine.task import Phase, Step, input_references
+from datakit.errors import counted
+from datakit.normalize import stage as normalize
+from datakit.normalize.inspection.first_records import missing_columns
 from datakit.pipeline import estimate
 from datakit.pipeline.earlier_steps import EarlierStep
 from datakit.pipeline.estimate import Concurrency, Resources
-from datakit.pipeline.graph import Graph, LocatedStep, Node, build, check_workers, engine_step
+from datakit.pipeline.graph import Graph, LocatedStep, Node, build, changed_code, check_workers, engine_step
 from datakit.pipeline.resolve_sources import ListingOptions
 from datakit.recipe import Recipe
 from datakit.storage import urls
+from datakit.storage.fingerprint import config_of
 from datakit.storage.manifest import PARTIAL_NAME, Manifest, Quarantine, totals_of
 
 DONE, PARTIAL, TO_RUN = "done", "partial", "to run"
@@ -67,12 +71,12 @@ class RunPlan:
     def __repr__(self) -> str:
         states = Counter(step.state for step in self.steps)
         steps = ", ".join(f"{count} {state}" for state, count in states.items())
-        return f"RunPlan({self.dataset!r} in {self.root!r}: {len(self.steps)} steps, {steps})"
+        return f"RunPlan({self.dataset!r} in {self.root!r}: {counted(len(self.steps), 'step')}, {steps})"
 
     @property
     def disk_needed(self) -> int | None:
         """The estimated peak of additional disk use during the run, or None if a size is unknown."""
-        return _peak([(step.disk, step.disk_peak) for step in self.steps if step.state != DONE])
+        return estimate.peak([(step.disk, step.disk_peak) for step in self.steps if step.state != DONE])
 
 
 def plan(
@@ -84,7 +88,18 @@ def plan(
     graph = build(recipe, root, ListingOptions(offline=offline, dry_run=True), until)
     available = estimate.resources(root, workers)
     planner = _Planner(graph, available)
-    return RunPlan(recipe.name, root, tuple(planner.plan(node) for node in graph.nodes), available, graph.notes)
+    steps = tuple(planner.plan(node) for node in graph.nodes)
+    located = [planner.locate(node)[0] for node in graph.nodes]
+    notes = [*graph.notes, *filter(None, map(changed_code, located))]
+    notes += [note for step in located if step.manifest is None for note in _missing_columns(step.node)]
+    return RunPlan(recipe.name, root, steps, available, tuple(notes))
+
+
+def _missing_columns(node: Node) -> Iterator[str]:
+    state = node.upstream[0].state if node.stage == normalize.NAME else None
+    if state is not None and state.files:
+        config = config_of(node.settings.content, normalize.Config)
+        yield from missing_columns(state.name, state.base, state.files[0].path, config)
 
 
 @dataclass(frozen=True)
@@ -105,20 +120,9 @@ def remaining(graph: Graph, done: Mapping[str, LocatedStep]) -> Remaining:
     left = [(step, text) for step, text in map(planner.locate, graph.nodes) if step.manifest is None]
     texts = [text for _, text in left if text is not None]
     most = max(texts, default=0) if len(texts) == len(left) else None
-    return Remaining(frozenset(step.node.stage for step, _ in left), _peak([_disk(*pair) for pair in left]), most)
-
-
-def _peak(steps: Sequence[tuple[int | None, int | None]]) -> int | None:
-    """Return the peak of the disk use, in bytes, of steps that run one after another. steps: for each step, the space
-    that remains in use afterward and the space that the step needs while it runs. Return None if a size is unknown.
-    """
-    stays = peak = 0
-    for disk, disk_peak in steps:
-        if disk is None or disk_peak is None:
-            return None
-        peak = max(peak, stays + disk_peak)
-        stays += disk
-    return max(peak, stays)
+    return Remaining(
+        frozenset(step.node.stage for step, _ in left), estimate.peak([_disk(*pair) for pair in left]), most
+    )
 
 
 @dataclass
@@ -198,7 +202,7 @@ def _reads(node: Node) -> tuple[str, ...]:
     files = node.state.files
     if files is None:
         return (node.state.base,)
-    return (f"{node.state.base}: {len(files):,} files, {sum(file.size for file in files):,} bytes",)
+    return (f"{node.state.base}: {counted(len(files), 'file')}, {counted(sum(file.size for file in files), 'byte')}",)
 
 
 def _state(located: LocatedStep) -> str:

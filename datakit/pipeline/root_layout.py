@@ -11,13 +11,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
+from collections.abc import Iterator
 
-from datakit.errors import RootError
+from datakit.engine.observe.event_log import FILE_NAME as EVENTS
+from datakit.errors import NotFoundError, RootError
 from datakit.storage import urls
 from datakit.storage.fingerprint import SHOWN_DIGITS, short
 from datakit.storage.globs import subdirectories
+from datakit.storage.manifest import find_manifest
 
 SOURCES = "sources"
 RUNS = "runs"
@@ -57,6 +62,41 @@ def steps_in(directory: str) -> list[str]:
         homes += [urls.join(above, name) for name in subdirectories(above)]
     found = (urls.join(home, name) for home in homes for name in subdirectories(home) if STEP_NAME.fullmatch(name))
     return sorted(found)
+
+
+def sources_of(dataset: str) -> list[str]:
+    """Return the directories of the sources of a dataset, as its finished steps and the log of its newest run name
+    them. dataset: the dataset's directory; for any other directory, the list is empty.
+    """
+    above = urls.join(urls.parent(dataset), SOURCES)
+    names = subdirectories(above)
+    if not names or STEP_NAME.fullmatch(urls.name(dataset)) or dataset == above:
+        return []
+    read = {part.source for step in steps_in(dataset) for part in getattr(find_manifest(step), "partitions", ())}
+    read.update(next(_logged_sources(dataset), {}))
+    return [urls.join(above, name) for name in names if name in read]
+
+
+def source_bases(root: str) -> dict[str, str]:
+    """Return the directory of each local source's files, as the newest run that names the source found it."""
+    bases: dict[str, str] = {}
+    for home in subdirectories(root):
+        for sources in _logged_sources(urls.join(root, home)) if home != SOURCES else ():
+            for name, base in sources.items():
+                bases.setdefault(name, base)
+    return bases
+
+
+def _logged_sources(dataset: str) -> Iterator[dict[str, str]]:
+    """Yield what the first event in the log of each run of a dataset says about its sources, newest run first: the
+    directory of each source's files, or "" for a remote source. Logs without such an event are skipped.
+    """
+    for run in reversed(subdirectories(urls.join(dataset, RUNS))):
+        with contextlib.suppress(NotFoundError, FileNotFoundError, json.JSONDecodeError):
+            with urls.open_read(urls.join(dataset, RUNS, run, EVENTS)) as file:
+                first = json.loads(file.readline())
+            if "sources" in first:
+                yield first["sources"]
 
 
 def stage_order(stage: str) -> int:

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from datakit.errors import counted
+from datakit.errors import counted, counted_plural
 from datakit.pipeline.root_layout import stage_order
 from datakit.printable import printable
 from datakit.storage.manifest import Manifest
 
 PASSES_ON = ("normalize", "consolidate", "tokenize")
-CAME_IN = {
+CAME_IN: dict[str, tuple[str, ...]] = {
     "normalize": ("normalize/records_in", "normalize/transform_added"),
     "signatures": ("signatures/documents",),
     "consolidate": ("consolidate/records_in",),
@@ -172,7 +172,7 @@ def summary_text(result: RunResult) -> str:
     came = lines["normalize"].rows_in if "normalize" in lines else None
     tokens = lines["tokenize"].tokens if "tokenize" in lines else None
     ending = "everything was already done" if result.reused else f"done in {result.seconds:,.1f} s"
-    reasons = ", ".join(f"{count:,} {why}" for why, count in dropped.items())
+    reasons = ", ".join(counted_plural(count, why) for why, count in dropped.items())
     facts = {
         "documents": f"{kept:,} of {came:,} kept" if kept is not None and came is not None else "",
         "dropped": reasons,

@@ -19,7 +19,7 @@ from datakit.engine.ray_backend.metrics import RayMetrics
 from datakit.engine.scheduler.driver import run_step
 from datakit.errors import PartialError, RefusedError, RefusedInputsError, messages_of, refuse_all
 from datakit.pipeline.before_run.disk_space import check_disk_space
-from datakit.pipeline.graph import Graph, LocatedStep, Node, build, check_workers, engine_step
+from datakit.pipeline.graph import Graph, LocatedStep, Node, build, changed_code, check_workers, engine_step
 from datakit.pipeline.lazy_executor import LazyExecutor
 from datakit.pipeline.resolve_sources import ListingOptions
 from datakit.pipeline.root_layout import require_writable, run_directory, stage_order
@@ -73,7 +73,7 @@ def run(
         cache=next((step.directory for step in steps if step.stage == TOKENIZE), None),
         log=progress.log,
         seconds=time.monotonic() - started,
-        notes=(*graph.notes, *(f"removed first (--fresh): {directory}" for directory in removed)),
+        notes=(*graph.notes, *progress.notes, *(f"removed first (--fresh): {directory}" for directory in removed)),
     )
 
 
@@ -121,6 +121,7 @@ class _Run:
     check_disk: bool = True
     driver: str = field(default_factory=driver_name)
     log: str | None = None
+    notes: list[str] = field(default_factory=list)
     _done: dict[str, LocatedStep] = field(default_factory=dict)
     _unfinished: dict[str, str] = field(default_factory=dict)  # label -> message, which names the step
     _refused: list[tuple[Node, RefusedError]] = field(default_factory=list)
@@ -161,6 +162,8 @@ class _Run:
         step, observer = engine_step(located, self._done), ObserverGroup([self._observer_for(reused), memory])
         for earlier in located.earlier:
             observer.note(earlier.message(node.label))
+        if changed := changed_code(located):
+            self.notes.append(changed) if reused else observer.note(changed)
         self._started = step.directory
         manifest = run_step(step, node.module.plan(step), self.executor.get, observer, self.driver)
         self._started = None
@@ -176,6 +179,9 @@ class _Run:
         """
         if self._observer is None and not reused:
             log = EventLog(run_directory(self.graph.root, self.graph.dataset, self.driver))
+            states = [node.state for node in self.graph.nodes if node.state is not None]
+            bases = {state.name: state.base if urls.is_local(state.base) else "" for state in states}
+            log.run_started(self.graph.dataset, bases)
             metrics = [RayMetrics()] if self.executor.ray is not None else []
             self._observer, self.log = ObserverGroup([self.user_observer, log, *metrics]), log.url
         return self._observer or self.user_observer

@@ -13,6 +13,7 @@ from datakit.storage import atomic, urls
 KINDS = ("png", "svg", "pdf")
 DOTS_PER_INCH = 120
 INK = "#333333"  # color of text and lines
+ROUNDED = 0.9995  # share of a unit from which three digits round up to 1
 
 
 def check_target(url: str) -> None:
@@ -48,8 +49,8 @@ def short(value: float) -> str:
     ('12.3 M', '40')
     """
     for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= size:
-            return f"{value / size:.3g} {unit}"
+        if value >= ROUNDED * size:
+            return f"{value / size:.3g} {unit}" if value < 1000 * ROUNDED * size else f"{value / size:,.0f} {unit}"
     return f"{value:.0f}"
 
 

@@ -92,7 +92,8 @@ def near(steps: Sequence[int], distance: float) -> list[tuple[int, int]]:
     [(0, 1), (2, 2)]
     """
     starts = [i for i in range(len(steps)) if i == 0 or steps[i] - steps[i - 1] >= distance]
-    return [(start, end - 1) for start, end in zip(starts, [*starts[1:], len(steps)], strict=True)]
+    ends = [*starts[1:], len(steps)] if starts else []
+    return [(start, end - 1) for start, end in zip(starts, ends, strict=True)]
 
 
 def _label(name: str) -> str:

@@ -52,7 +52,9 @@ class ShardWriter:
 
     def __init__(self, url: str, schema: pa.Schema, dictionary: Sequence[str] = ()) -> None:
         """`dictionary` lists the columns with few distinct values, which are encoded with a dictionary."""
-        self.url, self.schema, self._dictionary = url, schema, list(dictionary)
+        self.url = url
+        self.schema = schema
+        self._dictionary = list(dictionary)
         self._pending: list[pa.Table] = []
         self._pending_rows = self._pending_bytes = self._rows = 0
         self._info: ShardInfo | None = None

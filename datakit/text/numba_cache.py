@@ -12,13 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import xxhash
 from numba import njit
 
+Decorator: TypeAlias = Callable[[Callable[..., Any]], Any]
 
-def cached_njit(*modules: ModuleType) -> Callable[[Callable[..., Any]], Any]:
+
+def cached_njit(*modules: ModuleType) -> Decorator:
     """Return an `njit` decorator with a disk cache that is valid only for the current source files of `modules`.
     `modules` must contain all other modules whose functions, constants or types the kernel uses in any way, including
     the types of its arguments.

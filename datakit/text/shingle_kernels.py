@@ -13,6 +13,7 @@ hashed at 500 to 600 MB of text per CPU-second.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from numba import njit
 
 from datakit.text import hash_mixing, unicode_words
 from datakit.text.hash_mixing import GOLDEN, MIX_1
-from datakit.text.numba_cache import cached_njit
+from datakit.text.numba_cache import Decorator, cached_njit
 from datakit.text.unicode_words import ALONE, CODE_POINTS, WORD
 
 BLOCK = 2048  # words per block; their hashes take 16 kB, which fits in the L1 cache
@@ -30,8 +31,8 @@ _ASCII_END = 128
 _NOTHING = np.uint32(0)
 assert np.uint32(1) << _WORD_BIT == WORD
 
-kernel = cached_njit(hash_mixing, unicode_words)
-mix = njit(cache=True, nogil=True, inline="always")(hash_mixing.mix)
+kernel: Decorator = cached_njit(hash_mixing, unicode_words)
+mix: Callable[[np.uint64], np.uint64] = njit(cache=True, nogil=True, inline="always")(hash_mixing.mix)
 
 
 class Scratch(NamedTuple):

@@ -30,17 +30,15 @@ import msgspec
 import numpy as np
 
 from datakit.cache.reader import Cache, open_cache
-from datakit.errors import CorruptError, LoaderError, NotFoundError, RecipeError, TokenizerError, UsageError
+from datakit.errors import CorruptError, LoaderError, NotFoundError, TokenizerError, UsageError
 from datakit.loader import Component, Loader, Mixture, Shuffle, held_out_mixture, one_pass
-from datakit.loader.mixture.toml_file import load_mixture, mixture_of
+from datakit.loader.mixture.run_file import data_settings, mixture_of_run, place_of
 from datakit.loader.sources.cache_source import CacheSource
-from datakit.recipe import absolute
 from datakit.storage import atomic, urls
 from datakit.storage.manifest import InputReference, manifest_url
 from datakit.toml_config import decoded
 from datakit.trainer.evaluate import BatchesOf, EvaluationsAt, check_tags, token_byte_lengths
 
-ROOT = "{root}/"
 CACHES = "caches.json"
 MULTIPLE = 128  # default vocabulary sizes are rounded up to a multiple of this, as matrix units use blocks of 128
 
@@ -118,9 +116,9 @@ def open_data(
 
     Raises NotFoundError, RecipeError, UsageError, TokenizerError and LoaderError.
     """
-    settings, evaluation = _with_places(table, file, root)
+    evaluation, settings = _evaluation_tables(table, file, root), data_settings(table, file, root)
     opener = Opener(pinned or {})
-    mixture = _mixture(settings, file, root, opener)
+    mixture = mixture_of_run(settings, file, root, opener).mixture
     sets = {tag: CacheSource(opener(entry.cache), entry.source) for tag, entry in evaluation.items()}
     caches = {cache.directory: cache for cache in sorted(opener.opened.values(), key=lambda cache: cache.directory)}
     first = next(iter(caches.values()))
@@ -132,39 +130,14 @@ def open_data(
     return Data(mixture, partial(_evaluations, mixture, sets), token_bytes, vocabulary, caches, notes, opener.resolved)
 
 
-def _with_places(table: Mapping[str, Any], file: Path, root: str) -> tuple[dict[str, Any], dict[str, EvaluationTable]]:
-    """Return the mixture's settings and the evaluation tables, with an absolute path or a URL for each `cache`."""
-    settings = dict(table)
+def _evaluation_tables(table: Mapping[str, Any], file: Path, root: str) -> dict[str, EvaluationTable]:
+    """Return the `[data.evaluation.<tag>]` tables by tag, with an absolute path or a URL for each `cache`."""
     place = f"{file}, [data.evaluation"
-    evaluation = {
+    found = {
         tag: decoded(entry, EvaluationTable, f"{place}.{tag}]", LoaderError)
-        for tag, entry in settings.pop("evaluation", {}).items()
+        for tag, entry in table.get("evaluation", {}).items()
     }
-    if not settings:
-        raise RecipeError(f"{file}: no data; add a [data] table with components and stages, or with `mixture`")
-    if "steps" in settings:
-        raise RecipeError(f"{file}, [data]: steps has no effect here; the run's steps are set at the top of the file")
-    if "mixture" not in settings:
-        tables = settings.get("components", {}).items()
-        found = {name: {**entry, "cache": _place(entry.get("cache", ""), file, root)} for name, entry in tables}
-        settings["components"] = found
-    elif others := ", ".join(sorted(set(settings) - {"mixture"})):
-        raise RecipeError(
-            f"{file}, [data]: {others} cannot be combined with `mixture`; move these settings to the mixture file"
-        )
-    return settings, {tag: replace(entry, cache=_place(entry.cache, file, root)) for tag, entry in evaluation.items()}
-
-
-def _mixture(settings: dict[str, Any], file: Path, root: str, opened: Opener) -> Mixture:
-    if "mixture" in settings:
-        return load_mixture(absolute(str(settings["mixture"]), file.resolve().parent), root, opened)
-    return mixture_of(settings, file, root, opened).mixture
-
-
-def _place(cache: str, file: Path, root: str) -> str:
-    if cache.startswith(ROOT):
-        return urls.join(urls.absolute(root), cache.removeprefix(ROOT))
-    return absolute(cache, file.resolve().parent)
+    return {tag: replace(entry, cache=place_of(entry.cache, file, root)) for tag, entry in found.items()}
 
 
 def _evaluations(mixture: Mixture, sets: Mapping[str, CacheSource], step: int) -> dict[str, BatchesOf]:

@@ -74,7 +74,7 @@ class Feed(AbstractContextManager["Feed"]):
     """A context manager that places the batches `start` to `stop - 1` on the devices before they are needed."""
 
     def __init__(self, source: BatchSource, mesh: Mesh, vocabulary: int, start: int, stop: int) -> None:
-        self.waited = 0.0  # seconds that the last call of `next` waited for a batch; should be near zero
+        self.waited: float = 0.0  # seconds that the last call of `next` waited for a batch; should be near zero
         self._placed = in_background(_placed(source, mesh, vocabulary, start, stop), AHEAD)
 
     def next(self) -> Placed | None:

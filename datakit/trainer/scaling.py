@@ -20,7 +20,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from datakit.errors import UsageError
+from datakit.errors import UsageError, counted
 from datakit.trainer.models import grug
 from datakit.trainer.models.weights import parameter_count
 from datakit.trainer.optimizer import Optimizer
@@ -108,7 +108,8 @@ class Plan:
         m, o, counts = self.model, self.optimizer, self.document()
         return [
             f"budget      {self.flops:.3g} FLOPs ({counts['flops_per_token']:.4g} per token, forward, no head)",
-            f"model       hidden {m.hidden}, {m.layers} layers, {m.heads} heads ({m.kv_heads} for keys and values), "
+            f"model       hidden {m.hidden}, {counted(m.layers, 'layer')}, {counted(m.heads, 'head')} "
+            f"({m.kv_heads} for keys and values), "
             f"{m.experts} experts of {m.expert_width}, {m.experts_per_token} per token, shared {m.shared_width}",
             f"parameters  {counts['parameters'] / 1e9:.3f} B, {counts['active_parameters'] / 1e9:.3f} B active",
             f"batch       {self.batch:,} sequences of {self.sequence:,}; critical {self.critical_batch:,.0f}",

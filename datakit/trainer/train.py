@@ -31,7 +31,7 @@ from typing import Any
 
 import jax
 
-from datakit.errors import CheckpointError, DivergedError, UsageError
+from datakit.errors import CheckpointError, DivergedError, UsageError, counted
 from datakit.printable import printable
 from datakit.storage import urls
 from datakit.storage.manifest import InputReference, find_manifest
@@ -98,7 +98,7 @@ def train(
     done = find_manifest(directory)
     if done is not None:
         refuse_afresh(run, directory)
-        say(f"{directory} is finished")
+        say("the run is already finished; nothing is trained")
         return Outcome(directory, run.steps, done.details["figures"], done.details["comparison"])
     check_trackers(run.log.trackers)
     outline = source.outline(run.steps)
@@ -324,7 +324,7 @@ class _Loop:
         details = {"figures": kept, "prediction": self.prediction, "comparison": comparison}
         if is_first():
             run_manifest.finish(self.place, self.run, self.mixture, inputs, details, final)
-        self.say(f"finished {self.run.steps:,} steps: {self.directory}")
+        self.say(f"finished {counted(self.run.steps, 'step')}")
         return Outcome(self.directory, self.run.steps, kept, comparison, self.start.resumed_from)
 
 

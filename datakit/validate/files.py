@@ -15,7 +15,7 @@ from datakit.errors import NotFoundError
 from datakit.storage import atomic, urls
 
 READERS = 4
-REMEDY = "remove the step's directory and run again (`datakit run`)"
+REMEDY = "if this is a copy, copy the step again; otherwise remove its directory and run again (`datakit run`)"
 Progress = Callable[[int, int], None]  # called with the numbers of files and bytes compared so far
 
 

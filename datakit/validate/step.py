@@ -1,5 +1,5 @@
-"""Compares any finished step with its manifest: all files, the manifest's statements, and each partition's first and
-last id.
+"""Finds the step to validate, and compares any finished step with its manifest: all files, the manifest's statements,
+and each partition's first and last id.
 
 A token cache is compared by `token_cache.py`. The files of a download whose source is read in place are not part of the
 step and are not read.
@@ -11,14 +11,35 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from datakit.cache.layout import STAGE, read_details
+from datakit.errors import NotFoundError
 from datakit.storage import urls
-from datakit.storage.manifest import Manifest, Partition, manifest_url
+from datakit.storage.latest import current_cache, current_step
+from datakit.storage.manifest import FILE_NAME, Manifest, Partition, find_manifest, manifest_url
 from datakit.validate import token_cache
 from datakit.validate.files import READERS, Damage, DescribedFile, Progress, compare_files
 from datakit.validate.manifest_claims import manifest_damage, undescribed_files
 
 DOWNLOAD, COPIES = "download", "raw"
 WITH_IDS = ("normalize", "signatures", "dedup", "consolidate")
+
+
+def finished_step(place: str) -> tuple[str, Manifest]:
+    """Return the directory and manifest of the step at a URL. A dataset's directory stands for its current token cache
+    or, if it has none, for the last step of its current run.
+
+    Raises NotFoundError if there is neither a finished step nor a dataset, UsageError if nothing records which step of
+    a dataset is current, and CorruptError if a manifest or the dataset's record is damaged.
+    """
+    manifest = find_manifest(place)
+    if manifest is not None:
+        return place, manifest
+    found = current_cache(place) or current_step(place)
+    if found is None:
+        raise NotFoundError(
+            f"{place} holds no finished step (it has no {FILE_NAME}), and is no dataset with a current step; "
+            "`datakit status` shows unfinished steps"
+        )
+    return found
 
 
 def find_damage(directory: str, manifest: Manifest, progress: Progress) -> tuple[int, list[Damage]]:

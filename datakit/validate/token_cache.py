@@ -39,7 +39,7 @@ from datakit.validate.manifest_claims import manifest_damage, undescribed_files
 
 ReadList = Callable[[str], tuple[np.ndarray, list[str]]]  # url -> (lengths, ids)
 LISTS = (LENGTHS_SUFFIX, DOCUMENTS_SUFFIX)
-TOKENIZER_REMEDY = "restore the tokenizer.json that the cache was made with, or make the cache again"
+TOKENIZER_REMEDY = "copy the tokenizer.json with which the cache was made, or make the cache again"
 
 
 def cache_files(directory: str, manifest: Manifest, details: CacheDetails) -> Iterator[DescribedFile]:

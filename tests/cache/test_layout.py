@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datakit.cache.layout import ArrayForm, length_histogram
+from datakit.cache.layout import ArrayForm, SourceSums, length_histogram
 
 
 @given(tokens=st.integers(1, 2000), chunk=st.integers(1, 300))
@@ -25,3 +25,10 @@ def test_histogram_counts_every_document_once(lengths: list[int]) -> None:
     for power, count in histogram.items():
         assert count == sum(int(power) // 2 <= length < int(power) for length in lengths)
     assert sum(histogram.values()) == len(lengths)
+
+
+def test_totals_of_a_source_are_printed_without_frequent_tokens() -> None:
+    sums = SourceSums(1, 20, 300, 1000, frequent=[(7, 12)])
+    assert (
+        repr({"web": sums}) == "{'web': SourceSums(shards=1, documents=20, tokens=300, text_bytes=1000, targets=None)}"
+    )

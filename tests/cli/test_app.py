@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from datakit.errors import NoSpaceError
+from datakit.pipeline import running
 from tests.support.command_line import command, invoke
 from tests.support.paths import REPOSITORY
 from tests.support.small_shelf import make_shelf
@@ -115,3 +117,13 @@ def test_root_that_is_a_file_is_rejected(tmp_path: Path) -> None:
 
 def test_debug_variable_shows_the_traceback(tmp_path: Path) -> None:
     assert "Traceback" in invoke("run", "dmeo", cwd=tmp_path, DATAKIT_DEBUG="1").stderr
+
+
+def test_full_disk_is_reported_without_a_hint_at_the_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise NoSpaceError("this run needs more space")
+
+    monkeypatch.setattr(running, "check_disk_space", refuse)
+    refused = invoke("run", make_shelf(tmp_path / "shelf"), "--root", "root", cwd=tmp_path)
+    assert refused.returncode == 1
+    assert "error: this run needs more space\n" in refused.stderr and "DATAKIT_DEBUG" not in refused.stderr

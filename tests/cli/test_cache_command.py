@@ -14,6 +14,7 @@ import pytest
 
 from datakit.cache.reader import open_cache
 from datakit.cache.summary import counted
+from datakit.cli.console import WIDTH
 from tests.support.caches import make_cache
 from tests.support.commands import run_command, run_json
 from tests.support.partitions import identity, words
@@ -44,7 +45,8 @@ def test_show_document_by_id_row_or_position(cache: str, capsys: pytest.CaptureF
         assert code == 0
         assert out.replace("⟧⟦", "").strip("⟦⟧\n") == expected
         assert out.count("⟦") == found["count"]
-        assert f"document {identity(text)}, row {row}, source laws" in err
+        assert f"document {identity(text)}, row {row}, source laws" in " ".join(err.split())
+        assert max(map(len, err.splitlines())) <= WIDTH
 
 
 def test_show_step_is_a_sequence_of_the_cache(cache: str, capsys: pytest.CaptureFixture[str]) -> None:

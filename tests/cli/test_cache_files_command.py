@@ -10,10 +10,12 @@ import pytest
 
 from datakit.cache.reader import open_cache
 from datakit.cache.summary import counted
+from datakit.cli.console import WIDTH
 from datakit.validate.token_cache import require_intact
 from tests.support.caches import make_cache, trained
 from tests.support.commands import run_command, run_json
 from tests.support.partitions import words
+from tests.support.small_shelf import step
 from tests.support.tokens.external_caches import consolidated, documents, read_by_hand
 
 TEXTS = {"novels": [*words(1, 60)], "laws": words(2, 30)}
@@ -46,8 +48,11 @@ def test_all_damage_is_listed_with_remedies(cache: str, tmp_path: Path, capsys: 
     code, out, err = run_command(capsys, "validate", str(copy))
     assert code == 2
     assert "2 differences in" in err
-    words = " ".join(out.split())
-    assert (words.count(str(copy)), words.count("make the cache again")) == (2, 2)
+    lines = out.splitlines()
+    paths = [line for line in lines if not line.startswith("    ")]
+    assert paths == [str(path.relative_to(copy)) for path in (listed, data)]
+    assert " ".join(err.split()).count("if this is a copy, copy the cache again") == 1
+    assert max(len(line) for line in [*lines, *err.splitlines()] if str(copy) not in line) <= WIDTH
     code, out, _ = run_command(capsys, "validate", str(copy), "--json")
     found = json.loads(out)
     assert (code, found["intact"]) == (2, False)
@@ -57,6 +62,40 @@ def test_all_damage_is_listed_with_remedies(cache: str, tmp_path: Path, capsys: 
     assert (code, "no finished step" in err) == (2, True)
     code, out, _ = run_command(capsys, "validate", str(copy), "--json")
     assert (code, "no finished step" in json.loads(out)["refused"]) == (2, True)
+
+
+def test_several_directories_are_all_checked(cache: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = Path(shutil.copytree(cache, tmp_path / "copy"))
+    (copy / "data/laws/shard-00000.lengths").unlink()
+    code, out, err = run_command(capsys, "validate", str(copy), str(tmp_path), cache)
+    assert code == 2
+    assert "1 difference in" in err and f"{tmp_path} holds no finished step" in err
+    assert out.splitlines()[-1].partition(": ")[0] == cache or f"{cache}:" in out
+    code, out, _ = run_command(capsys, "validate", cache, str(copy), "--json")
+    found = json.loads(out)
+    assert (code, found["intact"], [one["intact"] for one in found["steps"]]) == (2, False, [True, False])
+    assert run_command(capsys, "validate", cache, cache)[0] == 0
+    assert run_command(capsys, "validate")[0] == 2
+
+
+def test_dataset_stands_for_its_current_cache(finished_copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shelf = finished_copy / "root" / "shelf"
+    assert run_json(capsys, "validate", str(shelf))["directory"] == str(step(shelf, "tokenize-*"))
+    shutil.copytree(step(shelf, "tokenize-*"), shelf / "tokenize-000000000000")
+    assert run_json(capsys, "validate", str(shelf))["directory"] != str(shelf / "tokenize-000000000000")
+    (shelf / "latest.json").unlink()
+    code, _, err = run_command(capsys, "validate", str(shelf))
+    assert (code, "name one of them" in err) == (2, True)
+
+
+def test_copied_cache_is_used_without_its_root(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = str(shutil.copytree(step(finished, "root/shelf/tokenize-*"), tmp_path / "shelf-cache"))
+    assert run_command(capsys, "validate", copy)[0] == 0
+    assert open_cache(copy).document(0).tokens.size
+    code, _, err = run_command(capsys, "why", copy, "--id", open_cache(copy).document(0).id)
+    assert (code, "if it is a copy, ask in the root from which it was copied" in err) == (2, True)
 
 
 def test_exported_cache_is_imported_back(cache: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,6 +53,17 @@ def test_drafted_recipe_runs_unchanged(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["stages"][-1]["rows_out"] == 50
 
 
+def test_draft_of_damaged_files_names_the_problems_and_runs(tmp_path: Path) -> None:
+    (tmp_path / "forum.jsonl").write_text('{"text": "one"}\n{"text": "two"}\nno record\n')
+    drafted = invoke("inspect", "forum.jsonl", "--draft", cwd=tmp_path)
+    assert "problem: " in drafted.stderr and "forum.jsonl:32: not JSON" in drafted.stderr
+    (tmp_path / "r.toml").write_text(drafted.stdout)
+    ran = invoke("run", "r.toml", "--root", "root", "--until", "normalize", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    (listed,) = (tmp_path / "root").glob("sources/*/normalize-*/quarantine/records.jsonl")
+    assert f"normalize forum: 1 record could not be used and was left out:\n    {listed}\n" in ran.stdout
+
+
 def test_inspect_of_a_single_file(tmp_path: Path) -> None:
     make_shelf(tmp_path / "shelf")
     shown = invoke("inspect", "shelf/letters/b.jsonl", cwd=tmp_path)

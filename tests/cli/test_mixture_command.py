@@ -88,6 +88,52 @@ def test_pack_without_packed_components_does_nothing(
     assert not (tmp_path / "root").exists()
 
 
+def run_file(mixture: Path, data: str) -> Path:
+    """A run file beside the mixture file."""
+    path = mixture.with_name("run.toml")
+    path.write_text(f'name = "small"\nsteps = 60\n[model]\nhidden = 32\n{data}')
+    return path
+
+
+def inline(mixture: Path) -> str:
+    """The mixture as the table [data] of a run file, with a validation set."""
+    text = mixture.read_text().replace("steps = 60\n", "")
+    text = text.replace("[components.", "[data.components.").replace("[[stages]]", "[[data.stages]]")
+    text = text.replace('"cache"', '"{root}/cache"')
+    return f'[data]\n{text}\n[data.evaluation.exams]\ncache = "{{root}}/cache"\n'
+
+
+@pytest.mark.parametrize("kind", ["inline", "named"])
+def test_run_file_is_previewed_like_its_mixture(mixture: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    assert called("mixture", "preview", str(mixture), "--json") == 0
+    expected = capsys.readouterr().out
+    run = run_file(mixture, inline(mixture) if kind == "inline" else '[data]\nmixture = "mix.toml"\n')
+    assert called("mixture", "preview", str(run), "--root", str(mixture.parent), "--json") == 0
+    assert capsys.readouterr().out == expected
+
+
+def test_run_file_is_packed_for_its_training(mixture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, root = run_file(mixture, inline(mixture)), str(mixture.parent)
+    assert called("mixture", "pack", str(run), "--root", root) == 0
+    shown = capsys.readouterr().out
+    table, rest = shown.split("\n\n")
+    assert max(map(len, table.splitlines())) <= WIDTH
+    assert table.splitlines()[0].split() == [*mixture_command.PACK_HEADERS]
+    assert "packing-64-split-6-" in table.splitlines()[2]
+    assert rest.splitlines()[-1] == f"train:     datakit train {run} --root {root}"
+    assert called("mixture", "pack", str(mixture), "--root", root) == 0
+    assert "everything was already done" in capsys.readouterr().out
+
+
+def test_mistake_in_the_data_of_a_run_file_is_named(mixture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_file(mixture, inline(mixture).replace("batch_size", "batchsize"))
+    assert called("mixture", "preview", str(run)) == 2
+    assert "run.toml: unknown key 'batchsize'; did you mean 'batch_size'?" in capsys.readouterr().err
+    run.write_text(run.read_text().replace("steps = 60", ""))
+    assert called("mixture", "pack", str(run)) == 2
+    assert "steps is None; a run file needs a number of steps" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 9])
 def test_tables_over_time_fit_any_number_of_components(count: int) -> None:
     names = [f"a-component-with-a-long-name-{number}" for number in range(count)]

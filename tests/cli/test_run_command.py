@@ -30,12 +30,16 @@ def test_run_prints_counts_result_and_next_steps(finished: Path) -> None:
     kept = {line.split()[0]: " ".join(line.split()) for line in lines if line[:1].isalpha()}
     assert kept["normalize"].startswith("normalize 150 147 ")
     assert "    dropped 1 blank, 2 exact duplicates" in lines
-    assert "    dropped 3 exact duplicates across sources, 1 fuzzy duplicates" in lines
+    assert "    dropped 3 exact duplicates across sources, 1 fuzzy duplicate" in lines
     cache = step(finished, "root/shelf/tokenize-*")
     assert f"cache:     {cache}" in lines
+    card = next(line for line in lines if line.startswith("card:")).split()[1]
+    assert "| letters |" in Path(card).read_text()
     assert f"inspect:   datakit inspect {cache}" in lines
-    python = next(line for line in lines if line.startswith("read it:")).partition("python -c ")[2].strip('"')
-    read = subprocess.run([sys.executable, "-c", python], capture_output=True, text=True, cwd=REPOSITORY, check=True)
+    assert f"show it:   datakit cache show {cache}" in lines
+    opened = next(line for line in lines if line.startswith("in Python:")).partition(": ")[2]
+    code = f"import datakit; print({opened}.read(0, 16))"
+    read = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, check=True)
     assert read.stdout.startswith("[")
 
 
@@ -66,7 +70,9 @@ def test_progress_goes_to_stderr_and_data_to_stdout(tmp_path: Path) -> None:
     assert "normalize novels" in done.stderr
     assert "\x1b" not in done.stdout + done.stderr
     events = [json.loads(line) for line in step(tmp_path, "root/shelf/runs/*/events.jsonl").read_text().splitlines()]
-    assert {"step_started", "phase_started", "attempt_ended", "step_ended"} == {event["event"] for event in events}
+    assert events[0]["event"] == "run_started" and set(events[0]["sources"]) == {"novels", "letters"}
+    shown = {"run_started", "step_started", "phase_started", "attempt_ended", "step_ended"}
+    assert shown == {event["event"] for event in events}
 
 
 def test_fresh_redoes_own_steps_and_keeps_sources(finished_copy: Path) -> None:

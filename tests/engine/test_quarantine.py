@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from datakit.engine.executor import Cause
-from datakit.engine.task import Tolerance
+from datakit.engine.quarantine import require_allowed
+from datakit.engine.task import QuarantinedRecord, TaskResult, Tolerance
 from datakit.errors import PartialError
 from tests.support.engine.poison_tasks import digests
 from tests.support.engine.runs import (
@@ -67,3 +68,12 @@ def test_share_counts_all_records_of_the_phase(tmp_path: Path) -> None:
     assert run(tmp_path / "enough", digests(20, poison, Tolerance(0.02))).quarantine.records == 4
     with pytest.raises(PartialError, match="1 of 20 tasks failed"):
         run(tmp_path / "short", digests(20, poison, Tolerance(0.019)))
+
+
+def test_complaint_counts_listed_records_and_shows_the_others() -> None:
+    records = [QuarantinedRecord("a.jsonl", position, "not JSON") for position in (10, 20, 30)]
+    with pytest.raises(PartialError) as caught:
+        require_allowed(Tolerance(0, ("a.jsonl:10", "a.jsonl:20")), [TaskResult(quarantined=tuple(records), records=9)])
+    said = str(caught.value)
+    assert said.startswith("1 record in addition to the 2 listed in `quarantine` cannot be used, but max_quarantined")
+    assert "a.jsonl:30: not JSON" in said and "a.jsonl:10" not in said

@@ -82,3 +82,57 @@ def test_transform_whose_module_fails_is_refused_with_its_traceback(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(RecipeError, match=r"line 2[\s\S]*'int' object has no attribute 'split'"):
         Transform("broken_filters:keep")
+
+
+KEEP_LONG = """
+import pyarrow.compute as pc
+
+import thresholds
+
+
+def keep_long(batch):
+    return batch.filter(pc.greater(pc.utf8_length(batch["text"]), thresholds.LETTERS))
+"""
+
+
+def recipe_with_transform(folder: Path, transform: str) -> Path:
+    """Write a recipe and its one source, whose transform may be in a module beside the recipe."""
+    write_lines(folder / "in.jsonl", *({"text": f"{n}" * n} for n in range(1, 9)))
+    lines = ['name = "made"', "[[sources]]", 'name = "web"', 'url = "in.jsonl"', "transform_version = 1"]
+    (folder / "recipe.toml").write_text("\n".join([*lines, f'transform = "{transform}"\n']))
+    return folder / "recipe.toml"
+
+
+def test_transform_beside_the_recipe_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = recipe_with_transform(tmp_path / "recipes", "long_texts:keep_long")
+    (recipe.parent / "long_texts.py").write_text(KEEP_LONG)
+    (recipe.parent / "thresholds.py").write_text("LETTERS = 5")
+    (recipe.parent / "random.py").write_text("raise RuntimeError('this file shadows the standard library')")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    result = datakit.run("../recipes/recipe.toml", root=str(tmp_path / "root"), workers=1)
+    assert result.steps_of("consolidate")[0].manifest.totals.rows == 3
+
+
+def test_transform_without_a_module_names_the_places_searched(tmp_path: Path) -> None:
+    recipe = recipe_with_transform(tmp_path, "missing_filters:keep")
+    with pytest.raises(RecipeError) as caught:
+        datakit.run(recipe, root=tmp_path / "root", workers=1)
+    said = str(caught.value)
+    assert "there is no module 'missing_filters' in\n  " in said
+    assert f"\n  {tmp_path}\n" in said
+    assert "put missing_filters.py beside the recipe" in said
+
+
+def test_misspelled_transform_suggests_the_function_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "spelled_filters.py").write_text("def keep_long(batch):\n    return batch\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(RecipeError, match="has no function 'keep_lng'; did you mean 'keep_long'"):
+        Transform("spelled_filters:keep_lng")
+
+
+def test_import_that_fails_inside_a_transform_shows_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "needy_filters.py").write_text("name = 'not_there'\n__import__(name)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(RecipeError, match=r"line 2[\s\S]*No module named 'not_there'"):
+        Transform("needy_filters:keep")

@@ -99,12 +99,13 @@ def test_wrong_clock_of_this_machine_changes_nothing(tmp_path: Path, days: int) 
     (tmp_path / "clock" / "sitecustomize.py").write_text(SKEWED.format(days * DAY_SECONDS))
     host, driver = "elsewhere.0.0", "20200101T000000000Z-999999999-abcdef"
     for name, age in (("new", 0.5), ("old", 1.5)):
-        line = msgspec.json.encode(DriverLine(driver, time.time() - age * DAY_SECONDS, {}))
+        changed = time.time() - age * DAY_SECONDS
+        line = msgspec.json.encode(DriverLine(driver, changed, {}))
         for path in (tmp_path / "root" / name / "tokenize-0123456789ab" / "ledger" / f"{driver}-0.jsonl",
                      tmp_path / "root" / name / f".tmp-{host}-1-2-part"):  # fmt: skip
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(line + b"\n")
-            os.utime(path, (time.time() - age * DAY_SECONDS,) * 2)
+            os.utime(path, (changed, changed))
     done = command("gc", "root", "--json", cwd=tmp_path, PYTHONPATH=f"{tmp_path / 'clock'}:{REPOSITORY}")
     assert done.returncode == 0, done.stderr
     assert {entry["url"] for entry in json.loads(done.stdout)["leftovers"]} == {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from datakit.errors import UsageError
-from datakit.plots.files import check_target, new_figure, save
+from datakit.plots.files import check_target, new_figure, save, short
 
 pytest.importorskip("matplotlib")
 
@@ -18,6 +18,10 @@ def test_existing_file_is_replaced(tmp_path: Path, kind: str, head: bytes) -> No
     target.write_bytes(b"old")
     save(new_figure(str(target), (1, 1)), str(target))
     assert target.read_bytes().startswith(head)
+
+
+def test_counts_are_rounded_up_to_the_next_unit() -> None:
+    assert [short(n) for n in (999, 999_499, 999_950, 5 * 10**15)] == ["999", "999 k", "1 M", "5,000 T"]
 
 
 def test_unknown_kind_of_file_is_refused() -> None:

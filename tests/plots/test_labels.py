@@ -69,6 +69,13 @@ def test_labels_of_a_mixture_with_changes_close_together(figures: list[Any]) -> 
     assert numbers == ["1 to 4", "5"]
 
 
+def test_mixture_without_changes_is_drawn(figures: list[Any]) -> None:
+    values = np.tile(np.linspace(0, 100, 11)[:, None], (1, 2))
+    view = Preview(["code", "web"], values[:, 0], values, values, np.full((10, 2), 0.5), [], "never")
+    mixture.write_plot(view, "a mixture", "mixture.png")
+    assert [text.get_text() for text in figures[0].axes[0].texts] == []
+
+
 def test_names_of_many_validation_sets_are_beside_the_axes(figures: list[Any], tmp_path: Path) -> None:
     bits = {f"eval/a-validation-set-{k}/bpb": 1.0 + k for k in range(30)}
     rows = [{"global_step": step, "train/cross_entropy_loss": 2.0, **bits} for step in range(1, 4)]

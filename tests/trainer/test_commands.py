@@ -99,6 +99,13 @@ def call(*arguments: str) -> object:
 def test_commands_print_results_and_exit_codes(root: Path, directory: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("train", f"{root}/run.toml", "--root", str(root), "--json") == 0
     assert json.loads(capsys.readouterr().out)["directory"] == directory
+    assert call("train", f"{root}/run.toml", "--root", str(root)) == 0
+    shown = capsys.readouterr()
+    assert shown.out == f"{directory}\n"
+    assert shown.err.splitlines()[-2:] == [
+        f"plot:      datakit train plot {directory}",
+        f"evaluate:  datakit eval {root}/run.toml --root {root}",
+    ]
     assert call("eval", f"{root}/run.toml", "--root", str(root)) == 0
     assert "eval/web/bpb" in capsys.readouterr().out
     assert call("train", "plot", directory) == 0

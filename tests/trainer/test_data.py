@@ -150,6 +150,13 @@ def test_each_key_of_the_data_changes_what_a_run_reads(keys_root: Path, key: str
     assert served(keys_root, {**beside, key: value}) != usual
 
 
+def test_packed_data_need_no_stored_counts(root: Path) -> None:
+    _, data = load_run(root / "run.toml", str(root), ["data.components.code.packing=truncate"])
+    with data.loader() as loader:
+        assert loader[0].tokens.shape == (8, 32)
+        assert 32 in loader.packing_report()["code"]
+
+
 def test_every_key_of_the_data_is_tested() -> None:
     tested = {key for key, _ in KEYS}
     top = {name for name in names_of(MixtureTable) if name != "steps"}

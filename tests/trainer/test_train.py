@@ -191,7 +191,8 @@ def test_a_finished_run_is_left_alone(finished: str, lines: list[str]) -> None:
     root = str(Path(finished).parents[1])
     before = sorted((path, path.stat().st_mtime_ns) for path in Path(root).rglob("*"))
     again = train(saving_run(), Ending(0), root, say=lines.append)
-    assert lines == [f"{finished} is finished"]
+    assert lines == ["the run is already finished; nothing is trained"]
+    assert again.directory == finished
     assert again.figures["train/loss"] == losses(finished)[-1]
     assert sorted((path, path.stat().st_mtime_ns) for path in Path(root).rglob("*")) == before
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 HEADERS = ("step", "written (UTC)", "  rows", "tokens", "   size", "state")
 HALF_A_YEAR = 182 * 86400
+WITHOUT_ROWS = ("download",)  # stages that count files, not rows
 
 
 def ls(directory: str = "./data", /, *, json: Flag = False) -> int:
@@ -61,7 +62,9 @@ def _row(step: ListedStep) -> list[str | int | None]:
     from datakit.storage import urls
 
     totals = step.totals
-    numbers = (count_text(totals.rows), count_text(totals.tokens), bytes_cell(totals.bytes)) if totals else (None,) * 3
+    rows = None if totals is None or step.stage in WITHOUT_ROWS else totals.rows
+    tokens, size = (totals.tokens, totals.bytes) if totals else (None, None)
+    numbers = (count_text(rows), count_text(tokens), bytes_cell(size))
     cells = [(text or "-").rjust(width) for text, width in zip(numbers, (6, 6, 7), strict=True)]
     return [urls.name(step.directory), _written(step.written), *cells, step.state]
 

@@ -48,7 +48,8 @@ def why(
     id
         The document's id: 32 hex digits, from the column `id` of any output.
     source_id
-        The id that the document's record has in your files. To find it, all source ids are read.
+        The id that the document's record has in your files. To find it, all source ids are read. If no document has
+        it, the source's files are read again, to say why the record was left out.
     cluster
         Also list the document's cluster, with the texts of all its near duplicates. A cluster consists of removed
         documents and of the documents that were retained in their place.

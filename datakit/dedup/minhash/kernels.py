@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from datakit.text import hash_mixing, shingle_kernels, unicode_words
-from datakit.text.numba_cache import cached_njit
+from datakit.text.numba_cache import Decorator, cached_njit
 from datakit.text.shingle_kernels import mix, new_scratch, next_block
 
 ELIGIBLE, TOO_SHORT, SATURATED = 0, 1, 2
@@ -21,7 +21,7 @@ SATURATED_SHARE = 7 / 8  # a document is saturated if at least this share of its
 _ZERO, _ONE, _HALF = np.uint64(0), np.uint64(1), np.uint64(32)
 _TOP = np.uint32(0xFFFFFFFF)
 
-kernel = cached_njit(hash_mixing, shingle_kernels, unicode_words)
+kernel: Decorator = cached_njit(hash_mixing, shingle_kernels, unicode_words)
 
 
 class Permutations(NamedTuple):

@@ -25,7 +25,7 @@ import numpy as np
 
 from datakit.dedup.verification import rules
 from datakit.dedup.verification.rules import Rules
-from datakit.text.numba_cache import cached_njit
+from datakit.text.numba_cache import Decorator, cached_njit
 
 NONE = -1
 CANDIDATES, RULED_OUT, COMPARISONS, REJECTED, CAPPED, CROWDED = range(6)  # indices in COUNTED
@@ -33,7 +33,7 @@ _STRIDE = 64  # number of steps after which an intersection checks whether the t
 _RANK_BITS = 48
 _RANK = np.int64((1 << _RANK_BITS) - 1)
 _ONE = np.uint64(1)
-kernel = cached_njit(rules)
+kernel: Decorator = cached_njit(rules)
 
 
 class Documents(NamedTuple):

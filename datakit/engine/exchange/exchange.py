@@ -95,7 +95,7 @@ class ExchangeWriter:
         self._staged: deque[_StagedRun] = deque()
         self._outputs: list[OutputFile] = []
         self.runs: list[str] = []
-        self.heavy = Counter[int]()
+        self.heavy: Counter[int] = Counter()
 
     @property
     def outputs(self) -> tuple[OutputFile, ...]:

@@ -10,6 +10,7 @@ Cost: one append per attempt; to resume, one listing and one read of each segmen
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import uuid
@@ -31,6 +32,7 @@ FOLDER = "ledger"
 SYNC_SECONDS = 1.0  # if the machine crashes, tasks that ended within this time before the crash are repeated
 OBJECT_LINES = 500
 OBJECT_SECONDS = 10.0
+FIRST_SEGMENT = "-00000.jsonl"
 READ_AT_ONCE = 32  # segments fetched in parallel; each has about 500 lines
 
 
@@ -69,13 +71,15 @@ class AttemptLine(msgspec.Struct, tag="attempt", tag_field="kind", frozen=True, 
 class DriverLine(msgspec.Struct, tag="driver", tag_field="kind", frozen=True):
     """The start of a driver, with the versions of its libraries. A manifest never contains these versions.
 
-    version: the stage's format version; None in ledgers that earlier versions of datakit wrote.
+    version: the stage's format version; None in ledgers that earlier versions of datakit wrote. code: the hash of the
+    file with the user's own code that the step runs (Step.code).
     """
 
     driver: str
     time: float
     versions: dict[str, str]
     version: int | None = None
+    code: str = ""
 
 
 SHARED_FIELDS = tuple(name for name in AttemptLine.__struct_fields__ if name in Outcome.__dataclass_fields__)
@@ -112,6 +116,7 @@ class LedgerWriter:
     directory: str
     driver: str
     version: int | None = None  # the stage's format version
+    code: str = ""
     _pending: list[bytes] = field(default_factory=list)
     _segment: int = 0
     _flushed: float = field(default_factory=time.monotonic)
@@ -119,7 +124,7 @@ class LedgerWriter:
 
     def start(self) -> None:
         """Append the line that records the start of this driver."""
-        self.append(DriverLine(self.driver, time.time(), versions(), self.version))
+        self.append(DriverLine(self.driver, time.time(), versions(), self.version, self.code))
 
     def append(self, line: Line) -> None:
         """Add a line; it is written to storage by `flush`, or by `tick` once a flush is due."""
@@ -178,6 +183,16 @@ def read_ledger(directory: str) -> Iterator[Line]:
             except msgspec.DecodeError as error:
                 place = f"{segment}, line {number + 1}"
                 raise CorruptError(f"{place}: {error}; remove the file to redo its tasks") from error
+
+
+def drivers(directory: str) -> Iterator[DriverLine]:
+    """Yield the lines that record the starts of a step's drivers, oldest first. Reads only the first line of each
+    driver's first segment, and skips a line that its driver did not finish writing.
+    """
+    for segment in urls.listing(urls.join(directory, FOLDER)):
+        if segment.path.endswith(FIRST_SEGMENT):
+            with urls.open_read(segment.url) as file, contextlib.suppress(msgspec.DecodeError):
+                yield msgspec.json.decode(file.readline(), type=DriverLine)
 
 
 def finished(lines: Iterable[Line]) -> dict[str, bytes]:

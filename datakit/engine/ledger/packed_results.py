@@ -7,7 +7,7 @@ decoded from JSON, a plan sees equal values whether a result comes from this run
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import overload
 
 import msgspec
@@ -15,8 +15,8 @@ import xxhash
 
 from datakit.engine.task import TaskResult
 
-pack = msgspec.json.Encoder().encode
-unpack = msgspec.json.Decoder(TaskResult).decode
+pack: Callable[[TaskResult], bytes] = msgspec.json.Encoder().encode
+unpack: Callable[[bytes], TaskResult] = msgspec.json.Decoder(TaskResult).decode
 
 
 class Results(Sequence[TaskResult]):

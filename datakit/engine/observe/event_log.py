@@ -7,6 +7,7 @@ store, where appending is impossible, the whole file is rewritten at the end of 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ class EventLog(Observer):
     """Writes events to `events.jsonl` in the directory whose URL is `directory`."""
 
     def __init__(self, directory: str) -> None:
-        self.url = urls.join(directory, FILE_NAME)
+        self.url: str = urls.join(directory, FILE_NAME)
         self._remote: list[bytes] = []
 
     def _write(self, event: str, **facts: Any) -> None:
@@ -44,6 +45,12 @@ class EventLog(Observer):
     def _publish(self) -> None:
         if self._remote:
             atomic.replace_bytes(b"".join(self._remote), self.url)
+
+    def run_started(self, dataset: str, sources: Mapping[str, str]) -> None:
+        """Write the first event: the dataset that the run makes, and the name of each of its sources with the directory
+        of the source's files ("" for a remote source).
+        """
+        self._write("run_started", dataset=dataset, sources=dict(sources))
 
     def note(self, text: str) -> None:
         self._write("note", text=text)

@@ -50,7 +50,8 @@ class PeakMemory(Observer):
     """Remembers the peak memory and budget, in bytes, of the attempt that came closest to its budget."""
 
     def __init__(self) -> None:
-        self.peak = self.budget = 0
+        self.peak: int = 0
+        self.budget: int = 0
 
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
         if outcome.budget and outcome.peak_memory * self.budget >= self.peak * outcome.budget:

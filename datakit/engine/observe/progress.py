@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 LINE_SECONDS = 30.0
 MEGABYTE = 1_000_000
-MEBIBYTE = 1 << 20
 COLUMNS = (
     "step",
     "state",
@@ -46,7 +45,9 @@ MARGIN = 3  # number of lines of the terminal that the table leaves free
 
 
 class TableView(StepViews):
-    """Displays a live table on a terminal: one line per step, for as many of the latest steps as fit on the screen."""
+    """Displays a live table on a terminal: one line per step, for as many of the latest steps as fit on the screen. The
+    table appears with the first step; without a step, nothing is displayed, not even an empty line.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,17 +55,29 @@ class TableView(StepViews):
         from rich.live import Live
 
         self._console = Console(stderr=True)
-        self._showing = False
+        self._entered = self._showing = False
         self._live = Live(console=self._console, refresh_per_second=4, get_renderable=self._table)
 
     def __enter__(self) -> TableView:
-        self._showing = True
-        self._live.start()
+        self._entered = True
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._showing = False
+        self._entered = self._showing = False
         self._live.stop()
+
+    def step_started(self, step: Step) -> None:
+        super().step_started(step)
+        self._show()
+
+    def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
+        super().step_ended(step, manifest, reused)
+        self._show()
+
+    def _show(self) -> None:
+        if self._entered and not self._showing:
+            self._showing = True
+            self._live.start()
 
     def note(self, text: str) -> None:
         self._live.console.print(printable(text), markup=False, highlight=False)
@@ -115,7 +128,7 @@ def _cells(view: StepView) -> dict[str, str]:
         f"{view.records / seconds:,.0f}" if view.records and not view.reused else "",
         f"{rate:,.1f}" if running and view.bytes_done else "",
         f"{left:,.0f} s" if left is not None else "",
-        f"{view.peak_memory // MEBIBYTE} / {view.budget // MEBIBYTE} MiB" if view.peak_memory else "",
+        f"{view.peak_memory // MEGABYTE} / {view.budget // MEGABYTE} MB" if view.peak_memory else "",
         ran,
     ]
     return dict(zip(COLUMNS, values, strict=True))
@@ -148,8 +161,9 @@ class LineView(StepViews):
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
         super().attempt_ended(outcome, verdict)
         if verdict is not Verdict.DONE:
+            ending = outcome.cause if verdict is Verdict.REFUSE else f"{outcome.cause}, {verdict}"
             # The outcome's message is not printed: `datakit status` and the error at the end of the run show it.
-            self._say(f"{self._current.name}: task {outcome.key}, attempt {outcome.number}: {outcome.cause}, {verdict}")
+            self._say(f"{self._current.name}: task {outcome.key}, attempt {outcome.number}: {ending}")
 
     def kernels_compiling(self, compiling: bool) -> None:
         super().kernels_compiling(compiling)
@@ -162,7 +176,7 @@ class LineView(StepViews):
             view, left = self._current, self._current.left()
             eta = f", about {left:,.0f} s left" if left is not None else ""
             self._say(f"{view.name}: {view.phase} {view.done}/{view.total} done, {view.running} running, "
-                      f"{view.failed} failed, peak {view.peak_memory // MEBIBYTE} MiB{eta}")  # fmt: skip
+                      f"{view.failed} failed, peak {view.peak_memory // MEGABYTE} MB{eta}")  # fmt: skip
 
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
         super().step_ended(step, manifest, reused)

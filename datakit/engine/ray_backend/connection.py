@@ -52,7 +52,7 @@ class Head:
 
     def __init__(self) -> None:
         """Ask Ray for the head node's address and the id of this process's own node."""
-        self.address = ray.get_runtime_context().gcs_address
+        self.address: str = ray.get_runtime_context().gcs_address
         self._own = ray.get_runtime_context().get_node_id()
         self._silent_since: float | None = None
         ray_timeout = float(os.environ.get(RAY_TIMEOUT, RAY_TIMEOUT_SECONDS))

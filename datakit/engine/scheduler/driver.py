@@ -53,7 +53,8 @@ def run_step(
         observer.step_ended(step, existing, True)
         return existing
     observer.step_started(step)
-    run = StepRun(step, executor, LedgerWriter(step.directory, driver or driver_name(), step.version), observer)
+    ledger = LedgerWriter(step.directory, driver or driver_name(), step.version, step.code)
+    run = StepRun(step, executor, ledger, observer)
     try:
         manifest = run.run(plan)
     except OvertakenError as overtaken:
@@ -72,7 +73,10 @@ class StepRun:
     """One run of one step."""
 
     def __init__(self, step: Step, executor: ExecutorFactory, ledger: LedgerWriter, observer: Observer) -> None:
-        self.step, self.ledger, self.observer, self._executor = step, ledger, observer, executor
+        self.step = step
+        self.ledger = ledger
+        self.observer = observer
+        self._executor = executor
         stale_files.remove_dead_files(step.directory)
         self._done = finished(read_ledger(step.directory))
         self._sizes = {info.path: info.size for info in urls.listing(step.directory)} if self._done else {}
@@ -124,7 +128,8 @@ class StepRun:
             require_allowed(phase.tolerance, ordered)
         except PartialError as error:
             write_over_limit(self.step, phase.name, ordered, str(error))
-            raise PartialError(f"{self.step.stage} of {self.step.dataset}: {error}") from error
+            listed = f"all of them are listed in {urls.join(self.step.directory, PARTIAL_NAME)}"
+            raise PartialError(f"{self.step.stage} of {self.step.dataset}: {error}\n{listed}") from error
         self._tally.add(ordered)
         ordered.hash_into(self._before)
         return ordered

@@ -109,7 +109,7 @@ def _cause_of_death(attempt: Attempt, ended: ChildExit) -> tuple[Cause, str, str
     code = os.waitstatus_to_exitcode(ended.status.wait_status)
     how = _signal_name(-code) if code < 0 else f"exit code {code} without a result"
     if code == -signal.SIGKILL and ended.kernel_killed:
-        used = f"it used {_mib(ended.memory.peak)} of its budget of {_mib(ended.budget)}"
+        used = f"it used {_megabytes(ended.memory.peak)} of its budget of {_megabytes(ended.budget)}"
         rest = "other processes used up the rest of the memory"
         return Cause.MEMORY, "KernelKill", f"the kernel killed it for lack of memory; {used}, and {rest}"
     if code == -signal.SIGKILL:
@@ -128,11 +128,11 @@ def _signal_name(number: int) -> str:
 
 
 def _used(ended: ChildExit) -> str:
-    return f"used {_mib(ended.memory.peak)} (budget: {_mib(ended.budget)})"
+    return f"used {_megabytes(ended.memory.peak)} (budget: {_megabytes(ended.budget)})"
 
 
-def _mib(count: int) -> str:
-    return f"{count >> 20} MiB"
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:,.0f} MB"
 
 
 def _progress(ended: ChildExit) -> str:

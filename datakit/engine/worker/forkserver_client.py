@@ -98,7 +98,8 @@ class ForkServer:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with theirs:
-                self.pid, status = template.fork(theirs, any(preload.kernels for preload in preloads))
+                pid, status = template.fork(theirs, any(preload.kernels for preload in preloads))
+                self.pid: int = pid
         except ConnectionError:
             self._control.close()
             raise
@@ -156,7 +157,7 @@ class ForkServerPool:
     def __init__(self, limit: int = 2) -> None:
         self.on_compiling: Callable[[], None] = lambda: None  # called when a server starts to compile kernels
         self._limit, self._lock = limit, threading.Lock()
-        self.compiling = False  # True while a server that is starting is compiling kernels
+        self.compiling: bool = False  # True while a server that is starting is compiling kernels
         remove_dead_scratch()
         self._servers: dict[tuple[Preload, ...], ForkServer] = {}
         self._uses: dict[tuple[Preload, ...], int] = {}

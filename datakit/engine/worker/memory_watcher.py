@@ -107,8 +107,10 @@ class MemoryWatcher:
     def __init__(self) -> None:
         """Fork the watcher. Call this while the calling process still uses little memory."""
         self._table, self._next = _Table(), 0
-        read, self.descriptor = os.pipe2(os.O_CLOEXEC)
-        server, self.pid = os.getpid(), os.fork()
+        read, descriptor = os.pipe2(os.O_CLOEXEC)
+        self.descriptor: int = descriptor
+        server = os.getpid()
+        self.pid: int = os.fork()
         if self.pid == 0:
             try:
                 os.close(self.descriptor)

@@ -75,7 +75,7 @@ class BlockCounts:
 
     def __init__(self, weights: Sequence[float], block: int) -> None:
         self.block = block
-        self.parts = fixed_point(weights)
+        self.parts: np.ndarray = fixed_point(weights)
         self._owed = self.parts * block
         nothing = np.zeros(len(weights), np.int64)
         self._checkpoints = [(nothing, nothing)]  # entry k is (served, debt) before block k * STRIDE

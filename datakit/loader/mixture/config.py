@@ -15,7 +15,7 @@ batches, such as the number of threads and the read-ahead, belong to the Loader.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -184,9 +184,7 @@ class Mixture:
     def _check_weights(self, number: int, weights: Mapping[str, float]) -> None:
         for name, weight in weights.items():
             if name not in self.components:
-                raise LoaderError(
-                    f"stage {number}: there is no component {name!r}; {suggestion(name, self.components)}"
-                )
+                raise LoaderError(unknown_component(number, name, self.components))
             if not (math.isfinite(weight) and weight >= 0):
                 raise LoaderError(f"stage {number}: the weight of {name!r} is {weight}; it must be 0 or more")
         if not any(weight > 0 for weight in weights.values()):
@@ -211,3 +209,8 @@ class Mixture:
                     f"{one.validation_tokens:,} and {other.validation_tokens:,}, so one would train on documents "
                     "that the other holds out; give both components the same value"
                 )
+
+
+def unknown_component(stage: int, name: str, known: Iterable[str]) -> str:
+    """Return the message about a stage whose weights name a component that does not exist."""
+    return f"stage {stage}: there is no component {name!r}; {suggestion(name, known)}"

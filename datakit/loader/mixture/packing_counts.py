@@ -25,8 +25,9 @@ import xxhash
 from datakit.errors import CorruptError, LoaderError, NotFoundError
 from datakit.loader.mixture.config import Mixture
 from datakit.loader.mixture.packing import Packing
+from datakit.loader.mixture.sequence_counts import MAX_COUNTED_BLOCKS
 from datakit.loader.mixture.validation_split import training_source
-from datakit.loader.sources.token_source import TokenSource
+from datakit.loader.sources.token_source import BlockAxis, TokenSource
 from datakit.storage import urls
 from datakit.storage.fingerprint import fingerprint, short
 from datakit.storage.manifest import Manifest, find_manifest
@@ -87,13 +88,17 @@ def packed_components(mixture: Mixture) -> Iterator[tuple[str, Packing, TokenSou
 
 
 def with_packing_counts(mixture: Mixture, root: str) -> Mixture:
-    """Return a copy of the mixture that includes the stored counts of all packed components. Raises LoaderError if any
-    counts are missing from the root, and CorruptError if any are damaged.
+    """Return a copy of the mixture that includes the counts of packed components stored in the root. Missing counts are
+    left out if the loader can count the sequences itself, at the start of a run; otherwise, raises LoaderError. Raises
+    CorruptError if any counts are damaged.
     """
     components = dict(mixture.components)
     for name, packing, source, lengths in packed_components(mixture):
         size = components[name].shuffle.block_tokens
-        counts = {length: _counts(counts_step(root, source, size, length, packing), name, root) for length in lengths}
+        few, counts = BlockAxis(source.tokens, size).count <= MAX_COUNTED_BLOCKS, {}
+        for step in (counts_step(root, source, size, length, packing) for length in lengths):
+            if not (few and step.manifest() is None):
+                counts[step.parameters.length] = _counts(step, name, root)
         components[name] = replace(components[name], packing_counts=counts)
     return replace(mixture, components=components)
 
@@ -114,7 +119,7 @@ def _counts(step: CountsStep, name: str, root: str) -> np.ndarray:
     if manifest is None:
         raise LoaderError(
             f"component {name!r}: {root} has no step {step.stage} for these tokens ({step.directory} is missing); "
-            f"run `datakit mixture pack` on this mixture with --root {root}"
+            f"run `datakit mixture pack` on the mixture file or the run file with --root {root}"
         )
     (partition,) = manifest.partitions
     url = urls.join(step.directory, partition.path)

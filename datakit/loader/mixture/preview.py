@@ -30,9 +30,10 @@ class Preview:
     ending: str
 
 
-def contributions(order: SequenceOrder, steps: int | None = None, points: int = 200) -> Preview:
+def contributions(order: SequenceOrder, steps: int | None = None, points: int = 200, apart: bool = False) -> Preview:
     """Return the contributions over the first `steps` batches, or over the whole run if `steps` is None. They are
-    computed at up to `points` evenly spaced steps, and at each step where a setting changes. Raises LoaderError if
+    computed at up to `points` evenly spaced steps, and at each step where a setting changes. apart: leave out the
+    evenly spaced steps close to a change, because a share of very few sequences says nothing. Raises LoaderError if
     there is no batch, or if the mixture is endless and `steps` is None.
     """
     steps = order.steps if steps is None else steps if order.steps is None else min(steps, order.steps)
@@ -41,8 +42,7 @@ def contributions(order: SequenceOrder, steps: int | None = None, points: int = 
     if steps < 1:
         raise LoaderError("there is no batch to preview; the number of steps must be at least 1")
     changes = [change for change in changes_of(order) if change[0] < steps]
-    marks = np.linspace(0, steps, min(points, steps + 1)).astype(np.int64)
-    marks = np.union1d(marks, [step for step, _ in changes])
+    marks = _marks(steps, min(points, steps + 1), [step for step, _ in changes], apart)
     tokens = np.array([tokens_before(order, int(step)) for step in marks])
     epochs = [
         [stream.epochs_at(n) for stream, n in zip(order.streams, order.served_before(int(s)), strict=True)]
@@ -51,6 +51,18 @@ def contributions(order: SequenceOrder, steps: int | None = None, points: int = 
     gained = np.diff(tokens, axis=0)
     share = gained / np.maximum(1, gained.sum(axis=1, keepdims=True))
     return Preview(order.names, marks, tokens, np.array(epochs), share, changes, order.ending)
+
+
+def _marks(steps: int, points: int, changes: list[int], apart: bool) -> np.ndarray:
+    """Return `points` evenly spaced steps and the steps of all changes. apart: without those evenly spaced steps
+    (other than 0 and the last) that are closer to a change than half their own spacing.
+    """
+    even = np.linspace(0, steps, points).astype(np.int64)
+    if apart and changes:
+        near = np.abs(even[:, None] - np.array(changes)).min(axis=1) < steps / (2 * max(1, points - 1))
+        near[[0, -1]] = False
+        even = even[~near]
+    return np.union1d(even, changes)
 
 
 def tokens_before(order: SequenceOrder, step: int) -> np.ndarray:

@@ -30,7 +30,7 @@ class PlainCounts:
         start, stop = axis.range(axis.count - 1)
         self._usual = -(-axis.block_tokens // length)
         self._last = -(-(stop - start) // length)
-        self.total = (axis.count - 1) * self._usual + self._last
+        self.total: int = (axis.count - 1) * self._usual + self._last
 
     def counts(self, blocks: np.ndarray) -> np.ndarray:
         """Return the number of sequences in each of the given blocks."""
@@ -49,7 +49,7 @@ class PackedCounts:
 
     def __init__(self, counts: np.ndarray) -> None:
         self._counts = counts
-        self.total = int(counts.sum())
+        self.total: int = int(counts.sum())
 
     def counts(self, blocks: np.ndarray) -> np.ndarray:
         return self._counts[blocks]
@@ -114,7 +114,8 @@ class CountsByLength:
         if self._axis.count > MAX_COUNTED_BLOCKS:
             raise LoaderError(
                 f"component {self._name!r}: {self._axis.count:,} blocks are too many to pack at the start of a run; "
-                f"run `datakit mixture pack` once to store their counts as {packing.counts_name(length)}"
+                f"run `datakit mixture pack` once on the mixture file or the run file, to store their counts as "
+                f"{packing.counts_name(length)}"
             )
         table = count_blocks(self._source, self._axis, range(self._axis.count), length, packing)
         self.packing_counters[length] = table.counters

@@ -13,12 +13,12 @@ import numpy as np
 
 from datakit.errors import LoaderError
 from datakit.loader.mixture.config import Component, Mixture
-from datakit.loader.mixture.schedule import SlotAxis
+from datakit.loader.mixture.schedule import Schedule, SlotAxis
 from datakit.loader.mixture.slots import SlotOrder
 from datakit.loader.mixture.stream import Stream
 from datakit.loader.mixture.validation_split import training_source
 from datakit.loader.mixture.window import StreamSettings, Window
-from datakit.loader.mixture.window_sizes import Claim, grant_windows
+from datakit.loader.mixture.window_sizes import Claim, Grant, grant_windows
 from datakit.loader.sources.token_source import BlockAxis, TokenSource
 
 JOIN_BYTES = 150  # bytes of memory per sequence joined at a change of length (130 were measured)
@@ -55,22 +55,24 @@ class SequenceOrder:
 
     def __init__(self, mixture: Mixture) -> None:
         self.mixture = mixture
-        self.axis = SlotAxis(mixture.batches)
-        self.lengths = mixture.lengths
-        self.names = mixture.used()
+        self.axis: SlotAxis = SlotAxis(mixture.batches)
+        self.lengths: Schedule = mixture.lengths
+        self.names: list[str] = mixture.used()
         sources = {name: training_source(mixture.components[name], name, mixture.simulate) for name in self.names}
-        self.grants = grant_windows(
+        self.grants: dict[str, Grant] = grant_windows(
             {name: _claim(mixture.components[name], sources[name]) for name in self.names}, mixture.memory_bytes
         )
-        self.stages = [(stage.first_slot(self.axis), dict(stage.weights)) for stage in mixture.stage_list()]
-        self.slot_order = SlotOrder(self.names, self.stages, mixture.block, mixture.seed)
-        self.streams = [self._stream(name, sources[name]) for name in self.names]
+        self.stages: list[tuple[int, dict[str, float]]] = [
+            (stage.first_slot(self.axis), dict(stage.weights)) for stage in mixture.stage_list()
+        ]
+        self.slot_order: SlotOrder = SlotOrder(self.names, self.stages, mixture.block, mixture.seed)
+        self.streams: list[Stream] = [self._stream(name, sources[name]) for name in self.names]
         for step, length in self.lengths.changes()[1:]:
             served = self.slot_order.served(self.axis.first_slot(step))
             for name, stream, sequences in zip(self.names, self.streams, served.tolist(), strict=True):
                 self._require_memory(name, stream, sequences, step)
                 stream.change_length(sequences, length)
-        self.slots = self._end()
+        self.slots: int | None = self._end()
 
     @property
     def steps(self) -> int | None:
@@ -144,7 +146,8 @@ class SequenceOrder:
         """Return the number of slots in the run, or None if it never ends. Sets `ending`. Raises LoaderError if `stop`
         is "all_exhausted" and the run never ends.
         """
-        end, self.ending = None, "it never ends"
+        self.ending: str = "it never ends"
+        end = None
         for bound, possible in sorted(((self._bound(each), each) for each in self._ends()), key=lambda pair: pair[0]):
             if bound == float("inf") or (end is not None and bound > end):
                 continue

@@ -110,15 +110,16 @@ class Stream:
     def __init__(
         self, source: TokenSource, settings: StreamSettings, length: int, counts: Mapping[int, np.ndarray] | None = None
     ) -> None:
-        self.source, self.settings = source, settings
+        self.source = source
+        self.settings = settings
         axis = BlockAxis(source.tokens, settings.block_tokens)
-        self.counts = CountsByLength(source, axis, settings.name, settings.packing, counts or {})
+        self.counts: CountsByLength = CountsByLength(source, axis, settings.name, settings.packing, counts or {})
         self._epochs = EpochOrder(axis, settings, self.counts)
         self._joined: dict[int, Joined] = {}  # keyed by stretch number
-        self.reader = UnitReader(source, axis, settings.packing, self._joined)
+        self.reader: UnitReader = UnitReader(source, axis, settings.packing, self._joined)
         self._joined_window = lru_cache(CACHED_WINDOWS)(self._make_joined_window)
         self._regular_window = lru_cache(CACHED_WINDOWS)(self._epochs.window)
-        self.stretches = [Stretch(0, length, 0, 0, None)]
+        self.stretches: list[Stretch] = [Stretch(0, length, 0, 0, None)]
         self.counts.of(length)
 
     def window_at(self, sequence: int) -> Window:

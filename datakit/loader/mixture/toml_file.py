@@ -41,21 +41,24 @@ from typing import Any
 
 from datakit.cache.reader import Cache, open_cache
 from datakit.errors import LoaderError, NotFoundError, UsageError
-from datakit.loader.mixture.config import Component, Mixture, Shuffle, SimulatedEpochs, Stage
+from datakit.loader.mixture.config import Component, Mixture, Shuffle, SimulatedEpochs, Stage, unknown_component
 from datakit.loader.mixture.packing import Packing
 from datakit.loader.mixture.packing_counts import with_packing_counts
 from datakit.loader.mixture.schedule import Schedule
 from datakit.loader.sources.cache_source import CacheSource
-from datakit.toml_config import decoded, read_toml
+from datakit.toml_config import convert, decoded, mistakes, read_toml, refuse
 
 
 @dataclass(frozen=True)
 class MixtureFile:
-    """The contents of a mixture file. `steps` is the number of steps in the run, or None if the file has no `steps`."""
+    """The contents of a mixture file. `steps` is the number of steps in the run, or None if the file has no `steps`.
+    `is_run` is True if the mixture is that of a run file.
+    """
 
     path: str
     mixture: Mixture
     steps: int | None
+    is_run: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,8 @@ def load_mixture(
     path: str | os.PathLike[str], packing_root: str | None = None, opened: Callable[[str], Cache] = open_cache
 ) -> Mixture:
     """Load the mixture from a file. `packing_root` is the root in which `datakit mixture pack` stored its counts;
-    `opened` is the function that opens a cache. Raises LoaderError if the file is invalid or counts are missing, and
-    CorruptError if counts are damaged.
+    `opened` is the function that opens a cache. Raises LoaderError if the file is invalid, or if the counts of a
+    component that is too large to count at the start of a run are missing, and CorruptError if counts are damaged.
     """
     return load_mixture_file(path, packing_root, opened).mixture
 
@@ -113,7 +116,8 @@ def mixture_of(
     opened: Callable[[str], Cache] = open_cache,
 ) -> MixtureFile:
     """Make a MixtureFile from a decoded TOML document. Paths are relative to `file`'s directory; errors name `file`."""
-    table = decoded(document, MixtureTable, str(file), LoaderError)
+    refuse(_mistakes(document, file), LoaderError)
+    table = convert(document, MixtureTable, str(file), LoaderError)
     if table.steps is not None and table.steps < 1:
         raise LoaderError(f"{file}: steps is {table.steps}; it must be at least 1")
     once, entries = cache(opened), table.components.items()
@@ -127,10 +131,26 @@ def mixture_of(
     return MixtureFile(str(file), mixture, table.steps)
 
 
+def _mistakes(document: Mapping[str, Any], file: Path) -> list[str]:
+    """Return a message for each mistake that can be found without opening a cache."""
+    found = mistakes(document, MixtureTable, str(file), LoaderError)
+    components, stages = document.get("components"), document.get("stages")
+    names: Mapping[str, Any] = components if isinstance(components, Mapping) else {}
+    listed: list[Any] = stages if isinstance(stages, list) else []
+    for name, entry in names.items():
+        found += mistakes(entry, ComponentTable, f"{file}, component {name!r}", LoaderError)
+    for number, stage in enumerate(listed):
+        found += mistakes(stage, Stage, f"{file}, stage {number}", LoaderError)
+        weights = stage.get("weights") if isinstance(stage, Mapping) else None
+        if names and isinstance(weights, Mapping):
+            found += [f"{file}: {unknown_component(number, one, names)}" for one in weights if one not in names]
+    return found
+
+
 def _component(value: Any, place: str, file: Path, opened: Callable[[str], Cache]) -> Component:
     table = decoded(value, ComponentTable, place, LoaderError)
     try:
-        source = CacheSource(opened(_absolute(table.cache, file)), table.source)
+        source = CacheSource(opened(absolute(table.cache, file)), table.source)
     except (NotFoundError, UsageError, LoaderError) as error:
         raise LoaderError(f"{place}: {error}") from error
     return Component(
@@ -165,5 +185,6 @@ def _settings(table: MixtureTable, place: str) -> dict[str, Any]:
     return given
 
 
-def _absolute(url: str, file: Path) -> str:
+def absolute(url: str, file: Path) -> str:
+    """Return the absolute form of a path that is relative to the directory of `file`. URLs are returned unchanged."""
     return url if "://" in url else os.path.normpath(file.resolve().parent / Path(url).expanduser())

@@ -9,7 +9,7 @@ blocks is kept; the sequences of single blocks are counted again when needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -89,7 +89,7 @@ class Window:
         self.first = first
         self.epoch = epoch
         self.units = units
-        self.count = order.size
+        self.count: int = order.size
         self._order = order
 
     @cached_property
@@ -158,7 +158,7 @@ class EpochOrder:
 
     def __init__(self, axis: BlockAxis, settings: StreamSettings, counts: CountsByLength) -> None:
         self._axis, self._settings, self._counts = axis, settings, counts
-        self.window_starts = lru_cache(CACHED_WINDOWS)(self._window_starts)
+        self.window_starts: Callable[[int, int], np.ndarray] = lru_cache(CACHED_WINDOWS)(self._window_starts)
 
     def permutation(self, size: int, *purpose: str | int) -> Order:
         """Return the order of `size` items for the given purpose, or the identity if the component is not shuffled."""

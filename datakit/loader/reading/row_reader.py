@@ -32,8 +32,8 @@ class RowReader:
     def __init__(self, order: SequenceOrder, view: View) -> None:
         self._streams: Sequence[Stream] = order.streams
         self._view = view
-        self.resident = [order.grants[name].resident for name in order.names]
-        self.all_resident = all(self.resident)
+        self.resident: list[bool] = [order.grants[name].resident for name in order.names]
+        self.all_resident: bool = all(self.resident)
 
     def keys(self, pick: Pick) -> list[ReadKey]:
         """Return, for each row of a pick, the read that contains the row."""

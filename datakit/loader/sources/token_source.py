@@ -74,7 +74,7 @@ class ArraySource:
         digest = xxhash.xxh3_128(self._array.dtype.str.encode())
         for part in (self._array, self._borders) if self._mask is None else (self._array, self._borders, self._mask):
             digest.update(np.ascontiguousarray(part).data)
-        self.identity = digest.hexdigest()
+        self.identity: str = digest.hexdigest()
 
     @property
     def tokens(self) -> int:
@@ -116,7 +116,7 @@ class RangeSource:
         sizes = np.array([stop - start for start, stop in ranges], np.int64)
         self._view = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         content = base.identity.encode() + self._starts.tobytes() + self._view.tobytes()
-        self.identity = xxhash.xxh3_128_hexdigest(content)
+        self.identity: str = xxhash.xxh3_128_hexdigest(content)
 
     @property
     def tokens(self) -> int:

@@ -41,8 +41,8 @@ class UpstreamColumns:
         self._text, self._id = config.text, config.id
         self._by_file: dict[str, pa.Schema] = {}
         self._with_text: set[str] = set()
-        self.union = pa.schema([])
-        self.documents = True
+        self.union: pa.Schema = pa.schema([])
+        self.documents: bool = True
         self.largest: dict[Path, int] = {}
 
     def add(self, file: str, table: pa.Table) -> None:

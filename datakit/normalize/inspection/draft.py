@@ -13,7 +13,28 @@ from datakit.normalize.inspection.report import GroupReport, RawReport
 from datakit.recipe import RESERVED
 from datakit.storage import urls
 
-SHARES = (0.001, 0.01, 0.1, 0.5)  # for `max_quarantined`: the first that is at least twice the share found unusable
+SHARES = (
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+)  # for `max_quarantined`: the first that is at least twice the share found unusable
+MANY_SOURCES = (
+    "# Each folder, format and pattern of file names has a source of its own, whose",
+    "# files `include` selects.",
+)
+WITHOUT_LIMIT = (
+    "# All sampled records can be used. If another one cannot, for example because a",
+    "# file is damaged, the run says so and ends with exit code 3, unless this share",
+    "# of records may be left out:",
+    "# [normalize]",
+    "# max_quarantined = 0.001",
+)
 TAIL = """
 [dedup]
 threshold = 0.8          # duplicates share at least 80 % of their shingles
@@ -31,6 +52,8 @@ def draft_recipe(report: RawReport) -> str:
     """Draft a recipe for a source, as TOML for the user to edit, with one `[[sources]]` table per group of files."""
     name = as_name((urls.name(report.url.rstrip("/*")) or "texts").split(".", maxsplit=1)[0])
     lines = ["# Paths are relative to this file. `datakit recipe keys` describes every key."]
+    if len(report.groups) > 1:
+        lines += MANY_SOURCES
     lines.append(f"name = {_quoted(f'{name}-texts' if name in RESERVED else name)}")
     for group in report.groups:
         table = _source(group)
@@ -50,13 +73,17 @@ def _source(group: GroupReport) -> list[str]:
 
 
 def _normalize(report: RawReport) -> list[str]:
-    """Return the lines of the table that permits unusable records, or none if the samples have no such records."""
-    shares = [group.unusable / (group.unusable + group.records) for group in report.groups if group.usable]
+    """Return the lines of the table that permits unusable records. They are comments if the samples have no such
+    records.
+    """
+    usable = [group for group in report.groups if group.usable]
+    shares = [group.unusable / (group.unusable + group.records) for group in usable]
     if not any(shares):
-        return []
+        return ["", *WITHOUT_LIMIT]
     limit = next(share for share in SHARES if 2 * max(shares) <= share or share == SHARES[-1])
-    comment = "# The share of a source's records that may be left out; some cannot be used."
-    return ["", "[normalize]", comment, f"max_quarantined = {limit}"]
+    found = f"# {sum(group.unusable for group in usable):,} of the sampled records cannot be used."
+    share = "# This share of each source's records may be left out; a run lists them."
+    return ["", "[normalize]", found, share, f"max_quarantined = {limit}"]
 
 
 def _quoted(text: str | None) -> str:

@@ -1,11 +1,13 @@
 """Inspects a raw source before a run: groups its files, finds their columns and sizes, and guesses the text and id
-columns. Reads only the first chunk of each of at most three files per group. Apart from the listing, inspecting a
-source of any size therefore takes only a moment. Reports ids, names, types and lengths, but never any text.
+columns. Reads only the first chunk of each of at most three files per group, and decompresses small files among these
+to their ends, to find damage. Apart from the listing, inspecting a source of any size therefore takes only a moment.
+Reports ids, names, types and lengths, but never any text.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,13 +16,15 @@ import pyarrow as pa
 from pyarrow import types
 
 from datakit.engine.task import Tolerance
-from datakit.errors import InputError, NoInputError
-from datakit.normalize.columns.schema_union import fit, is_bytes, unite
+from datakit.errors import InputError, NoInputError, UnreadableError
+from datakit.normalize import formats
+from datakit.normalize.columns.schema_union import fit, fit_column, is_bytes, unite
 from datakit.normalize.config import Config
 from datakit.normalize.inspection.file_groups import FileGroup, group_files
 from datakit.normalize.readers.base import Chunk, ReadContext
 from datakit.normalize.readers.inputs import Inputs
 from datakit.normalize.readers.slices import FileRange, read_range
+from datakit.normalize.readers.streams import DamagedError, DamagedStreamError, decompressed
 from datakit.normalize.record_counts import QUARANTINED, RecordCounts
 from datakit.normalize.route import hash_texts
 from datakit.normalize.text_rules import apply_rules
@@ -28,13 +32,16 @@ from datakit.printable import one_line
 from datakit.storage import globs
 from datakit.storage.ids import ids_to_arrow
 from datakit.storage.row_size import row_sizes
+from datakit.storage.urls import FileInfo
 from datakit.text.compilation import announced
 from datakit.text.string_buffers import string_buffers
 
 SAMPLED_FILES = 3  # per group: the first, the middle and the last file
+CHECKED_BYTES = 16 << 20  # a compressed file of at most this size is decompressed to its end, in about 0.2 s
 SHOWN_IDS = 3
 SHOWN_PROBLEMS = 3
 TOLERATED = 1 << 30  # limit on quarantined records; more than a chunk can hold
+ID_ENDING = re.compile(r"(?:_id|_ID|[a-z]I[dD])$")  # of review_id, reviewId
 TEXT_NAMES = ("text", "content", "raw_content", "body", "markdown", "document", "article", "code", "story")
 ID_NAMES = ("id", "doc_id", "document_id", "docid", "uuid", "guid", "key", "hash", "sha", "url", "path")
 
@@ -134,7 +141,8 @@ def _inspect_group(base: str, group: FileGroup) -> GroupReport:
         name=group.name, url=group.url, include=group.include, format=group.format, files=len(group.files),
         bytes=sum(info.size for info in group.files), extensions=group.extensions,
         records=sum(chunk.table.num_rows for chunk in chunks), unusable=unusable, columns=columns, text=text,
-        id=guess_id(columns), mean_text_bytes=round(float(lengths.mean()), 1) if len(lengths) else 0.0, sample_ids=ids,
+        id=guess_id(columns, lambda name: _is_unique(chunks, name)),
+        mean_text_bytes=round(float(lengths.mean()), 1) if len(lengths) else 0.0, sample_ids=ids,
         problems=tuple(problems),
     )  # fmt: skip
 
@@ -152,12 +160,32 @@ def _sampled_chunks(base: str, group: FileGroup, problems: list[str]) -> tuple[l
             chunks += itertools.islice(read_range(context, FileRange(group.files[number].path, group.format, 0)), 1)
         except InputError as error:
             problems.append(str(error))
+        if not counts.quarantined and (damage := _damage(base, group.files[number])):
+            problems.append(damage)
+            unusable += 1
         unusable += counts.counters[QUARANTINED]
         problems += [
             f"{one_line(record.file)}:{record.position}: {record.reason}"
             for record in counts.quarantined[:SHOWN_PROBLEMS]
         ]
     return chunks, unusable
+
+
+def _damage(base: str, file: FileInfo) -> str:
+    """Return a message if a small compressed file is damaged after the records that were sampled, else ""."""
+    if formats.compression_of(file.path) is None or file.size > CHECKED_BYTES:
+        return ""
+    try:
+        with Inputs(base).open(file.path) as opened:
+            for _ in decompressed(opened, file.path):
+                pass
+    except DamagedError as error:
+        return f"{file.path}: {error}"
+    except DamagedStreamError as error:
+        return str(error)
+    except UnreadableError:
+        pass  # reported when the sample was read
+    return ""
 
 
 def _column(chunks: Sequence[Chunk], field: pa.Field) -> ColumnReport:
@@ -184,10 +212,24 @@ def guess_text(columns: Sequence[ColumnReport]) -> str | None:
     return next(iter(usual), None) or max(sizes, key=sizes.__getitem__, default=None)
 
 
-def guess_id(columns: Sequence[ColumnReport]) -> str | None:
-    """Return the column that ID_NAMES lists first among those with a scalar in over 90 % of the records, or None."""
+def guess_id(columns: Sequence[ColumnReport], is_unique: Callable[[str], bool] = lambda name: False) -> str | None:
+    """Return the column that ID_NAMES lists first among those with a scalar in over 90 % of the records. If there is
+    none, return the first of these columns whose name ends in "id" as a word and whose values are unique, or None.
+    """
     plain = {column.name.lower(): column.name for column in columns if column.filled > 0.9 and "<" not in column.type}
-    return next((plain[name] for name in ID_NAMES if name in plain), None)
+    known = next((plain[name] for name in ID_NAMES if name in plain), None)
+    return known or next((name for name in plain.values() if ID_ENDING.search(name) and is_unique(name)), None)
+
+
+def _is_unique(chunks: Sequence[Chunk], name: str) -> bool:
+    """Return True if the samples have several records and no two of them have the same value in this column."""
+    columns = [chunk.table.column(name) for chunk in chunks if name in chunk.table.column_names]
+    if any(is_bytes(column.type) or types.is_floating(column.type) for column in columns):
+        return False
+    values = pa.chunked_array(
+        [part for column in columns for part in fit_column(column, pa.string()).chunks], pa.string()
+    )
+    return len(values) > 1 and len(values.unique()) == len(values)
 
 
 def _texts(chunks: Sequence[Chunk], text: str) -> tuple[np.ndarray, tuple[str, ...]]:

@@ -47,7 +47,8 @@ class RecordCutter:
 
     def __init__(self, dialect: Dialect, config: Config, too_long: Callable[[int], None] = lambda offset: None) -> None:
         self._dialect, self._field_limits = dialect, (config.max_field_bytes, config.max_field_lines)
-        self._limit, self.position, self._too_long = longest_record(config), 0, too_long
+        self._limit, self._too_long = longest_record(config), too_long
+        self.position: int = 0
         self._buffer, self._skipping = bytearray(), False
 
     def chunks(self, parts: Iterator[bytes]) -> Iterator[Records]:

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from datakit.errors import ChangedInputError, NotFoundError, StorageError, UnreadableError
 from datakit.printable import one_line
@@ -33,7 +33,7 @@ class Inputs:
     """
 
     base: str
-    listed: Mapping[str, tuple[int, int, str]] = field(default_factory=dict)
+    listed: Mapping[str, Any] = field(default_factory=dict)
     copies: Mapping[str, str] = field(default_factory=dict)
     _open: dict[str, BinaryIO] = field(default_factory=dict, init=False)
     _mapped: set[str] = field(default_factory=set, init=False)

@@ -25,7 +25,8 @@ class LineCutter:
     def __init__(
         self, position: int, stop: int | None, limit: int, too_long: Callable[[int], None], inside: bool = False
     ) -> None:
-        self.position, self._stop, self._limit, self._too_long = position, stop, max(limit, CHUNK_BYTES), too_long
+        self.position: int = position
+        self._stop, self._limit, self._too_long = stop, max(limit, CHUNK_BYTES), too_long
         self._buffer = bytearray()
         self._skipping, self._searched = inside, 0
 

@@ -49,10 +49,11 @@ class DamagedStreamError(UnreadableError):
     """
 
     def __init__(self, path: str, start: int, reason: str) -> None:
-        super().__init__(
-            f"{one_line(path)}: in the stream that begins at byte {start} of the decompressed file, {reason}"
-        )
-        self.path, self.start, self.reason = path, start, reason
+        place = f"in the stream that begins at byte {start} of the decompressed file"
+        super().__init__(f"{one_line(path)}: {place}, {reason}")
+        self.path = path
+        self.start = start
+        self.reason = reason
 
 
 @dataclass

@@ -18,7 +18,7 @@ from datakit.normalize.where.time_zones import naive
 from datakit.printable import one_line
 
 ROW = "__row"
-SETTINGS = {
+SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "threads": 1,
     "enable_external_access": False,
     "default_collation": "",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from datakit.errors import NotFoundError, UsageError
+from datakit.errors import UsageError
 from datakit.pipeline.lineage import finished_step
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest, find_manifest
@@ -67,8 +67,8 @@ class Behind:
 
 def steps_behind(target: str) -> Behind:
     """Find a step, or the last step of a dataset's current run, and all steps from which it was made. Raises
-    NotFoundError if the step is not finished or an upstream step is missing, and UsageError if `target` is neither a
-    step nor a dataset, or if nothing records which step of the dataset is current.
+    NotFoundError if the step is not finished, and UsageError if an upstream step is missing, as in a copy of a single
+    step, if `target` is neither a step nor a dataset, or if nothing records which step of the dataset is current.
     """
     found = finished_step(urls.absolute(target))
     if found is None:
@@ -91,8 +91,8 @@ def _walk(step: Finished, seen: set[str]) -> Iterator[Finished]:
         seen.add(directory)
         manifest = find_manifest(directory)
         if manifest is None or manifest.identity != reference.identity:
-            raise NotFoundError(
+            raise UsageError(
                 f"{step.directory} was made from {reference.stage} {reference.identity}, which is not in {directory}; "
-                f"give the path of {urls.name(step.directory)} in the root in which it was made"
+                "if it is a copy, ask in the root from which it was copied, where the earlier steps are"
             )
         yield from _walk(Finished(directory, manifest), seen)

@@ -77,7 +77,8 @@ def diff(first: str, second: str, report: Report, listed: Listed | None = None) 
     """Compare two datasets or steps. `report` is called with the number of documents read so far, their total number,
     and the word "documents". `listed` is called with batches of the ids that only one of the two has (see `Listed`).
 
-    Raises NotFoundError for a step that is missing or not finished, and UsageError for a step that has no documents.
+    Raises NotFoundError for a step that is not finished, and UsageError for a step that has no documents
+    or whose earlier steps are missing.
     """
     sides = [_checked(steps_behind(place), place) for place in (first, second)]
     tally = _Tally(sides, listed)

@@ -2,8 +2,7 @@
 
 Everything is read from finished steps, so the answer is about the run that made the dataset, not about the recipe. A
 document is found by its id, or by the source id (the id in your files) of a record that has its text. A record that
-normalize left out before it became a document has no id; it appears only in the counters and the quarantine list of
-normalize.
+normalize left out before it became a document has no id; it can be asked for by its source id (`absent.py`).
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from typing import Any
 from datakit.cache.layout import DOCUMENTS_SUFFIX
 from datakit.engine.scheduler.finish import read_quarantine
 from datakit.errors import InputError, UsageError
+from datakit.pipeline.fate.absent import absence, left_out
 from datakit.pipeline.fate.behind import Behind, Finished, steps_behind
 from datakit.pipeline.fate.records import Record, Report, documents_with, records_of
 from datakit.pipeline.fate.removals import Comparison, Removal, cluster_of, compared, members_of, removal_of
 from datakit.storage import urls
 
-LEFT_OUT = ("missing", "blank", "where_dropped", "sample_dropped", "transform_dropped", "quarantined")
 MOST = 20
 
 
@@ -88,7 +87,7 @@ def why(
     behind = steps_behind(dataset)
     found = list(islice(_find(behind, id, source_id, report), most + 1))
     if not found:
-        raise InputError(_not_found(behind, dataset, id, source_id))
+        raise InputError(_not_found(behind, dataset, id, source_id, report))
     documents = tuple(_fate(behind, source, identity, source_id) for source, identity in found[:most])
     dedup = behind.of("dedup")
     removals = [document.removal for document in documents if document.removal is not None]
@@ -115,17 +114,15 @@ def _find(behind: Behind, id: str | None, source_id: str | None, report: Report)
             yield from ((source, one) for one in dict.fromkeys(documents_with(step, source_id or "", report)))
 
 
-def _not_found(behind: Behind, dataset: str, id: str | None, source_id: str | None) -> str:
-    left_out = []
-    for source, step in behind.normalized.items():
-        counts = {name: step.manifest.counters.get(f"normalize/{name}", 0) for name in LEFT_OUT}
-        reasons = ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)
-        if reasons:
-            left_out.append(f"{source}: {reasons}" + (f" ({step.url('quarantine/')})" if counts["quarantined"] else ""))
-    columns = {step.manifest.parameters.get("id", "id") for step in behind.normalized.values()}
-    what = f"the id {id}" if id is not None else f"the source id {source_id!r} (column {', '.join(sorted(columns))})"
-    ending = f"; records that never became documents are only counted: {'; '.join(left_out)}" if left_out else ""
-    return f"no document of {dataset} or its sources {', '.join(behind.normalized)} has {what}{ending}"
+def _not_found(behind: Behind, dataset: str, id: str | None, source_id: str | None, report: Report) -> str:
+    sources = ", ".join(behind.normalized)
+    if source_id is not None:
+        about = absence(behind, source_id, report)
+        return f"no document of {dataset} or its sources {sources} has the source id {source_id!r}\n{about}"
+    counts = [f"{source}: {left_out(step)}" for source, step in behind.normalized.items() if left_out(step)]
+    ending = f"; records that never became documents have no id: {'; '.join(counts)}" if counts else ""
+    advice = "; ask with --source-id about the record in your files" if counts else ""
+    return f"no document of {dataset} or its sources {sources} has the id {id}{ending}{advice}"
 
 
 def _fate(behind: Behind, source: str, identity: str, source_id: str | None) -> DocumentFate:
@@ -191,7 +188,9 @@ def place_of(record: Record) -> str:
 
 def _dedup_fate(step: Finished, removal: Removal | None) -> StageFate:
     if removal is None:
-        return _fate_of(step, "retained", "no retained document that it was compared with is similar enough")
+        return _fate_of(
+            step, "retained", "no other retained document is similar enough; --cluster lists those removed in its favor"
+        )
     kept = f"{removal.representative_id} of {removal.representative_source}"
     if removal.id == removal.representative_id:
         return _fate_of(step, "removed", f"source {removal.representative_source} has exactly the same text")

@@ -57,7 +57,7 @@ def _records(step: Finished, partition: Partition, identity: str, source_ids: Se
     origins = _rows(step, origins_path(urls.name(partition.path)), identity, ["file", "position"])
     paths = _paths(step, {row["file"] for row in origins})
     return [
-        Record(path := paths.get(row["file"]), row["position"], _unit(step, path), name, number == 0)
+        Record(path := paths.get(row["file"]), row["position"], unit_of(step, path), name, number == 0)
         for number, (row, name) in enumerate(zip(origins, source_ids, strict=True))
     ]
 
@@ -75,7 +75,8 @@ def _paths(step: Finished, numbers: set[int | None]) -> dict[int, str]:
     return found
 
 
-def _unit(step: Finished, path: str | None) -> str:
+def unit_of(step: Finished, path: str | None) -> str:
+    """Return the unit of a position in the file: "byte" or "row"."""
     kind = path and format_of(path, step.manifest.parameters.get("format", AUTO))
     return "row" if kind in (PARQUET, ARROW) else "byte"
 

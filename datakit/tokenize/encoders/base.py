@@ -20,6 +20,7 @@ import tokenizers
 # (the DeepSeek kind), fastokens treats it as white space, as Unicode did until version 6.2.
 DISPUTED = "\N{MONGOLIAN VOWEL SEPARATOR}"
 REFERENCE_CHARACTERS = 1 << 20  # characters per batch for the reference, whose Encodings take about 100 bytes per token
+_FASTOKENS, _TOKENIZERS = version("fastokens"), version("tokenizers")
 
 
 class Encoder(Protocol):
@@ -52,7 +53,7 @@ class FastEncoder:
     reference: tokenizers.Tokenizer | None = None
     disputed: tuple[str, ...] = ()
     name = "fastokens"
-    version = version("fastokens")
+    version = _FASTOKENS
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         strings = (DISPUTED, *self.disputed) if self.reference else ()
@@ -84,7 +85,7 @@ class ReferenceEncoder:
     tokenizer: tokenizers.Tokenizer
     special_as_text: bool = False
     name = "tokenizers"
-    version = version("tokenizers")
+    version = _TOKENIZERS
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         self.tokenizer.encode_special_tokens = self.special_as_text  # set on each call: encoders may share a tokenizer

@@ -16,7 +16,6 @@ the error shows its traceback.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ import numpy as np
 
 from datakit.engine.user_code import describe as describe_error
 from datakit.engine.user_code import user_code
+from datakit.engine.user_modules import loaded
 from datakit.errors import DatakitError, TokenizerError
 from datakit.tokenize.encoders.base import Encoder
 from datakit.tokenize.encoders.long_texts import LongTexts
@@ -169,15 +169,14 @@ def resolve(function: str) -> TextTokenizer:
     """Call `function` ("package.module:function" or a built-in name), and return its tokenizer. Raises TokenizerError
     if the call fails.
     """
-    module, _, name = BUILT_IN.get(function, function).partition(":")
+    remedy = "install its package, or add its folder to PYTHONPATH"
+    make = loaded(BUILT_IN.get(function, function), f"tokenizer {function!r}", remedy, TokenizerError)
     try:
-        return getattr(importlib.import_module(module), name)()
+        return make()
     except DatakitError:
         raise
     except Exception as error:
-        raise TokenizerError(
-            f"cannot load the tokenizer {function!r}; check that its package is installed\n{describe_error(error)}"
-        ) from error
+        raise TokenizerError(f"tokenizer {function!r} cannot be loaded\n{describe_error(error)}") from error
 
 
 def describe(function: str, version: str | int | None) -> bytes:

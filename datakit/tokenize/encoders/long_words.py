@@ -68,7 +68,7 @@ class WordEncoder:
     _spent: int = 0  # number of bytes of long words encoded since `renew` was last called
 
     def __post_init__(self) -> None:
-        self.encoder = self.renew()
+        self.encoder: Encoder = self.renew()
 
     def encode(self, text: str) -> np.ndarray:
         """Return the ids, uint32 [T], of a stretch between two safe places."""

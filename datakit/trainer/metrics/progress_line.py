@@ -1,6 +1,6 @@
-"""Prints a progress line every few seconds: step, loss, tokens/s, MFU, time left, and the share of time spent waiting
-for data if it exceeds 5 %. Rates and the time left are computed from the median duration of the most recent steps,
-including the wait for data.
+"""Prints a progress line every few seconds: step, loss, tokens/s, MFU (if the peak FLOP/s of the devices are known),
+time left, and the share of time spent waiting for data if it exceeds 5 %. Rates and the time left are computed from the
+median duration of the most recent steps, including the wait for data.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ class Progress:
         self._said = now
         usual = sorted(self._durations)[len(self._durations) // 2]
         mfu, waiting = row.get("throughput/mfu"), sum(self._waits) / sum(self._durations)
-        shown = f"{mfu * row['throughput/duration'] / usual:.1f} %" if mfu is not None else "unknown here"
-        wait = f"  {waiting:.0%} of the time waiting for data" if waiting > NOTABLE_WAIT else ""
-        self.say(
-            f"step {done:,}/{self.steps:,}  loss {row['train/loss']:.4f}  {compact(tokens / usual)} tokens/s  "
-            f"MFU {shown}  {clock((self.steps - done) * usual)} left{wait}"
-        )
+        parts = [
+            f"step {done:,}/{self.steps:,}",
+            f"loss {row['train/loss']:.4f}",
+            f"{compact(tokens / usual)} tokens/s",
+        ]
+        parts += [f"MFU {mfu * row['throughput/duration'] / usual:.1f} %"] if mfu is not None else []
+        line = "  ".join([*parts, f"{clock((self.steps - done) * usual)} left"])
+        self.say(line + (f"\n    {waiting:.0%} of the time waiting for data" if waiting > NOTABLE_WAIT else ""))
 
 
 def clock(seconds: float) -> str:

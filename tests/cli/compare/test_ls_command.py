@@ -46,6 +46,12 @@ def test_dataset_and_source_show_their_own_steps(finished: Path) -> None:
         ls(finished / "shelf")
 
 
+def test_rows_of_downloads_are_a_dash(finished: Path) -> None:
+    shown = invoke("ls", "root/sources/novels", cwd=finished).stdout.splitlines()
+    rows = {line.split("-")[0]: line.split()[4] for line in shown[2:]}
+    assert rows == {"download": "-", "normalize": "97", "signatures": "97"}
+
+
 def test_undecided_and_unfinished_steps_are_not_called_superseded(finished_copy: Path) -> None:
     root = finished_copy / "root"
     latest = root / "shelf" / "latest.json"

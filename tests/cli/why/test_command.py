@@ -47,4 +47,4 @@ def test_cluster_lists_its_documents(finished: Path) -> None:
 def test_unknown_document_ends_with_a_usage_error(finished: Path) -> None:
     refused = invoke("why", "root/shelf", "--source-id", "nobody", cwd=finished)
     assert refused.returncode == 2
-    assert "novels: 1 blank" in refused.stderr
+    assert "novels: its documents have no source ids" in refused.stderr

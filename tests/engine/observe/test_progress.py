@@ -56,6 +56,16 @@ def test_table_has_a_row_per_step(tmp_path: Path) -> None:
     assert len(table._table().plain.splitlines()) == 2
 
 
+def test_table_without_steps_prints_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("rich")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    with TableView():
+        pass
+    assert capsys.readouterr().err == ""
+
+
 def wide_views() -> list[StepView]:
     """A step of each kind, with large numbers in every column."""
     views = [
@@ -103,3 +113,11 @@ def test_failed_attempts_are_named_without_their_message(tmp_path: Path) -> None
         view.step_started(step)
         view.attempt_ended(Outcome("sum", "00001", 2, Cause.ERROR, message="the whole story"), Verdict.FAIL)
     assert stream.getvalue().splitlines()[-1].endswith(": task 00001, attempt 2: error, fail")
+
+
+def test_refused_attempt_says_so_once(tmp_path: Path) -> None:
+    stream, step = io.StringIO(), engine_tasks.number_step(str(tmp_path))
+    with LineView(stream) as view:
+        view.step_started(step)
+        view.attempt_ended(Outcome("sum", "00002", 1, Cause.REFUSED), Verdict.REFUSE)
+    assert stream.getvalue().splitlines()[-1].endswith(": task 00002, attempt 1: refused")

@@ -10,6 +10,7 @@ import pytest
 
 from datakit.errors import CorruptError, LoaderError
 from datakit.loader import Loader, load_mixture
+from datakit.loader.mixture import packing_counts
 from datakit.pipeline import packing_stage
 from datakit.pipeline.run_packing import PackingResult, pack_mixture
 from tests.support.loader.mixture_files import BLOCKS_A_TASK, cache, changed, mixture
@@ -55,14 +56,19 @@ def test_stored_counts_equal_the_loaders_own(mixture: Path, packed: Path, result
 )
 @pytest.mark.usefixtures("results")
 def test_counts_of_something_else_are_not_used(mixture: Path, packed: Path, old: str, new: str) -> None:
-    load_mixture(mixture, packing_root=str(packed))
-    with pytest.raises(LoaderError, match="datakit mixture pack"):
-        load_mixture(changed(mixture, old, new), packing_root=str(packed))
+    with Loader(load_mixture(changed(mixture, old, new), packing_root=str(packed))) as loader:
+        assert loader[0].tokens.shape == (8, 64)
+        assert 64 in loader.packing_report()["code"], "it counted itself"
 
 
-def test_missing_root_says_how_to_pack(mixture: Path, tmp_path: Path) -> None:
-    with pytest.raises(LoaderError, match="datakit mixture pack"):
-        load_mixture(mixture, packing_root=str(tmp_path / "nowhere"))
+def test_missing_counts_of_a_large_component_are_refused(
+    mixture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = str(tmp_path / "nowhere")
+    assert load_mixture(mixture, packing_root=root).components["code"].packing_counts == {}
+    monkeypatch.setattr(packing_counts, "MAX_COUNTED_BLOCKS", 3)
+    with pytest.raises(LoaderError, match=f"run `datakit mixture pack` on .* with --root {root}"):
+        load_mixture(mixture, packing_root=root)
 
 
 def test_altered_counts_are_refused(mixture: Path, packed: Path, results: list[PackingResult], tmp_path: Path) -> None:

@@ -32,6 +32,14 @@ def test_contributions_add_up_to_what_is_served() -> None:
     assert view.changes[1] == (50, "stage 2: code 1")
 
 
+def test_no_point_of_a_plot_is_close_to_a_change() -> None:
+    stages = [Stage({"web": 3.0, "code": 1.0}), Stage({"code": 1.0}, start_step=53)]
+    order = SequenceOrder(plain_and_packed(stages=stages, sequence_length=10, batch_size=4))
+    assert contributions(order, steps=100, points=11).steps.tolist() == [*range(0, 60, 10), 53, *range(60, 110, 10)]
+    apart = contributions(order, steps=100, points=11, apart=True)
+    assert apart.steps.tolist() == [0, 10, 20, 30, 40, 53, 60, 70, 80, 90, 100]
+
+
 def test_endless_mixture_needs_a_number_of_steps() -> None:
     with pytest.raises(LoaderError, match="pass the number of steps"):
         contributions(SequenceOrder(plain_and_packed()))

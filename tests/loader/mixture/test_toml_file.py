@@ -48,6 +48,16 @@ def test_file_gives_the_same_mixture_as_python(cache: Path, mixture: Path) -> No
             assert np.array_equal(loader[step].tokens, expected[step].tokens)
 
 
+def test_all_mistakes_are_named_together(mixture: Path) -> None:
+    wrong = changed(mixture, "seed = 5", "sed = 5")
+    text = wrong.read_text().replace("max_epochs = 40", "max_epoch = 40").replace("{ web = 0.9,", "{ wbe = 0.9,")
+    wrong.write_text(text.replace("start_step = 30", "start_stp = 30"))
+    with pytest.raises(LoaderError, match="4 mistakes") as caught:
+        load_mixture(wrong)
+    for part in ("'sed'", "component 'code': unknown key 'max_epoch'", "no component 'wbe'", "key 'start_stp'"):
+        assert part in str(caught.value)
+
+
 def test_file_accepts_every_setting(mixture: Path) -> None:
     more = (
         'block = 64\nstop = "first_exhausted"\nmemory_bytes = 1_000_000\nfinal_batch = "pad"\npad_id = 3\n'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import tomllib
 from pathlib import Path
 
@@ -56,6 +57,7 @@ def test_draft_runs_through_all_stages(texts: Path, tmp_path: Path, monkeypatch:
 def test_unusable_groups_are_comments_with_the_reason(texts: Path) -> None:
     draft = draft_recipe(inspect_source(str(texts)))
     assert "# array.json is one JSON array" in draft
+    assert "# Each folder, format and pattern of file names has a source of its own" in draft
     assert "# no column of strings was found" in draft
     assert '# include = ["/array.json"]' in draft
 
@@ -71,3 +73,31 @@ def test_reserved_name_is_not_drafted(tmp_path: Path) -> None:
     document = tomllib.loads(draft_recipe(inspect_source(str(tmp_path / "sources"))))
     assert document["name"] == "sources-texts"
     assert document["sources"][0]["name"] == "sources"
+
+
+def test_draft_without_problems_tells_how_to_leave_records_out(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", [prose(1)])
+    draft = draft_recipe(inspect_source(str(tmp_path / "a.jsonl")))
+    assert "normalize" not in tomllib.loads(draft)
+    assert "ends with exit code 3" in draft and "# max_quarantined = 0.001" in draft
+
+
+def test_limit_follows_the_share_of_unusable_records(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", [prose(n) for n in range(197)])
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write("no record\n" * 3)
+    draft = draft_recipe(inspect_source(str(tmp_path / "a.jsonl")))
+    assert tomllib.loads(draft)["normalize"] == {"max_quarantined": 0.05}
+    assert "# 3 of the sampled records cannot be used" in draft
+    assert max(map(len, draft.splitlines())) <= 80
+
+
+def test_draft_of_a_file_cut_after_its_sample_runs(tmp_path: Path) -> None:
+    lines = "".join(f'{{"text": "{random.Random(n).randbytes(300_000).hex()}"}}\n' for n in range(12))
+    whole = gzip.compress(lines.encode())
+    (tmp_path / "cut.jsonl.gz").write_bytes(whole[: len(whole) * 9 // 10])
+    report = inspect_source(str(tmp_path / "cut.jsonl.gz"))
+    assert any("cut.jsonl.gz: the file ends inside the compressed stream" in problem for problem in report.problems)
+    (tmp_path / "r.toml").write_text(draft_recipe(report))
+    result = datakit.run(tmp_path / "r.toml", tmp_path / "root", workers=1, until="normalize")
+    assert result.steps_of("normalize")[0].manifest.quarantine.records == 1

@@ -78,3 +78,10 @@ def test_real_sources_are_recognized() -> None:
 
     assert texts(inspect_source(str(need_data() / "text"))) == {("json", "text"), ("parquet", "text")}
     assert ("json", "question") in texts(inspect_source(str(need_data() / "evals")))
+
+
+def test_unique_column_named_like_an_id_is_the_id(tmp_path: Path) -> None:
+    rows = [f"{n % 2},r{n},{n},some text {n}" for n in range(5)]
+    (tmp_path / "reviews.csv").write_text("\n".join(["user_id,review_id,paid,body", *rows]) + "\n")
+    (group,) = inspect_source(str(tmp_path / "reviews.csv")).groups
+    assert group.id == "review_id", "user_id is not unique, and `paid` is not a kind of id"

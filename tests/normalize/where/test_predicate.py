@@ -26,7 +26,7 @@ def test_where_reads_upstream_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("where", "error", "words"),
     [
-        ("lagn = 'de'", ColumnError, "'lagn'; did you mean 'lang'"),
+        ("lagn = 'de'", ColumnError, "source 'shelf': where: no record has the column 'lagn'; did you mean 'lang'"),
         ("lang = = 'de'", RecipeError, "not a SQL expression"),
         ("nothing(lang)", RecipeError, "nothing"),
         ("cast(text as integer) > 1", RecipeError, r"in\.jsonl: ConversionException$"),

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import datakit
-from datakit.errors import InputError, NotFoundError, UsageError
+from datakit.errors import InputError, UsageError
 from datakit.pipeline.fate import Answer
 from datakit.pipeline.graph import LocatedStep, build, engine_step
 from datakit.pipeline.resolve_sources import ListingOptions
@@ -108,7 +108,7 @@ def test_source_id_of_a_duplicate_leads_to_the_document(tmp_path: Path) -> None:
     assert outcomes(answer) == {"normalize": "duplicate"}
     assert explanation(answer, "normalize").startswith("in.jsonl, byte 69, source id 'c', has the same text as")
     assert outcomes(datakit.why(place, source_id="b")) == {"normalize": "kept"}
-    with pytest.raises(InputError, match=r"no document of .* has the source id 'd'.*letters: 1 blank"):
+    with pytest.raises(InputError, match=r"no document of .* has the source id 'd'"):
         datakit.why(place, source_id="d")
 
 
@@ -162,5 +162,5 @@ def test_refuses_what_it_cannot_find(finished: Path, finished_copy: Path) -> Non
     with pytest.raises(UsageError, match="no finished step"):
         datakit.why(finished / "shelf", id="0" * 32)
     shutil.rmtree(finished_copy / "root" / "sources" / "letters")
-    with pytest.raises(NotFoundError, match="was made from normalize"):
+    with pytest.raises(UsageError, match="was made from normalize"):
         datakit.why(finished_copy / "root" / "shelf", id=identity(prose(7)))

@@ -1,9 +1,9 @@
 """Turns tables decoded from Parquet and Arrow files into chunks, and quarantines the rows that are too long.
 
-In a dictionary-encoded column, a few bytes of a file may stand for many GB. The sizes of the rows are therefore computed
-before the dictionaries are expanded, and the rows are expanded in pieces of at most 64 MiB. Neither format guarantees
-that strings are valid UTF-8, so invalid ones are repaired here, except in the text column, for which the text rules do
-this.
+In a dictionary-encoded column, a few bytes of a file may stand for many GB. The sizes of the rows are therefore
+computed before the dictionaries are expanded, and the rows are expanded in pieces of at most 64 MiB. Neither format
+guarantees that strings are valid UTF-8, so invalid ones are repaired here, except in the text column, for which the
+text rules do this.
 
 Cost: one pass over offsets and dictionary indices.
 """

@@ -1,0 +1,25 @@
+"""Decides from a step's ledger whether the step, or a part of it, was made with another version of the user's own code.
+
+The ledger records a hash of the code's file for each driver. The manifest does not contain it, because a change to a
+comment must not make two equal outputs differ.
+"""
+
+from __future__ import annotations
+
+from datakit.engine.ledger.ledger import AttemptLine, DriverLine, drivers, read_ledger
+
+
+def made_with_other_code(directory: str, code: str, *, finished: bool) -> bool:
+    """Return True if the driver that finished the step in `directory` or, if the step is unfinished, a driver that
+    finished one of its tasks, recorded a hash that differs from `code`.
+    """
+    if finished:
+        recorded = [line.code for line in drivers(directory) if line.code]
+        return bool(recorded) and recorded[-1] != code
+    recorded_code = ""
+    for line in read_ledger(directory):
+        if isinstance(line, DriverLine):
+            recorded_code = line.code
+        elif isinstance(line, AttemptLine) and line.result is not None and recorded_code not in ("", code):
+            return True
+    return False
