@@ -188,13 +188,13 @@ def refuse_all(errors: Sequence[RefusedError]) -> None:
         raise RefusedInputsError(messages_of(errors), listed) from errors[0]
 
 
-def counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str, plural: str = "") -> str:
     """Return a number with a noun, which is in the singular if the number is 1.
 
-    >>> counted(1, "record"), counted(2000, "record")
-    ('1 record', '2,000 records')
+    >>> counted(1, "record"), counted(2000, "record"), counted(2, "entry", "entries")
+    ('1 record', '2,000 records', '2 entries')
     """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def counted_plural(number: int, plural: str) -> str:

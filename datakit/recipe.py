@@ -54,6 +54,9 @@ class Source:
             ["*.jsonl.gz"]),
     ] = None  # fmt: skip
     exclude: Annotated[tuple[str, ...] | None, key("Patterns of files to leave out.", ["**/drafts/**"])] = None
+    outside_links: Annotated[
+        bool, key("Follow links that lead out of the source's folder; otherwise they are refused.", True)
+    ] = False
     revision: Annotated[
         str | None, key("Pins a remote source permanently, e.g. to a commit of a Hub dataset.", "87f09149ef47")
     ] = None

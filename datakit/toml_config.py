@@ -15,7 +15,8 @@ from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
-from datakit.errors import InputError, RecipeError, UsageError, suggestion
+from datakit.errors import InputError, RecipeError, UnreadableError, UsageError, suggestion
+from datakit.regular_files import open_regular
 
 T = TypeVar("T")
 
@@ -65,11 +66,14 @@ def find_toml(name_or_path: str | os.PathLike[str], folder: Path, missing: str, 
 def read_toml(path: Path, advice: str, error: type[InputError] = RecipeError) -> dict[str, Any]:
     """Read a TOML file. If it does not exist or is not UTF-8, `advice` ends the error message."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with open_regular(str(path)) as file:
+            return tomllib.loads(file.read().decode())
     except FileNotFoundError as problem:
         raise error(f"{path} does not exist; {advice}") from problem
     except OSError as problem:
         raise error(f"{path} cannot be read: {problem.strerror}") from problem
+    except UnreadableError as problem:
+        raise error(str(problem)) from problem
     except UnicodeDecodeError as problem:
         raise error(f"{path} is not UTF-8 text (byte {problem.start}), as TOML requires; {advice}") from problem
     except tomllib.TOMLDecodeError as problem:

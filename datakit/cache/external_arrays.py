@@ -57,6 +57,12 @@ def read_external(directory: str, manifest: Manifest) -> ExternalShards | None:
             f"{directory}: its manifest lists {len(manifest.partitions)} partitions, but describes "
             f"{len(external.shards)} imported arrays"
         )
+    for file in (file for shard in external.shards for file in shard.files):
+        if not urls.is_below(file.path):
+            raise CorruptError(
+                f"{directory}: its manifest names the file {file.path!r} of an imported array, which is not below the "
+                "array's directory; do not use the cache"
+            )
     return external
 
 

@@ -76,9 +76,14 @@ def open_array(
     """Open the array in `directory` whose zarr.json is `metadata`, without reading anything. Raises UsageError if this
     process was forked from one that had used TensorStore.
 
-    sparse: True if a missing chunk stands for zeros (other programs, unlike datakit, omit chunks of zeros).
+    sparse: True if a missing chunk stands for zeros (other programs, unlike datakit, omit chunks of zeros). No manifest
+    lists the files of such an array, so all files in a local directory are checked: TensorStore would wait for the
+    writer of a named pipe.
     """
     _threads.require()
+    if sparse and urls.is_local(directory):
+        for info in urls.listing(directory):
+            urls.size(info.url)
     specification = {
         "driver": "zarr3",
         "kvstore": key_value_store(directory),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from datakit.printable import escaped_json, printable
 from datakit.redaction import redacted
 
 Cell = str | int | None
@@ -27,18 +28,21 @@ IN_FULL = 10_000  # counts below this number are not abbreviated
 ROUNDED = 0.9995  # share of a unit from which three digits round up to 1
 PAUSE = 0.5  # seconds between two lines of progress
 PICTURES = {code: chr(0x2400 + code) for code in range(32)} | dict.fromkeys(range(127, 160), "␡") | {10: "␊\n"}
+BIDIRECTIONAL = dict.fromkeys([0x61C, *range(0x200E, 0x2010), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "⇄")
 
 
 def say(text: str = "") -> None:
-    """Print data (one or more lines of text) on stdout."""
-    print(text)
+    """Print data (one or more lines of text) on stdout. Unsafe characters are escaped (see `datakit.printable`)."""
+    print(printable(text))
 
 
 def note(text: str) -> None:
-    """Print a message for the user on stderr, without secrets, after the data printed so far. Stdout is for data."""
+    """Print a message for the user on stderr, after the data printed so far; stdout holds only data. Unsafe characters
+    are escaped, and secrets left out.
+    """
     with contextlib.suppress(BrokenPipeError):  # `main` reports it
         sys.stdout.flush()
-    print(redacted(text), file=sys.stderr)
+    print(printable(redacted(text)), file=sys.stderr)
 
 
 def progress_note(verb: str) -> Callable[[int, int, str], None]:
@@ -61,7 +65,7 @@ def say_json(value: Any) -> None:
     import msgspec
 
     plain = msgspec.to_builtins(value)
-    print(json.dumps(plain, indent=1, sort_keys=True, ensure_ascii=False))
+    print(escaped_json(json.dumps(plain, indent=1, sort_keys=True, ensure_ascii=False)))
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[Cell]], below: Sequence[str] = ()) -> str:
@@ -140,10 +144,10 @@ def count_text(number: int | None) -> str | None:
 
 
 def visible(text: str) -> str:
-    """Return a text with symbols in place of control characters, so that a document cannot control the terminal. A
-    symbol also marks each line break.
+    """Return a text with symbols in place of control characters and bidirectional controls, so that a document cannot
+    control the terminal. A symbol also marks each line break.
     """
-    return text.translate(PICTURES)
+    return text.translate(PICTURES).translate(BIDIRECTIONAL)
 
 
 def bytes_text(count: float) -> str:

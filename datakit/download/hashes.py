@@ -16,6 +16,7 @@ import msgspec
 from datakit.errors import NotFoundError
 from datakit.storage import urls
 from datakit.storage.atomic import replace_bytes
+from datakit.storage.io_errors import unless_read_only
 
 SETTLED_NS = 2 * 10**9  # the coarsest clock of a common file system (FAT) ticks every two seconds
 Entry = tuple[int, int, int, int, int, str]
@@ -46,7 +47,8 @@ class HashCache:
     def save(self) -> None:
         """Write the entries that were used or added since the cache was opened, and drop all others."""
         if not self._frozen and self._used != self._entries:
-            replace_bytes(msgspec.json.encode(dict(sorted(self._used.items()))), self.url)
+            with unless_read_only():
+                replace_bytes(msgspec.json.encode(dict(sorted(self._used.items()))), self.url)
             self._entries = dict(self._used)
 
 

@@ -22,12 +22,14 @@ import xxhash
 
 from datakit.download.hashes import HashCache
 from datakit.errors import ChangedInputError, NoInputError, RefusedError, UnreadableError, refuse_all, suggestion
+from datakit.printable import one_line
+from datakit.regular_files import open_regular, special_kind
 from datakit.storage import atomic, globs, urls
 from datakit.storage.fingerprint import canonical_json
 from datakit.storage.globs import Place
 from datakit.storage.urls import FileInfo
 
-LONGEST_NAME = 255  # maximum number of bytes in a component of a local path; object stores allow longer components
+S3_VERSION = "?versionId="  # s3fs takes what follows this as a version of the object
 HASHING_THREADS = 4  # xxh3 is faster than most disks, and a few concurrent reads suffice to keep a disk busy
 
 
@@ -71,24 +73,25 @@ def list_source(
     exclude: Sequence[str],
     cache: HashCache | None = None,
     on_skipped: Callable[[str], None] = lambda clause: None,
+    *,
+    outside_links: bool = False,
 ) -> list[SourceFile]:
     """List the files of a source, sorted by path. Raises NoInputError, ChangedInputError, or one RefusedError for all
     files that cannot be read.
 
     url: a file, a directory, or a glob. include, exclude: patterns as described in `datakit.storage.globs`.
-    on_skipped: called with a clause that names the entries that are not regular files, if there are any.
+    on_skipped: called with a clause that counts and names what matches but is not read, if there is anything.
+    outside_links: if True, links that lead out of the source's directory are followed.
     """
     place = globs.locate(url)
-    every = globs.files_at(place, exclude)
-    chosen, skipped = globs.regular(globs.select(every, place, include, exclude))
+    every = globs.files_at(place, exclude, outside_links)
+    chosen, left_out = globs.regular(globs.select(every, place, include, exclude))
     if not chosen:
-        raise NoInputError(
-            f"{url}: no regular files ({skipped}); copy the data to a file"
-            if skipped
-            else _no_files(url, place, every, include, exclude)
-        )
-    if skipped:
-        on_skipped(skipped)
+        found = [info for info in every if not info.special]
+        why = _no_files(url, place, found, include, exclude)
+        raise NoInputError(f"{why}; left out: {left_out}" if left_out else why)
+    if left_out:
+        on_skipped(left_out)
     stopped = threading.Event()
     with ThreadPoolExecutor(HASHING_THREADS) as pool:
         try:
@@ -122,11 +125,13 @@ def _check_name(info: FileInfo) -> None:
         raise UnreadableError(
             f"the file name {os.fsencode(info.url)!r} is not valid UTF-8; rename or exclude the file"
         ) from error
-    parts = info.path.split("/")
-    if "" in parts or max(len(part.encode()) for part in parts) > LONGEST_NAME:
-        why = "has an empty component (//)" if "" in parts else f"has a component of more than {LONGEST_NAME} bytes"
+    if urls.is_local(info.url):
+        return
+    if info.path.endswith("/") or (urls.protocol(info.url) == "s3" and S3_VERSION in info.path):
+        why = "ends with a slash" if info.path.endswith("/") else f"holds {S3_VERSION!r}"
         raise UnreadableError(
-            f"the key {info.path!r} {why}, so it cannot be a file's path; copy the object to another key, or exclude it"
+            f"the key {info.path!r} {why}, so the store's client library would read another object; copy the object to "
+            "another key, or exclude it"
         )
 
 
@@ -142,7 +147,7 @@ def _listed(info: FileInfo, cache: HashCache | None, stopped: threading.Event) -
                 cache.put(info.path, status, xxh3)
     except OSError as error:
         raise UnreadableError(
-            f"{info.url} cannot be read: {error.strerror}; make it readable, or exclude it"
+            f"{one_line(info.url)} cannot be read: {error.strerror}; make it readable, or exclude it"
         ) from error
     return SourceFile(info.path, status.st_size, xxh3, status.st_mtime_ns)
 
@@ -152,7 +157,7 @@ def _hash(info: FileInfo, before: os.stat_result, stopped: threading.Event) -> s
     after = os.stat(info.url)
     if (before.st_size, before.st_mtime_ns) != (length, after.st_mtime_ns):
         raise ChangedInputError(
-            f"{info.url} changed while it was being listed; run again once nothing is writing to it"
+            f"{one_line(info.url)} changed while it was being listed; run again once nothing is writing to it"
         )
     return xxh3
 
@@ -164,7 +169,7 @@ def _hash_until(url: str, stopped: threading.Event) -> tuple[str, int]:
         if stopped.is_set():
             raise CancelledError
 
-    with urls.open_regular(url) if urls.is_local(url) else urls.open_read(url) as file:
+    with open_regular(url) if urls.is_local(url) else urls.open_read(url) as file:
         return atomic.hash_open(file, check)
 
 
@@ -182,7 +187,7 @@ def _no_files(url: str, place: Place, every: Sequence[FileInfo], include: Sequen
     if os.path.isdir(place.base):
         return f"{searched}; the directory {place.base} is empty (hidden files are ignored)"
     if os.path.exists(place.base):
-        kind = urls.special_kind(os.stat(place.base).st_mode)
+        kind = special_kind(os.stat(place.base).st_mode)
         return f"{searched}; {place.base} is {kind}, not a file or directory; copy the data to a file"
     return f"{searched}; {_nearest(place.base)}"
 

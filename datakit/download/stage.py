@@ -1,19 +1,22 @@
 """Stage `download`: plans one task per remote file, checks the sizes of the copies, and writes the list of a source's
 files to the manifest. Local sources are read in place: their manifest is the listing, and no task runs. Remote files
 are copied to `raw/`, one task per file. The manifest gives each file's path relative to the source, never an absolute
-URL, so a dataset keeps its identity when its files are moved. For a remote source, the step succeeds only if every
-listed file was copied and each copy has the listed size; transfer.py compares the checksums.
+URL, so a dataset keeps its identity when its files are moved. For an object whose key cannot be the path of a file, it
+also gives the name of the copy (`copy_names.py`). For a remote source, the step succeeds only if every listed file was
+copied and each copy has the listed size; transfer.py compares the checksums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
+from datakit.download.copy_names import copy_names
 from datakit.download.listing import SourceFile
 from datakit.download.transfer import fetch
 from datakit.engine.task import SECRET, Output, OutputFile, Phase, Plan, Step, Task, TaskContext, TaskResult
@@ -49,15 +52,20 @@ def plan(step: Step) -> Plan:
     base, files = step.operations["base"], msgspec.convert(step.operations["files"], list[SourceFile])
     if urls.is_local(base):
         return _output(step, files)
-    query = step.operations.get("query", "")
-    arguments = [{"base": base, "path": file.path, "size": file.size, "checksum": file.checksum} for file in files]
+    names, query = copy_names(file.path for file in files), step.operations.get("query", "")
+    arguments = [_arguments(base, file, names) for file in files]
     tasks = tuple(
         Task(f"{number:06d}", f"{__name__}:fetch_file", arguments[number], input_bytes=file.size, secret=query)
         for number, file in enumerate(files)
     )
     results = yield Phase("fetch", tasks, memory_bytes=256 << 20, memory_per_input_byte=0.0)
     copies = [_copy(file, result.outputs[0]) for file, result in zip(files, results, strict=True)]
-    return _output(step, copies)
+    return _output(step, copies, names)
+
+
+def _arguments(base: str, file: SourceFile, names: Mapping[str, str]) -> dict[str, Any]:
+    named = {"copy": names[file.path]} if file.path in names else {}
+    return {"base": base, "path": file.path, "size": file.size, "checksum": file.checksum, **named}
 
 
 def _copy(file: SourceFile, copy: OutputFile) -> SourceFile:
@@ -66,16 +74,19 @@ def _copy(file: SourceFile, copy: OutputFile) -> SourceFile:
     return SourceFile(file.path, copy.bytes, copy.xxh3)
 
 
-def _output(step: Step, files: Sequence[SourceFile]) -> Output:
-    partitions = [Partition(file.path, step.dataset, rows=0, bytes=file.size, xxh3=file.checksum) for file in files]
+def _output(step: Step, files: Sequence[SourceFile], names: Mapping[str, str] = MappingProxyType({})) -> Output:
+    partitions = [
+        Partition(file.path, step.dataset, rows=0, bytes=file.size, xxh3=file.checksum, copy=names.get(file.path))
+        for file in files
+    ]
     return Output(partitions, pa.schema([]), {"download/files": len(files)})
 
 
 def fetch_file(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Copy one file to `raw/`."""
     file = msgspec.convert(arguments, SourceFile)
-    path = f"{RAW}/{file.path}"
-    query, target = arguments.get(SECRET, ""), urls.join(context.step_directory, path)
-    url = f"{arguments['base']}/{file.path}{query}" if query else urls.join(arguments["base"], file.path)
+    path, query = f"{RAW}/{arguments.get('copy', file.path)}", arguments.get(SECRET, "")
+    target = urls.child(context.step_directory, path)
+    url = f"{arguments['base']}/{file.path}{query}" if query else urls.child(arguments["base"], file.path)
     copy = fetch(url, target, file.size, file.checksum, lambda done: context.report(0, done))
     return TaskResult((OutputFile(path, copy.bytes, copy.xxh3),), {"download/bytes": copy.bytes}, bytes_read=copy.bytes)

@@ -3,15 +3,16 @@ composes the error messages for refused access and changed files. The data passe
 at a time, so the target either does not exist or is complete and verified. The store's checksum is compared with the
 listing each time the remote file is opened, and once more after its last byte has been received. If the store has no
 checksums, the hash of the received bytes is compared with the listing before the file gets its final name. If the
-connection breaks, the transfer resumes at the byte it had reached, after a pause that doubles with each failure. If
-access is refused (401, 403) or the file has changed since it was listed, the transfer fails at once, since waiting
-would not help.
+connection breaks, the transfer resumes at the byte it had reached, after a pause that doubles with each failure. Only
+failures of the network or the store are retried. If access is refused (401, 403), the file has changed since it was
+listed, or the disk fails, the transfer fails at once, since waiting would not help.
 
 Cost: one pass over the network, one or two extra requests per file, disk space for one file, and constant memory.
 """
 
 from __future__ import annotations
 
+import errno
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -25,11 +26,16 @@ from datakit.errors import ChangedInputError, DatakitError, NotFoundError, Stora
 from datakit.signed_urls import split_query
 from datakit.storage import atomic, urls
 from datakit.storage.atomic import Committed
-from datakit.storage.io_errors import NEW_SIGNATURE, denies_access, http_failure, shareable
+from datakit.storage.io_errors import NEW_SIGNATURE, SPACE, denies_access, http_failure, shareable
 
 READ_BYTES = 8 << 20  # bytes per request; large enough to hide the latency of a round trip
 ATTEMPTS = 6  # give up after this many consecutive attempts that receive nothing; the pauses add up to half a minute
 _TRANSIENT_MODULES = ("aiohttp", "botocore", "requests", "urllib3", "httpx", "httpx2")
+# EIO, EREMOTEIO and EBUSY are what s3fs makes of a store's errors 500 and 503; some clients set no number.
+_TRANSIENT = (
+    None, errno.EIO, errno.EREMOTEIO, errno.EBUSY, errno.EAGAIN, errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET,
+    errno.EHOSTDOWN, errno.EHOSTUNREACH,
+)  # fmt: skip
 
 
 def fetch(url: str, target: str, size: int, checksum: str, progress: Callable[[int], None]) -> Committed:
@@ -73,7 +79,7 @@ class _Transfer:
 
     def resume(self) -> Iterator[int]:
         """Copy the missing bytes and verify the file. After each read, yield the number of bytes received so far."""
-        if self.done < self.size or not self.local.exists():
+        if self.done < self.size or not self.size:  # also an empty file, which may have grown
             yield from self._copy()
         if self.done < self.size:
             raise EOFError(f"the connection closed after {self.done} of {self.size} bytes")
@@ -120,7 +126,11 @@ class _Transfer:
 def _is_transient(error: Exception) -> bool:
     if isinstance(error, DatakitError | FileNotFoundError) or denies_access(error):
         return False
-    return isinstance(error, OSError | EOFError) or type(error).__module__.split(".")[0] in _TRANSIENT_MODULES
+    if type(error).__module__.split(".")[0] in _TRANSIENT_MODULES:
+        return True
+    if isinstance(error, ConnectionError | TimeoutError | EOFError):
+        return True
+    return isinstance(error, OSError) and error.filename is None and error.errno in _TRANSIENT
 
 
 def _refusal(url: str, error: Exception) -> Exception:
@@ -130,6 +140,8 @@ def _refusal(url: str, error: Exception) -> Exception:
         return StorageError(f"access to {url} was denied: {error}; {_credentials(url)}")
     if isinstance(error, ChangedInputError):
         return ChangedInputError(f"{url}: {error}; run again to list the source again")
+    if isinstance(error, OSError) and error.errno not in SPACE:  # `staging` says which disk is full
+        return StorageError(f"the download of {url} failed: {error}; it is not the network, so it was not retried")
     return error
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from datakit.engine.task import QuarantinedRecord, TaskResult, Tolerance
 from datakit.errors import PartialError, RecipeError, counted
+from datakit.printable import one_line
 from datakit.toml_config import key
 
 MAX_QUARANTINED = key(
@@ -90,7 +91,7 @@ def complaint(
     list, states how many it does list, and gives the remedies. count: how many it does not list.
     """
     others = _unlisted(skipped, tolerance)
-    first = "\n".join(f"  {record.file}:{record.position}: {record.reason}" for record in others[:SHOWN])
+    first = "\n".join(f"  {one_line(record.file)}:{record.position}: {record.reason}" for record in others[:SHOWN])
     listed = sum(record.records for record in skipped) - sum(record.records for record in others)
     more = f" in addition to the {listed:,} listed in `quarantine`" if listed else ""
     records = counted(count, "record") if isinstance(count, int) else f"{count} records"

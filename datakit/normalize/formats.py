@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 
 from datakit.errors import UnreadableError, suggestion
+from datakit.printable import one_line
 
 JSON, PARQUET, ARROW, CSV, TSV, TEXT = "json", "parquet", "arrow", "csv", "tsv", "text"
 FORMATS = (JSON, PARQUET, ARROW, CSV, TSV, TEXT)
@@ -73,13 +74,15 @@ def format_of(path: str, configured: str = AUTO) -> str:
     for name, _, extensions, advice in FOREIGN:
         if extension in extensions.split():
             raise UnreadableError(
-                f"{path} is {name}, judging by its name, and datakit does not read such files; {advice}, or exclude it"
+                f"{one_line(path)} is {name}, judging by its name, and datakit does not read such files; "
+                f"{advice}, or exclude it"
             )
     if extension not in FORMAT_OF:
         advice = suggestion(extension, FORMAT_OF) if extension else "it has no extension"
         advice = advice if advice.startswith(("did", "it has")) else "its extension is unknown"
         raise UnreadableError(
-            f"{path} has an unknown format ({advice}); set the source's `format` ({', '.join(FORMATS)}), or exclude "
+            f"{one_line(path)} has an unknown format ({advice}); set the source's `format` "
+            f"({', '.join(FORMATS)}), or exclude "
             "the file"
         )
     return FORMAT_OF[extension]
@@ -95,18 +98,19 @@ def check_head(path: str, head: bytes, expected: str | None) -> None:
     for name, magic, _, advice in FOREIGN:
         tar = name == "a tar archive" and head[TAR_OFFSET:].startswith(TAR_MARK)
         if tar or (magic is not None and head.startswith(magic)):
-            raise UnreadableError(f"{path} is {name}, which datakit does not read; {advice}, or exclude it")
+            raise UnreadableError(f"{one_line(path)} is {name}, which datakit does not read; {advice}, or exclude it")
     if expected is None:
         found = kind_of(head)
         if found:
             raise UnreadableError(
-                f"{path} contains {found} data, but its name or the source's format implies plain text; rename it "
+                f"{one_line(path)} contains {found} data, but its name or the source's format implies plain "
+                "text; rename it "
                 "(e.g. to .gz, .zst, .parquet), set the source's `format`, or exclude it"
             )
         return
     if not head:
         raise UnreadableError(
-            f"{path} is empty (0 bytes), so it is not {_a(expected)} file; download it again or exclude it"
+            f"{one_line(path)} is empty (0 bytes), so it is not {_a(expected)} file; download it again or exclude it"
         )
     magic = MAGIC[expected]
     if expected == "zstd" and is_skippable(head):
@@ -114,7 +118,8 @@ def check_head(path: str, head: bytes, expected: str | None) -> None:
     if head[: len(magic)] != magic[: len(head)]:
         found = kind_of(head)
         raise UnreadableError(
-            f"{path} is not {_a(expected)} file: its first bytes indicate {found or 'plain text or an unknown kind'}; "
+            f"{one_line(path)} is not {_a(expected)} file: its first bytes indicate "
+            f"{found or 'plain text or an unknown kind'}; "
             "rename or exclude it, or set the source's `format`"
         )
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from datakit.normalize.columns.output_columns import OutputColumn
+from datakit.normalize.readers.inputs import Inputs
 from datakit.normalize.readers.slices import FileRange
 
 Listed = dict[str, tuple[int, int, str]]  # files read in place: path -> (size, modification time in ns, xxh3-128)
@@ -25,10 +26,10 @@ class RouteShared(msgspec.Struct, frozen=True):
     where_types: bytes = b""
 
 
-class RouteArguments(msgspec.Struct, frozen=True):
+class RouteArguments(msgspec.Struct, frozen=True, omit_defaults=True):
     """The arguments of one routing task.
 
-    listed: the task's files that are read in place.
+    listed: the task's files that are read in place. copies: the names of those of its files whose name is not the path.
     first_file: the index, in the sorted list of the source's files, of the task's first file; its other files follow.
     """
 
@@ -36,6 +37,11 @@ class RouteArguments(msgspec.Struct, frozen=True):
     ranges: list[FileRange] = msgspec.field(name="pieces")
     listed: Listed
     first_file: int
+    copies: dict[str, str] = {}
+
+    def inputs(self, base: str) -> Inputs:
+        """Return the task's files, which are below the URL `base`."""
+        return Inputs(base, self.listed, self.copies)
 
 
 class TypesDetails(msgspec.Struct, frozen=True):

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
+import msgspec
+
 from datakit.engine.task import TaskContext
 from datakit.errors import DatakitError, RefusedError, refuse_all
 from datakit.normalize.columns.number_types import Path
@@ -55,7 +57,7 @@ def _refusals(context: ReadContext, own: RouteArguments, check: Check) -> Iterat
 
 def _only(own: RouteArguments, part: FileRange) -> RouteArguments:
     """Return the arguments of a task that reads only this file range."""
-    return RouteArguments(own.key, [part], own.listed, own.first_file)
+    return msgspec.structs.replace(own, ranges=[part])
 
 
 def _checked(context: ReadContext, own: RouteArguments, check: Check) -> UpstreamColumns:

@@ -36,7 +36,6 @@ from datakit.normalize.config import Config
 from datakit.normalize.origins import FileCounts
 from datakit.normalize.phase_data import RouteArguments, RouteDetails, RouteShared, to_plain
 from datakit.normalize.readers.base import Chunk, ReadContext, without_columns
-from datakit.normalize.readers.inputs import Inputs
 from datakit.normalize.readers.slices import SLICE_BYTES, begun, despite_damage, read_slice
 from datakit.normalize.readers.streams import Streams
 from datakit.normalize.record_counts import IN, PREFIX, RecordCounts
@@ -44,6 +43,7 @@ from datakit.normalize.refusals import with_all_refusals
 from datakit.normalize.text_rules import apply_rules, valid_strings
 from datakit.normalize.transform import Transform
 from datakit.normalize.where.predicate import Predicate
+from datakit.printable import one_line
 from datakit.storage.fingerprint import config_of
 from datakit.storage.ids import ids_from_digests, top_bits
 from datakit.storage.row_size import value_bytes
@@ -133,7 +133,8 @@ class Router:
         """
         if self._transform is not None or formats.format_of(rows.file, self._config.format) != formats.JSON:
             raise ColumnError(
-                f"{rows.file}: column {self._config.text!r} is {kind}, not text; set the source's `text` to another "
+                f"{one_line(rows.file)}: column {self._config.text!r} is {kind}, not text; set the source's "
+                "`text` to another "
                 "column, or convert this one to strings with a transform"
             )
         valued = rows.table.column(self._config.text).is_valid().to_numpy()
@@ -194,7 +195,7 @@ def route_slice(arguments: dict[str, Any], shared: dict[str, Any], task: TaskCon
     """Route one slice. Raises PartialError, or an InputError that names all of the slice's refused files."""
     own, common = msgspec.convert(arguments, RouteArguments), msgspec.convert(shared, RouteShared)
     config = config_of(common.config, Config)
-    context = ReadContext(Inputs(common.base, own.listed), config, RecordCounts(task.tolerance), task)
+    context = ReadContext(own.inputs(common.base), config, RecordCounts(task.tolerance), task)
 
     def work() -> TaskResult:
         return despite_damage(context, own.ranges, lambda streams: _route(own, common, config, task, streams))
@@ -211,7 +212,7 @@ def route_slice(arguments: dict[str, Any], shared: dict[str, Any], task: TaskCon
 
 
 def _route(own: RouteArguments, common: RouteShared, config: Config, task: TaskContext, streams: Streams) -> TaskResult:
-    inputs, counts = Inputs(common.base, own.listed), RecordCounts(task.tolerance)
+    inputs, counts = own.inputs(common.base), RecordCounts(task.tolerance)
     context = ReadContext(inputs, config, counts, replace(task, hold=_hold_or_give_up(counts, task)), streams)
     router, bytes_read = Router(own, common, config, counts), 0
     with ExchangeWriter(

@@ -30,7 +30,6 @@ from datakit.normalize.columns.output_columns import output_schema
 from datakit.normalize.columns.schema_union import unite
 from datakit.normalize.config import Config
 from datakit.normalize.phase_data import (
-    Listed,
     RouteArguments,
     RouteDetails,
     RouteShared,
@@ -39,6 +38,7 @@ from datakit.normalize.phase_data import (
     TypesDetails,
     to_plain,
 )
+from datakit.normalize.readers.inputs import Inputs
 from datakit.normalize.readers.slices import FileRange, cut_slices
 from datakit.normalize.record_counts import ADDED, IN, PREFIX, REMOVED, conservation
 from datakit.normalize.where import column_types
@@ -67,7 +67,7 @@ def plan(step: Step) -> Plan:
     step.operations["code_folder"]: the recipe's folder, in which the module of a transform is looked for last.
     """
     config, files = config_of(step.parameters, Config), step.inputs[0].manifest.partitions
-    slices = cut_slices(step.operations["base"], [(file.path, file.bytes) for file in files], config)
+    slices = cut_slices(_inputs(step), [(file.path, file.bytes) for file in files], config)
     bucket_bits = _bucket_bits(slices, config)
     where_types = yield from _where_types(step, config, slices)
     routed = yield _route_phase(step, config, slices, 1 << bucket_bits, where_types)
@@ -87,6 +87,11 @@ def plan(step: Step) -> Plan:
     partitions = [_partition(source, result) for result in sorted_]
     files = [*listed.outputs, *(file for result in sorted_ for file in result.outputs[1:])]
     return Output(partitions, schema, files=files)
+
+
+def _inputs(step: Step) -> Inputs:
+    copies = {file.path: file.copy for file in step.inputs[0].manifest.partitions if file.copy is not None}
+    return Inputs(step.operations["base"], step.operations.get("listed", {}), copies)
 
 
 def _where_types(
@@ -115,10 +120,10 @@ def _where_types(
 def _route_phase(
     step: Step, config: Config, slices: Sequence[Sequence[FileRange]], buckets: int, where_types: bytes
 ) -> Phase:
-    listed, first = step.operations.get("listed", {}), origins.first_files(slices)
+    first, inputs = origins.first_files(slices), _inputs(step)
     return Phase(
         route.PHASE,
-        tuple(_route_task(number, ranges, first[number], listed) for number, ranges in enumerate(slices)),
+        tuple(_route_task(number, ranges, first[number], inputs) for number, ranges in enumerate(slices)),
         to_plain(RouteShared(step.operations["base"], spelled_out(config), buckets, where_types)),
         (*PRELOADS, *beside(step.operations.get("code_folder", ""))),
         memory_bytes=route_memory(config),
@@ -137,11 +142,12 @@ def route_memory(config: Config) -> int:
     return (1 << 30) + RECORD_COPIES * max(0, config.max_document_bytes - Config.max_document_bytes)
 
 
-def _route_task(number: int, ranges: Sequence[FileRange], first_file: int, listed: Listed) -> Task:
+def _route_task(number: int, ranges: Sequence[FileRange], first_file: int, inputs: Inputs) -> Task:
     """Create a task whose arguments describe only its own files, so that a touched file invalidates no other task."""
     key = f"{number:05d}"
-    own = {part.path: listed[part.path] for part in ranges if part.path in listed}
-    arguments = to_plain(RouteArguments(key, list(ranges), own, first_file))
+    listed = {part.path: inputs.listed[part.path] for part in ranges if part.path in inputs.listed}
+    copies = {part.path: inputs.copies[part.path] for part in ranges if part.path in inputs.copies}
+    arguments = to_plain(RouteArguments(key, list(ranges), listed, first_file, copies))
     return Task(key, "datakit.normalize.route:route_slice", arguments, input_bytes=sum(part.weight for part in ranges))
 
 

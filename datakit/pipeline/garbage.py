@@ -2,20 +2,22 @@
 
     temporary files    from a dead process on this host, or from another host and older than the age limit
     exchange files     of a finished step whose run was killed after it wrote the manifest and before the cleanup
-    unfinished steps   directories with a ledger but no manifest that have not changed within the age limit (by ledger
-                       lines and file times) and that no live process on this host is working on
+    unfinished steps   directories with a ledger but no manifest that have not changed within the age limit and that no
+                       live process on this host is working on
 
 The output of finished steps is never touched, and neither is a directory that datakit did not create: a step's
 directory is recognized by its name and its ledger (or its `partial.json`). A resumed run can continue an unfinished
 step, so only old unfinished steps are listed.
+Ages are differences between times of files, all by the clock of the root's disk or store (`store_clock.py`): the clocks
+of this machine, and of those that wrote the ledgers, may be wrong.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import psutil
@@ -25,7 +27,7 @@ from datakit.engine.ledger.ledger import DriverLine, read_ledger
 from datakit.engine.scheduler.finish import EXCHANGE_FOLDER
 from datakit.errors import InputError
 from datakit.pipeline.root_layout import STEP_NAME
-from datakit.storage import atomic, removal, urls
+from datakit.storage import atomic, removal, store_clock, urls
 from datakit.storage.manifest import FILE_NAME, PARTIAL_NAME
 from datakit.storage.urls import FileInfo
 
@@ -48,10 +50,10 @@ def find_leftovers(root: str, age_seconds: float = DAY_SECONDS) -> list[Leftover
     root = urls.absolute(root)
     if urls.is_local(root) and not os.path.isdir(urls.local_path(root)):
         raise InputError(f"{root} does not exist; give the root of a run")
-    steps = _steps(root)
-    found = [leftover for step, files in steps.items() for leftover in _step_leftovers(root, step, files, age_seconds)]
+    limit = _AgeLimit(root, age_seconds)
+    found = [leftover for step, files in _steps(root).items() for leftover in _step_leftovers(root, step, files, limit)]
     gone = tuple(f"{leftover.url}/" for leftover in found)
-    temporary = (entry for entry in _temporary_files(root, age_seconds) if not entry.url.startswith(gone))
+    temporary = (entry for entry in _temporary_files(root, limit) if not entry.url.startswith(gone))
     return sorted([*found, *temporary], key=lambda leftover: leftover.url)
 
 
@@ -77,7 +79,21 @@ def _steps(root: str) -> dict[str, list[FileInfo]]:
     return steps
 
 
-def _step_leftovers(root: str, step: str, files: list[FileInfo], age_seconds: float) -> Iterator[Leftover]:
+@dataclass(frozen=True)
+class _AgeLimit:
+    root: str
+    seconds: float
+
+    @cached_property
+    def _now(self) -> float:
+        return store_clock.now(self.root)
+
+    def exceeded(self, changed: float) -> bool:
+        """Return True if the last change, at a time by the clock of the root's store, is as old as the limit."""
+        return self._now - changed >= self.seconds
+
+
+def _step_leftovers(root: str, step: str, files: list[FileInfo], limit: _AgeLimit) -> Iterator[Leftover]:
     directory, inside = urls.join(root, step), [info.path.removeprefix(f"{step}/") for info in files]
     if FILE_NAME in inside:
         exchange = [info.size for info in files if info.path.startswith(f"{step}/{EXCHANGE_FOLDER}/")]
@@ -85,24 +101,17 @@ def _step_leftovers(root: str, step: str, files: list[FileInfo], age_seconds: fl
             yield Leftover(urls.join(directory, EXCHANGE_FOLDER), sum(exchange), "exchange files of a finished step")
         return
     made_by_datakit = any(path.startswith(f"{LEDGER}/") for path in inside) or PARTIAL_NAME in inside
-    if made_by_datakit and not _in_use(directory, files, age_seconds):
+    if made_by_datakit and not _in_use(directory, files, limit):
         yield Leftover(directory, sum(info.size for info in files), "an unfinished step that no run is working on")
 
 
-def _in_use(directory: str, files: list[FileInfo], age_seconds: float) -> bool:
-    """Return True if one of the step's drivers is alive on this host, or if the step changed less than `age_seconds`
-    ago.
-    """
-    changed = 0.0
-    for line in read_ledger(directory):
-        if isinstance(line, DriverLine) and _is_running(line.driver):
-            return True
-        changed = max(changed, line.time)
-    if urls.is_local(directory):
-        changed = max([changed, *(os.path.getmtime(info.url) for info in files)])
-    elif time.time() - changed >= age_seconds:  # a long task adds no line, so ask the store when the files changed
-        changed = max(changed, urls.last_change(directory))
-    return time.time() - changed < age_seconds
+def _in_use(directory: str, files: list[FileInfo], limit: _AgeLimit) -> bool:
+    """Return True if one of the step's drivers is alive on this host, or if the step changed within the limit."""
+    if any(isinstance(line, DriverLine) and _is_running(line.driver) for line in read_ledger(directory)):
+        return True
+    local = urls.is_local(directory)
+    changed = max(os.path.getmtime(info.url) for info in files) if local else urls.last_change(directory)
+    return not limit.exceeded(changed)
 
 
 def _is_running(driver: str) -> bool:
@@ -113,7 +122,7 @@ def _is_running(driver: str) -> bool:
     return pid.isdigit() and psutil.pid_exists(int(pid))
 
 
-def _temporary_files(root: str, age_seconds: float) -> Iterator[Leftover]:
+def _temporary_files(root: str, limit: _AgeLimit) -> Iterator[Leftover]:
     if not urls.is_local(root):
         return
     for path in Path(urls.local_path(root)).rglob(f"{atomic.TEMPORARY_PREFIX}*"):
@@ -123,5 +132,5 @@ def _temporary_files(root: str, age_seconds: float) -> Iterator[Leftover]:
             continue
         if owner is not None and not psutil.pid_exists(owner):
             yield Leftover(str(path), state.st_size, "a temporary file of a dead process")
-        elif owner is None and time.time() - state.st_mtime >= age_seconds:
+        elif owner is None and limit.exceeded(state.st_mtime):
             yield Leftover(str(path), state.st_size, "an old temporary file from another host")

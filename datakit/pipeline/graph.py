@@ -143,7 +143,7 @@ def build(recipe: Recipe, root: str, options: ListingOptions, until: str | None 
     recipe, notes = _with_hub_tokenizer(recipe, root, options)
     configuration = configure(recipe)
     modules = _modules(configuration, until, recipe.place)
-    check_root(root)
+    check_root(root, recipe.name)
     selections = configuration[download.NAME]
     states, refused = list[SourceState](), list[RefusedError]()
     for source in recipe.sources:

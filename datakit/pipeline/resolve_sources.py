@@ -78,21 +78,22 @@ def resolve_source(source: Source, selection: dict[str, Any], root: str, options
         return _pinned(source, url, selection, root, options)
     if options.offline and not local:
         return _last_download(source, url, selection, root)
-    base, files, note = _list(source.name, url, selection, root, options)
+    base, files, note = _list(source, url, selection, root, options)
     query = split_query(url)[1]
     return SourceState(source.name, {**selection, LISTING: listing_digest(files)}, base, tuple(files), note, query)
 
 
 def _list(
-    name: str, url: str, selection: dict[str, Any], root: str, options: ListingOptions
+    source: Source, url: str, selection: dict[str, Any], root: str, options: ListingOptions
 ) -> tuple[str, list[SourceFile], str]:
     """Return (the directory to which the files' paths are relative, the files, a note for the user). Errors of the
     store's client library are raised as DatakitErrors.
     """
-    skipped: list[str] = []
+    name, left_out = source.name, list[str]()
     with read_errors(url):
         cache = HashCache(root, name, frozen=options.dry_run)
-        files = list_source(url, selection["include"], selection["exclude"], cache, skipped.append)
+        patterns = selection["include"], selection["exclude"]
+        files = list_source(url, *patterns, cache, left_out.append, outside_links=source.outside_links)
         base = source_base(url)
     if urls.is_local(base) and urls.is_local(root):
         inside = urls.relative(root, base) + "/"
@@ -101,7 +102,7 @@ def _list(
                 f"source {name!r}: some of its files are in the output root {root}, so every run would change the "
                 f'source; add exclude = ["{inside}**"] or choose another --root'
             )
-    return base, files, f"source {name}: skipped, not a regular file: {skipped[0]}" if skipped else ""
+    return base, files, f"source {name}: left out: {left_out[0]}" if left_out else ""
 
 
 def _pinned(source: Source, url: str, selection: dict[str, Any], root: str, options: ListingOptions) -> SourceState:
@@ -115,7 +116,7 @@ def _pinned(source: Source, url: str, selection: dict[str, Any], root: str, opti
         note = f"source {source.name}: not downloaded yet; its size is unknown"
         return SourceState(source.name, content, url, note=note)
     try:
-        base, files, note = _list(source.name, url, selection, root, options)
+        base, files, note = _list(source, url, selection, root, options)
     except DatakitError as error:
         if not options.dry_run or isinstance(error, NoInputError):
             raise

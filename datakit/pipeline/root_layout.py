@@ -113,14 +113,27 @@ def flow_order(directory: str) -> tuple[bool, str, int, str]:
     return not of_source, "" if of_source else home, stage_order(stage), directory
 
 
-def check_root(root: str) -> None:
-    """Raise RootError if a local root is not writable. This check writes nothing."""
+def check_root(root: str, dataset: str) -> None:
+    """Raise RootError if a local root is not a directory, or cannot be written and does not hold the dataset. In a
+    read-only root that holds it, all steps may be finished. This check writes nothing.
+    """
     if not urls.is_local(root):
         return
+    place = _existing(root)
+    if not os.path.isdir(place):
+        raise RootError(f"{root}: {place} is not a directory; choose another --root")
+    if not os.path.isdir(urls.local_path(urls.join(root, dataset))):
+        require_writable(root)
+
+
+def require_writable(root: str) -> None:
+    """Raise RootError if a local root, or the directory in which it would be made, cannot be written."""
+    if urls.is_local(root) and not os.access(place := _existing(root), os.W_OK | os.X_OK):
+        raise RootError(f"no permission to write in {place}; change its permissions or choose another --root")
+
+
+def _existing(root: str) -> str:
     place = urls.local_path(root)
     while not os.path.lexists(place):
         place = os.path.dirname(place)
-    if not os.path.isdir(place):
-        raise RootError(f"{root}: {place} is not a directory; choose another --root")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise RootError(f"no permission to write in {place}; change its permissions or choose another --root")
+    return place

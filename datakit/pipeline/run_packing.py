@@ -24,7 +24,7 @@ from datakit.loader.sources.cache_source import CacheSource
 from datakit.pipeline.graph import check_workers
 from datakit.pipeline.lazy_executor import LazyExecutor
 from datakit.pipeline.packing_stage import PackedTokens, plan
-from datakit.pipeline.root_layout import check_root, run_directory
+from datakit.pipeline.root_layout import check_root, require_writable, run_directory
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest, read_manifest
 
@@ -54,10 +54,11 @@ def pack_mixture(
     """
     check_workers(workers)
     root = urls.absolute(root)
-    check_root(root)
+    check_root(root, HOME)
     steps = _steps(mixture, root)
     driver, observer = driver_name(), observer or Observer()
     if any(packing.counts.manifest() is None for packing in steps):
+        require_writable(root)
         observer = ObserverGroup([observer, EventLog(run_directory(root, HOME, driver))])
     executor = LazyExecutor(workers, None, root)
     results, partial = [], []

@@ -17,6 +17,7 @@ from itertools import groupby
 
 from datakit.errors import counted, counted_plural
 from datakit.pipeline.root_layout import stage_order
+from datakit.printable import printable
 from datakit.storage.manifest import Manifest
 
 PASSES_ON = ("normalize", "consolidate", "tokenize")
@@ -102,7 +103,7 @@ class RunResult:
         return all(step.reused for step in self.steps)
 
     def __repr__(self) -> str:
-        return summary_text(self)
+        return printable(summary_text(self))
 
     def _repr_html_(self) -> str:
         return summary_html(self)
@@ -190,9 +191,13 @@ def summary_html(result: RunResult) -> str:
     for line in stage_lines(result):
         counts = ("" if value is None else f"{value:,}" for value in (line.rows_in, line.rows_out, line.tokens))
         rows.append((line.stage, *counts, f"{line.seconds:,.1f}"))
-    table = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    below = "<br>".join(html.escape(fact.strip()) for fact in facts)
-    return f"<b>{html.escape(title)}</b><table>{table}</table>{below}"
+    table = "".join("<tr>" + "".join(f"<td>{_cell(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    below = "<br>".join(_cell(fact.strip()) for fact in facts)
+    return f"<b>{_cell(title)}</b><table>{table}</table>{below}"
+
+
+def _cell(text: str) -> str:
+    return html.escape(printable(text))
 
 
 def _marked(manifests: Sequence[Manifest]) -> dict[str, int]:

@@ -22,11 +22,12 @@ from datakit.pipeline.before_run.disk_space import check_disk_space
 from datakit.pipeline.graph import Graph, LocatedStep, Node, build, changed_code, check_workers, engine_step
 from datakit.pipeline.lazy_executor import LazyExecutor
 from datakit.pipeline.resolve_sources import ListingOptions
-from datakit.pipeline.root_layout import run_directory, stage_order
+from datakit.pipeline.root_layout import require_writable, run_directory, stage_order
 from datakit.pipeline.run_summary import RunResult, StepResult
 from datakit.pipeline.tolerances import check_tolerances
 from datakit.recipe import Recipe
-from datakit.storage import removal, urls
+from datakit.storage import removal, stale_files, urls
+from datakit.storage.io_errors import unless_read_only
 from datakit.storage.latest import Current, record_latest
 
 TOKENIZE = "tokenize"
@@ -62,6 +63,7 @@ def run(
         steps = [step for node in graph.nodes if (step := progress.run(node)) is not None]
     finally:
         executor.close()
+        progress.tidy_up()
     progress.raise_unfinished()
     unrecorded = _record_latest(urls.join(root, graph.dataset), steps)
     return RunResult(
@@ -130,6 +132,7 @@ class _Run:
     _unfinished: dict[str, str] = field(default_factory=dict)  # label -> message, which names the step
     _refused: list[tuple[Node, RefusedError]] = field(default_factory=list)
     _observer: Observer | None = None
+    _started: str | None = None  # the directory of a step that has not ended
 
     def run(self, node: Node) -> StepResult | None:
         """Run or reuse the node's step. Return the step's result, or None if it was skipped, refused an input, or ended
@@ -157,6 +160,8 @@ class _Run:
         started = time.monotonic()
         located = self.graph.locate(node, self._done)
         reused, memory = located.manifest is not None, PeakMemory()
+        if not reused:
+            require_writable(self.graph.root)
         if self.check_disk and not reused:
             check_disk_space(self.graph, self._done, self.executor.workers, self.executor.ray is not None)
             self.check_disk = False
@@ -165,7 +170,9 @@ class _Run:
             observer.note(earlier.message(node.label))
         if changed := changed_code(located):
             self.notes.append(changed) if reused else observer.note(changed)
+        self._started = step.directory
         manifest = run_step(step, node.module.plan(step), self.executor.get, observer, self.driver)
+        self._started = None
         self._done[node.label] = replace(located, manifest=manifest)
         seconds = time.monotonic() - started
         return StepResult(
@@ -184,6 +191,12 @@ class _Run:
             metrics = [RayMetrics()] if self.executor.ray is not None else []
             self._observer, self.log = ObserverGroup([self.user_observer, log, *metrics]), log.url
         return self._observer or self.user_observer
+
+    def tidy_up(self) -> None:
+        """Remove the temporary files of the step that was stopped, if any. All tasks must have ended."""
+        if self._started is not None:
+            with unless_read_only():
+                stale_files.remove_dead_files(self._started)
 
     def raise_unfinished(self) -> None:
         """Raise RefusedError if a step has inputs that cannot be used; otherwise, raise PartialError if a step ended as

@@ -29,6 +29,7 @@ from typing import BinaryIO
 import xxhash
 
 from datakit.errors import DivergentOutputError
+from datakit.regular_files import open_regular
 from datakit.storage import urls
 from datakit.storage.io_errors import SPACE, storage_errors, translated
 
@@ -54,7 +55,9 @@ class Committed:
 def staging(url: str) -> Iterator[Path]:
     """Provide a private local path at which to write the file that will become `url`. A file left at this path is
     removed at the end. If `url` is on a disk, the path is in the same directory, since a hard link cannot cross file
-    systems. The file's name starts with a dot, so listings skip the file.
+    systems. The file's name starts with a dot, so listings skip the file. If `url` is in a store, an empty file that
+    only this user can read is made at the path, because other users of this machine share the temporary folder but may
+    have no access to the store.
     """
     if urls.is_local(url):
         target = Path(urls.local_path(url))
@@ -63,6 +66,8 @@ def staging(url: str) -> Iterator[Path]:
         path = target.parent / temporary_name(target.name)
     else:
         path = Path(tempfile.gettempdir()) / temporary_name(urls.name(url))
+        with storage_errors(url):
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     try:
         yield path
     except OSError as error:  # raised for this file or for any other file that the block uses
@@ -179,7 +184,7 @@ def sync_directories(urls_of_directories: Iterable[str]) -> None:
 
 def hash_file(path: Path) -> tuple[str, int]:
     """Return the xxh3-128 (32 hex digits) and the size in bytes of a local file, using constant memory."""
-    with urls.open_regular(str(path)) as file:
+    with open_regular(str(path)) as file:
         return hash_open(file)
 
 

@@ -1,11 +1,16 @@
 """Lists a source's files: walks directories (also through links) and applies include and exclude patterns.
-Skips named pipes, sockets and devices, and refuses links to missing files.
+Skips named pipes, sockets and devices, and refuses links to missing files or out of the source's folder.
 
 A URL names a file, a directory or a glob. A pattern is matched against the path relative to the directory. `*` and `?`
 match within one path component, `[...]` matches one of the characters listed, and `**` matches any number of
 components. A pattern without `/` matches file names at any depth. `{stdlib}` at the start of a URL stands for the
 directory of the running Python's standard library, whose text files exist on every machine.
-Names that start with a dot are never listed. Links to directories are followed, except links to enclosing directories.
+Names that start with a dot are never read, but they are listed as left out (a directory of this kind as one entry).
+The components `.` and `..` of an object's key are ordinary names.
+Links to directories are followed, except links to enclosing directories. A link that leads out of the directory in the
+URL is refused: whoever wrote the data could otherwise make any file of this machine a document. The URL itself, which
+the user wrote, may contain links. Files are opened later by the same path; that the file is still the one that was
+listed is checked then (`normalize/readers/inputs.py`).
 Cost: one listing. On a disk, this is a directory walk; in an object store, as few requests as the store allows.
 """
 
@@ -16,9 +21,11 @@ import os
 import re
 import sysconfig
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from datakit.errors import UnreadableError
+from datakit.errors import UnreadableError, counted
+from datakit.printable import one_line
+from datakit.regular_files import special_kind
 from datakit.signed_urls import split_query
 from datakit.storage import urls
 from datakit.storage.io_errors import read_errors
@@ -26,6 +33,8 @@ from datakit.storage.urls import FileInfo
 
 _MAGIC = re.compile(r"[*?\[]")
 _DANGLING = "a link to a file that does not exist"
+_OUTSIDE = "a link that leads out of the source's folder"
+_HIDDEN = "hidden"
 SHOWN = 5  # maximum number of files that a message names
 
 
@@ -71,46 +80,90 @@ def _is_file(url: str) -> bool:
     return bool(file_system.isfile(path))
 
 
-def files_at(place: Place, exclude: Sequence[str] = ()) -> list[FileInfo]:
+def files_at(place: Place, exclude: Sequence[str] = (), outside_links: bool = False) -> list[FileInfo]:
     """Return every file of a place, sorted by path, whether or not it matches the place's pattern. The list is empty if
     the directory does not exist. On a disk, directories that `exclude` covers entirely (`**/tests/**`) are not entered,
     because a Python installation may have a hundred thousand files in site-packages.
+
+    The list also holds what must not be read (see `regular`); the path of a directory among these ends with a slash.
+    outside_links: if True, links that lead out of the directory are followed.
     """
     if place.file is not None:
         return [_one_file(place.base, place.file, place.query)]
     closed = matcher([f"/{pattern.removesuffix('/**')}" for pattern in exclude if pattern.endswith("/**")])
-    found = _walk(place.base, closed) if urls.is_local(place.base) else urls.listing(place.base)
+    if urls.is_local(place.base):
+        found = _walk(place.base, closed, outside_links)
+    else:
+        found = map(_marked_if_hidden, urls.objects(place.base))
     return sorted(found, key=lambda info: info.path)
+
+
+def _marked_if_hidden(info: FileInfo) -> FileInfo:
+    return replace(info, special=_HIDDEN) if urls.is_hidden(info.path) else info
 
 
 def select(files: Sequence[FileInfo], place: Place, include: Sequence[str], exclude: Sequence[str]) -> list[FileInfo]:
     """Return the files that match the place's glob (if it has one), at least one pattern in `include` (if it is not
-    empty), and no pattern in `exclude`.
+    empty), and no pattern in `exclude`; also the directories that are not walked, if they may hold such files.
     """
     wanted, unwanted = matcher(include), matcher(exclude)
     glob = matcher([place.pattern]) if place.pattern else None
+
+    def chosen(path: str) -> bool:
+        if path.endswith("/"):
+            return (not place.pattern or _may_hold(place.pattern, path)) and (
+                not include or any(_may_hold(pattern, path) for pattern in include)
+            )
+        return (glob is None or glob.fullmatch(path) is not None) and (not include or bool(wanted.fullmatch(path)))
+
     return [
-        info
-        for info in files
-        if (glob is None or glob.fullmatch(info.path))
-        and (not include or wanted.fullmatch(info.path))
-        and not (exclude and unwanted.fullmatch(info.path))
+        info for info in files if chosen(info.path) and not (exclude and (unwanted.fullmatch(info.path.rstrip("/"))))
     ]
 
 
-def regular(files: Sequence[FileInfo]) -> tuple[list[FileInfo], str]:
-    """Return the regular files, and a clause that names the other entries. The latter must not be read: opening a named
-    pipe could block forever.
+def _may_hold(pattern: str, folder: str) -> bool:
+    """Return True if a file below `folder`, whose path ends with a slash, may match the pattern.
 
-    Raises UnreadableError if a file is a link to a file that does not exist.
+    >>> [_may_hold(pattern, "a/b/") for pattern in ("*.py", "/*.py", "a/*.py", "a/*/c.py", "a/**", "b/**/*.py")]
+    [True, False, False, True, True, False]
     """
-    dangling = [info.url for info in files if info.special == _DANGLING]
-    if dangling:
-        more = f" (and {len(dangling) - 1} more, such as {', '.join(dangling[1:SHOWN])})" if dangling[1:] else ""
-        raise UnreadableError(f"{dangling[0]} is {_DANGLING}{more}; fix or exclude it")
-    skipped = [f"{info.path} is {info.special}" for info in files if info.special]
-    more = f" and {len(skipped) - SHOWN} more" if len(skipped) > SHOWN else ""
-    return [info for info in files if not info.special], ", ".join(skipped[:SHOWN]) + more
+    if "/" not in pattern:
+        return True
+    parts, names = pattern.removeprefix("/").split("/"), folder[:-1].split("/")
+    for part, name in zip(parts, names, strict=False):
+        if part == "**":
+            return True
+        if not re.fullmatch(_part(part), name, re.DOTALL):
+            return False
+    return len(parts) > len(names)
+
+
+def regular(files: Sequence[FileInfo], skip_links: bool = False) -> tuple[list[FileInfo], str]:
+    """Return the regular files, and a clause that counts and names the other entries. The latter must not be read:
+    opening a named pipe could block forever.
+
+    Raises UnreadableError if a file is a link to a file that does not exist, or a link that leads out of the directory.
+    skip_links: if True, links of the latter kind are left out like named pipes.
+    """
+    _refuse(_DANGLING, "fix or exclude it", files)
+    if not skip_links:
+        _refuse(_OUTSIDE, "exclude it, or set `outside_links = true` for this source to follow such links", files)
+    hidden = [one_line(info.path) for info in files if info.special == _HIDDEN]
+    skipped = [f"{one_line(info.path)} is {info.special}" for info in files if info.special not in ("", _HIDDEN)]
+    clauses = [counted(len(skipped), "entry", "entries") + f" that cannot be read ({_first(skipped)})"] * bool(skipped)
+    clauses += [counted(len(hidden), "hidden name") + f" ({_first(hidden)})"] * bool(hidden)
+    return [info for info in files if not info.special], ", ".join(clauses)
+
+
+def _refuse(kind: str, advice: str, files: Sequence[FileInfo]) -> None:
+    found = [one_line(info.url) for info in files if info.special == kind]
+    if found:
+        more = f" (and {len(found) - 1} more, such as {', '.join(found[1:SHOWN])})" if found[1:] else ""
+        raise UnreadableError(f"{found[0]} is {kind}{more}; {advice}")
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def matcher(patterns: Sequence[str]) -> re.Pattern[str]:
@@ -131,7 +184,7 @@ def _expression(pattern: str) -> str:
     for number, part in enumerate(parts):
         last = number == len(parts) - 1
         if part == "**":
-            text += ".*" if last else "(?:[^/]+/)*"
+            text += ".*" if last else "(?:[^/]*/)*"  # a component of an object's key may be empty
         else:
             text += _part(part) + ("" if last else "/")
     return f"(?:{anywhere}{text})"
@@ -154,7 +207,7 @@ def _part(part: str) -> str:
 def _one_file(base: str, name: str, query: str) -> FileInfo:
     if query:
         return _signed_file(f"{base}/{name}{query}", name)
-    url = urls.join(base, name)
+    url = urls.child(base, name)
     if urls.is_local(url):
         return FileInfo(url, name, os.path.getsize(url))
     file_system, path = urls.filesystem(url)
@@ -172,8 +225,9 @@ def _signed_file(url: str, name: str) -> FileInfo:
     return FileInfo(url, name, int(info["size"]), urls.checksum_of(info))
 
 
-def _walk(base: str, closed: re.Pattern[str]) -> Iterator[FileInfo]:
+def _walk(base: str, closed: re.Pattern[str], outside_links: bool) -> Iterator[FileInfo]:
     stack: list[tuple[str, str, frozenset[tuple[int, int]]]] = [(base, "", frozenset())] if os.path.isdir(base) else []
+    inside = os.path.join(os.path.realpath(base), "")
     while stack:
         folder, prefix, above = stack.pop()
         state = os.stat(folder)
@@ -183,12 +237,18 @@ def _walk(base: str, closed: re.Pattern[str]) -> Iterator[FileInfo]:
         with os.scandir(folder) as entries:
             for entry in entries:
                 path = prefix + entry.name
-                if entry.name.startswith("."):
+                directory = _is_directory(entry)
+                if directory and closed.fullmatch(path):
                     continue
-                if not _is_directory(entry):
-                    yield _local_file(entry, path)
-                elif not closed.fullmatch(path):
+                info = _directory(entry, path) if directory else _local_file(entry, path)
+                if entry.name.startswith("."):
+                    yield replace(info, special=_HIDDEN)
+                elif not info.special and not outside_links and _leads_out(entry, inside):
+                    yield replace(info, special=_OUTSIDE)
+                elif directory:
                     stack.append((entry.path, f"{path}/", above | {here}))
+                else:
+                    yield info
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:
@@ -200,6 +260,15 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
         return False
 
 
+def _leads_out(entry: os.DirEntry[str], inside: str) -> bool:
+    """Return True if the entry is a link to a place that is not in the directory `inside`, whose path ends with `/`."""
+    return entry.is_symlink() and not os.path.join(os.path.realpath(entry.path), "").startswith(inside)
+
+
+def _directory(entry: os.DirEntry[str], path: str) -> FileInfo:
+    return FileInfo(entry.path, f"{path}/", 0)
+
+
 def _local_file(entry: os.DirEntry[str], path: str) -> FileInfo:
     try:
         status = entry.stat()
@@ -207,7 +276,7 @@ def _local_file(entry: os.DirEntry[str], path: str) -> FileInfo:
         if error.errno not in (errno.ENOENT, errno.ELOOP):
             raise
         return FileInfo(entry.path, path, 0, special=_DANGLING)
-    return FileInfo(entry.path, path, status.st_size, special=urls.special_kind(status.st_mode))
+    return FileInfo(entry.path, path, status.st_size, special=special_kind(status.st_mode))
 
 
 def subdirectories(directory: str) -> list[str]:

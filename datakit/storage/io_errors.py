@@ -106,6 +106,20 @@ def _is_of_driver(error: Exception) -> bool:
     return type(error).__module__.partition(".")[0] in DRIVERS
 
 
+@contextmanager
+def unless_read_only() -> Iterator[None]:
+    """Suppress the failure of a block that only tidies up or remembers, if this user may not write there, or if the
+    disk is mounted read-only: a finished run can be used all the same, and a run that has to write fails by itself.
+    """
+    try:
+        yield
+    except RootError:
+        return
+    except OSError as error:
+        if error.errno not in PERMISSION:
+            raise
+
+
 def translated(error: Exception, url: str, verb: str) -> DatakitError | None:
     """Return datakit's error for a failure of the system or the store, or None if `error` is anything else."""
     if isinstance(error, OSError):

@@ -77,6 +77,12 @@ def read_latest(dataset: str) -> Latest | None:
         raise CorruptError(
             f"{url} has format {latest.format!r}; this version reads {FORMAT!r}; name a step's directory"
         )
+    for step in (latest.step, latest.cache):
+        if step is not None and (not urls.is_below(step.directory) or "/" in step.directory):
+            raise CorruptError(
+                f"{url} names {step.directory!r}, which is no directory of a step in {dataset}; run the recipe again, "
+                "or name a step's directory"
+            )
     return latest
 
 

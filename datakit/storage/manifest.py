@@ -29,6 +29,7 @@ import xxhash
 from datakit.errors import CorruptError, NewerFormatError, NotFoundError
 from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import canonical_json, fingerprint
+from datakit.storage.manifest_paths import check_input, check_paths
 
 FORMAT = "datakit.manifest/2"
 UNSEALED = "datakit.manifest/1"  # the earlier format, without checksums of manifests
@@ -65,7 +66,8 @@ class InputReference(msgspec.Struct, frozen=True, omit_defaults=True):
 class Partition(msgspec.Struct, frozen=True, omit_defaults=True):
     """One file of a step's output. bytes, xxh3: the size and the xxh3-128 of the file. text_bytes, tokens: the numbers
     of bytes of text and of tokens in the file, set only if the stage counts them. first_id, last_id: the first and the
-    last id in the file, if the stage records them.
+    last id in the file, if the stage records them. copy: only in a download, and only if `path`, the key of an object,
+    cannot be the path of a file: the path of the object's copy in the step's directory of copies.
     """
 
     path: str
@@ -77,6 +79,12 @@ class Partition(msgspec.Struct, frozen=True, omit_defaults=True):
     tokens: int | None = None
     first_id: str | None = None
     last_id: str | None = None
+    copy: str | None = None
+
+    @property
+    def place(self) -> str:
+        """The path of the file on the disk or in the store."""
+        return self.copy or self.path
 
 
 class StepFile(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -195,7 +203,7 @@ class _Format(msgspec.Struct, frozen=True):
 
 def decode(data: bytes, url: str) -> Manifest:
     """Decode a manifest. Raises NewerFormatError if a newer version wrote it, and CorruptError if the data cannot be
-    parsed, was altered, or has an unknown format.
+    parsed, was altered, has an unknown format, or names a file outside of the step.
     """
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
@@ -211,6 +219,7 @@ def decode(data: bytes, url: str) -> Manifest:
             f"{url} was altered after it was written: its checksum is {checksum}, but the file states "
             f"{manifest.checksum!r}; restore the file, or remove its directory and run again"
         )
+    _check_paths(manifest, url)
     return msgspec.structs.replace(manifest, checksum=checksum)
 
 
@@ -228,6 +237,14 @@ def require_not_newer(found: str, url: str, known: str) -> None:
             f"{url} was written by a newer version of datakit (its format is {found}; this version reads {known}); use "
             "that version, or another root, and keep the file: that version needs it"
         )
+
+
+def _check_paths(manifest: Manifest, url: str) -> None:
+    check_paths(url, [manifest.quarantine.path.rstrip("/")])
+    check_paths(url, (partition.place for partition in manifest.partitions))
+    check_paths(url, (file.path for file in manifest.files))
+    for reference in manifest.inputs:
+        check_input(url, reference.path, reference.covered, FILE_NAME)
 
 
 def _checksum(data: bytes) -> str:
@@ -267,6 +284,7 @@ def write_manifest(manifest: Manifest, directory: str) -> Manifest:
     Raises DivergentOutputError if a different manifest exists.
     """
     url, complete = manifest_url(directory), sealed(manifest)
+    _check_paths(complete, url)  # what `decode` refuses must not be written
     with atomic.staging(url) as path:
         with path.open("wb") as file:
             file.writelines(pieces(complete))

@@ -9,9 +9,7 @@ finished shard or show a deleted one.
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,7 +17,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, BinaryIO, TypeVar, cast
 
-from datakit.errors import RootError, StorageError, UnreadableError
+from datakit.errors import RootError, StorageError
+from datakit.regular_files import open_regular, require_regular
 from datakit.signed_urls import refuse_user_info, split_query
 from datakit.storage.io_errors import read_errors
 
@@ -27,7 +26,6 @@ SPLITTER = "://"
 PARALLEL_REQUESTS = 8
 TIME_KEYS = ("LastModified", "mtime", "last_modified", "created")  # of S3, GCS, Azure and fsspec's memory file system
 CHECKSUM_KEYS = ("ETag", "etag", "md5Hash", "sha256", "blob_id")
-SPECIAL = ((stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISREG, ""), (stat.S_ISDIR, ""))
 T = TypeVar("T")
 
 
@@ -78,6 +76,32 @@ def join(base: str, *parts: str) -> str:
     """
     scheme, splitter, rest = base.partition(SPLITTER) if SPLITTER in base else ("", "", base)
     return scheme + splitter + os.path.normpath("/".join([rest.rstrip("/"), *parts]))
+
+
+def child(base: str, path: str) -> str:
+    """Return the URL of the file at `path` below `base`. Unlike `join`, this keeps every character of the path, because
+    `a//b` and `a/../b` are the keys of other objects than `a/b` and `b`.
+
+    >>> child("s3://bucket/a", "b//../c")
+    's3://bucket/a/b//../c'
+    """
+    return f"{base.rstrip('/')}/{path}"
+
+
+def is_hidden(path: str) -> bool:
+    """Return True if a component of a relative path starts with a dot and is neither `.` nor `..`, which have no
+    meaning in the key of an object.
+    """
+    return any(part.startswith(".") and part not in (".", "..") for part in path.split("/"))
+
+
+def is_below(path: str) -> bool:
+    """Return True if a relative path, on a disk or in a store, leads to a place below the directory it starts from.
+
+    >>> [is_below(path) for path in ("a/b", "/a", "a/../b", "a//b", "")]
+    [True, False, False, False, False]
+    """
+    return "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
 
 
 def parent(url: str) -> str:
@@ -131,34 +155,16 @@ def exists(url: str) -> bool:
 
 
 def size(url: str) -> int:
-    """Return the size of a file in bytes. Raises NotFoundError, StorageError."""
+    """Return the size of a file in bytes. Raises NotFoundError, StorageError, and UnreadableError for a named pipe, a
+    socket or a device.
+    """
     with read_errors(url):
         if is_local(url):
-            return os.path.getsize(local_path(url))
+            status = os.stat(local_path(url))
+            require_regular(local_path(url), status)
+            return status.st_size
         file_system, path = filesystem(url)
         return int(file_system.info(path)["size"])
-
-
-def special_kind(mode: int) -> str:
-    """Return a phrase for the kind of an entry with these mode bits ("a socket"), or "" for a file or directory."""
-    return next((kind for is_kind, kind in SPECIAL if is_kind(mode)), "a device")
-
-
-def open_regular(path: str) -> BinaryIO:
-    """Open a local file. Raises OSError, and UnreadableError for a named pipe or a device, without waiting for a pipe's
-    writer.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        if kind := special_kind(mode):
-            raise UnreadableError(f"{path} is {kind}, not a file; copy the data to a file, or exclude it")
-        return open(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
-        raise
 
 
 def open_read(url: str) -> BinaryIO:
@@ -212,8 +218,20 @@ def listing(url: str) -> list[FileInfo]:
     exist. Names that start with a dot (temporary files, editor backups) are skipped at every level.
     """
     with read_errors(url):
-        found = list(_local_listing(local_path(url)) if is_local(url) else _remote_listing(url))
+        found = list(_local_listing(local_path(url)) if is_local(url) else _visible_objects(url))
     return sorted(found, key=lambda info: info.path)
+
+
+def _visible_objects(url: str) -> Iterator[FileInfo]:
+    return (info for info in _remote_listing(url) if not is_hidden(info.path))
+
+
+def objects(url: str) -> list[FileInfo]:
+    """Return all objects whose keys start with those of the remote directory `url`, also hidden ones, with their keys
+    unchanged. Empty objects whose keys end with a slash are left out: they only mark a folder.
+    """
+    with read_errors(url):
+        return [info for info in _remote_listing(url) if info.size or not info.path.endswith("/")]
 
 
 def _local_listing(root: str) -> Iterator[FileInfo]:
@@ -246,8 +264,8 @@ def _remote_listing(url: str) -> Iterator[FileInfo]:
         return
     for path, info in entries.items():
         relative_path = path.removeprefix(prefix)
-        if info["type"] == "file" and not any(part.startswith(".") for part in relative_path.split("/")):
-            yield FileInfo(join(url, relative_path), relative_path, int(info["size"] or 0), checksum_of(info))
+        if info["type"] == "file":
+            yield FileInfo(child(url, relative_path), relative_path, int(info["size"] or 0), checksum_of(info))
 
 
 def last_change(url: str) -> float:

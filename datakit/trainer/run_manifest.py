@@ -20,6 +20,7 @@ from typing import Any
 
 import xxhash
 
+from datakit.errors import NotFoundError
 from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import SHOWN_DIGITS, short
 from datakit.storage.manifest import InputReference, Manifest, Partition, Quarantine, Totals, write_manifest
@@ -70,11 +71,11 @@ def prediction_of(directory: str, run: Run, outline: Outline, say: Say, write: b
     """
     path = Path(urls.local_path(directory), PREDICTION)
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(urls.read_bytes(str(path)))
         if isinstance(found, dict) and found.keys() >= {"law", "expected", "named"}:
             return found
         problem = "keys are missing"
-    except FileNotFoundError:
+    except NotFoundError:
         problem = None
     except ValueError as error:
         problem = f"{error}"

@@ -32,6 +32,7 @@ from typing import Any
 import jax
 
 from datakit.errors import CheckpointError, DivergedError, UsageError, counted
+from datakit.printable import printable
 from datakit.redaction import redacted
 from datakit.storage import urls
 from datakit.storage.manifest import InputReference, find_manifest
@@ -69,7 +70,7 @@ class Outcome:
 
 def say_on_stderr(line: str) -> None:
     """Print a line for the user on standard error, without secrets."""
-    print(redacted(line), file=sys.stderr, flush=True)
+    print(printable(redacted(line)), file=sys.stderr, flush=True)
 
 
 def train(

@@ -71,7 +71,7 @@ def _files(directory: str, manifest: Manifest) -> Iterator[DescribedFile]:
         place = urls.join(directory, COPIES)
     if manifest.stage != DOWNLOAD or urls.listing(place):
         for part in manifest.partitions:
-            yield DescribedFile(urls.join(place, part.path), part.bytes, part.xxh3)
+            yield DescribedFile(urls.join(place, part.place), part.bytes, part.xxh3)
     for file in manifest.files:
         yield DescribedFile(urls.join(directory, file.path), file.bytes, file.xxh3)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -11,13 +12,15 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from datakit.storage.manifest import read_manifest
 from tests.support.command_line import command, invoke
 from tests.support.faults.cluster import wait_until
 from tests.support.paths import REPOSITORY
 from tests.support.processes import ended
-from tests.support.small_shelf import TRANSFORM, changes, make_shelf, step, tree, write_pages
+from tests.support.s3 import s3_root
+from tests.support.small_shelf import TRANSFORM, changes, make_shelf, step, tree, write_lines, write_pages
 
 
 def test_run_prints_counts_result_and_next_steps(finished: Path) -> None:
@@ -153,3 +156,28 @@ def test_run_is_terminated_while_it_hashes_a_source(tmp_path: Path) -> None:
     assert run.returncode == 143, errors
     assert errors.splitlines()[-1].startswith("terminated")
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("place", ["disk", pytest.param("s3", marks=pytest.mark.soak)])
+def test_stopped_run_leaves_no_scratch(tmp_path: Path, number: signal.Signals, place: str) -> None:
+    """Neither the scratch folders of killed tasks, nor what they had staged in the temporary folder or the root."""
+    for name in range(6):
+        write_lines(tmp_path / "texts" / f"{name}.jsonl", [f"document {name} {row}" for row in range(3000)])
+    (tmp_path / "r.toml").write_text('name = "r"\n[[sources]]\nname = "s"\nurl = "texts"\n')
+    (tmp_path / "tmp").mkdir()
+    with contextlib.ExitStack() as stack:
+        root = str(tmp_path / "root") if place == "disk" else stack.enter_context(s3_root())
+        environment = os.environ | {"TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": str(REPOSITORY)}
+        for _ in range(2):
+            run = subprocess.Popen(
+                [sys.executable, "-m", "datakit", "run", "r.toml", "--root", root],
+                cwd=tmp_path, env=environment, stderr=subprocess.PIPE,
+            )  # fmt: skip
+            while not any((tmp_path / "tmp").iterdir()):
+                assert run.poll() is None
+            run.send_signal(number)
+            _, printed = run.communicate(timeout=120)
+            assert run.returncode == 128 + number, printed
+            assert os.listdir(tmp_path / "tmp") == []
+            assert not [path for path in (tmp_path / "root").rglob("*") if path.name.startswith(".tmp-")]

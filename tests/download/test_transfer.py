@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -132,6 +134,18 @@ def test_refusal_is_not_retried(
     with pytest.raises(kind, match=words):
         run_download(step)
     assert flaky.broken == [None], "one attempt"
+
+
+@pytest.mark.parametrize("number", [errno.ENAMETOOLONG, errno.EINVAL, errno.EDQUOT])
+def test_only_failures_of_the_network_are_retried(flaky: type[FlakyFileSystem], tmp_path: Path, number: int) -> None:
+    step = download_step("flaky://shelf", str(tmp_path))
+    flaky.broken = [OSError(number, os.strerror(number)), None]
+    with pytest.raises(StorageError, match=r"it is not the network, so it was not retried|no space left"):
+        run_download(step)
+    assert flaky.broken == [None], "one attempt"
+    flaky.broken = [OSError(errno.EIO, "We encountered an internal error"), OSError(errno.EBUSY, "SlowDown"), None]
+    run_download(step)
+    assert flaky.broken == []
 
 
 def test_changed_file_is_refused(flaky: type[FlakyFileSystem], tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from datakit.errors import CorruptError, NotFoundError, UsageError
+from datakit.errors import CorruptError, NotFoundError, UnreadableError, UsageError
 from datakit.interop import levanter
 from datakit.interop.levanter import is_levanter, read_levanter
 from tests.support.partitions import contents
@@ -43,6 +44,15 @@ def test_sharded_cache_is_imported(
     assert_documents(imported(original, tmp_path / "new", tokenizer, copy), [*groups[0], *groups[2]])
 
 
+def test_pipes_among_the_chunks_are_refused(tmp_path: Path) -> None:
+    original = consolidated(tmp_path / "old", documents(6, 20))
+    chunk = next(path for path in original.rglob("*") if path.is_file() and path.parent.name == "c")
+    chunk.unlink()
+    os.mkfifo(chunk)
+    with pytest.raises(UnreadableError, match=f"{chunk.name} is a named pipe, not a file"):
+        list(read_levanter(str(original)))
+
+
 def test_inconsistent_caches_are_refused(tmp_path: Path, tokenizer: str) -> None:
     rows = documents(6, 20)
     original = consolidated(tmp_path / "old", rows)
@@ -56,6 +66,9 @@ def test_inconsistent_caches_are_refused(tmp_path: Path, tokenizer: str) -> None
         list(read_levanter(str(original)))
     write_ledger(original, {"a": 10, "b": 10}, total_num_rows=30, layout="sharded")
     with pytest.raises(CorruptError, match="its shards have 20 rows, but total_num_rows is 30"):
+        list(read_levanter(str(original)))
+    write_ledger(original, {"../../elsewhere": 20}, layout="sharded")
+    with pytest.raises(CorruptError, match=r"names the shard '../../elsewhere', which is not below the cache"):
         list(read_levanter(str(original)))
     assert not is_levanter(str(tmp_path / "nothing"))
     write_ledger(original, {"only": 20})

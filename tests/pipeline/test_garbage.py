@@ -18,7 +18,8 @@ from datakit.engine.ledger.ledger import AttemptLine, DriverLine, PhaseLine
 from datakit.engine.task import TaskResult
 from datakit.pipeline.garbage import DAY_SECONDS, find_leftovers
 from datakit.storage import atomic, removal
-from tests.support.command_line import invoke
+from tests.support.command_line import command, invoke
+from tests.support.paths import REPOSITORY
 from tests.support.small_shelf import step, tree
 
 
@@ -61,7 +62,7 @@ def test_gc_removes_only_what_no_manifest_refers_to(finished_copy: Path) -> None
 def old_step() -> Iterator[tuple[str, str]]:
     """A root in a store, and a step another host's driver started two days ago, by the times of its files.
 
-    Its last task finished a minute ago.
+    By that host's clock, which is wrong, its last task finished a minute ago.
     """
     driver, begun = "20200101T000000000Z-999999999-abcdef", time.time() - 2 * DAY_SECONDS
     done = AttemptLine("encode", "a", "d", 1, Cause.DONE, TaskResult(), time=time.time() - 60)
@@ -82,10 +83,35 @@ def set_times(root: str, seconds: float) -> None:
             file.created = file.modified = datetime.fromtimestamp(seconds, UTC)
 
 
-def test_finished_task_counts_as_a_change_in_a_store(old_step: tuple[str, str]) -> None:
+def test_clock_of_another_host_does_not_count_in_a_store(old_step: tuple[str, str]) -> None:
     root, directory = old_step
-    assert find_leftovers(root) == []
-    assert [leftover.url for leftover in find_leftovers(root, 30.0)] == [directory]
+    assert [leftover.url for leftover in find_leftovers(root)] == [directory]
+    assert find_leftovers(root, 3 * DAY_SECONDS) == []
+
+
+SKEWED = "import time; real = time.time; time.time = lambda: real() + {}"
+
+
+@pytest.mark.parametrize("days", [-3, 3])
+def test_wrong_clock_of_this_machine_changes_nothing(tmp_path: Path, days: int) -> None:
+    """The clock that counts is the one that the files' times come from."""
+    (tmp_path / "clock").mkdir()
+    (tmp_path / "clock" / "sitecustomize.py").write_text(SKEWED.format(days * DAY_SECONDS))
+    host, driver = "elsewhere.0.0", "20200101T000000000Z-999999999-abcdef"
+    for name, age in (("new", 0.5), ("old", 1.5)):
+        changed = time.time() - age * DAY_SECONDS
+        line = msgspec.json.encode(DriverLine(driver, changed, {}))
+        for path in (tmp_path / "root" / name / "tokenize-0123456789ab" / "ledger" / f"{driver}-0.jsonl",
+                     tmp_path / "root" / name / f".tmp-{host}-1-2-part"):  # fmt: skip
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(line + b"\n")
+            os.utime(path, (changed, changed))
+    done = command("gc", "root", "--json", cwd=tmp_path, PYTHONPATH=f"{tmp_path / 'clock'}:{REPOSITORY}")
+    assert done.returncode == 0, done.stderr
+    assert {entry["url"] for entry in json.loads(done.stdout)["leftovers"]} == {
+        str(tmp_path / "root/old/tokenize-0123456789ab"), str(tmp_path / f"root/old/.tmp-{host}-1-2-part"),
+    }  # fmt: skip
+    assert not list((tmp_path / "root").glob(".tmp-*")), "no trace of asking for the time"
 
 
 def test_written_file_counts_as_a_change_in_a_store(old_step: tuple[str, str]) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import datakit
 from datakit import pipeline
-from datakit.errors import NoInputError, RecipeError
+from datakit.errors import NoInputError, RecipeError, UnreadableError
 from datakit.recipe import Recipe, Source, load_recipe
 from datakit.storage import atomic, urls
 from tests.support.s3 import s3_root
@@ -47,8 +48,23 @@ def test_root_inside_a_source_is_rejected(tmp_path: Path) -> None:
         pipeline.plan(load_recipe(recipe), str(tmp_path / "texts" / "out"))
 
 
+def test_links_out_of_a_source_need_the_recipes_leave(tmp_path: Path) -> None:
+    """The key decides whether the files are read, so it is not part of the identity of what was read."""
+    write_lines(tmp_path / "elsewhere" / "b.jsonl", ["two"])
+    write_lines(tmp_path / "texts" / "a.jsonl", ["one"])
+    (tmp_path / "texts" / "b.jsonl").symlink_to(tmp_path / "elsewhere" / "b.jsonl")
+    source, root = Source("s", str(tmp_path / "texts")), str(tmp_path / "root")
+    with pytest.raises(UnreadableError, match=r"b\.jsonl is a link that leads out of the source's folder; exclude it"):
+        pipeline.plan(Recipe("r", (source,)), root)
+    followed = pipeline.plan(Recipe("r", (replace(source, outside_links=True),)), root)
+    (tmp_path / "texts" / "b.jsonl").unlink()
+    write_lines(tmp_path / "texts" / "b.jsonl", ["two"])
+    copied = pipeline.plan(Recipe("r", (source,)), root)
+    assert [step.fingerprint for step in followed.steps] == [step.fingerprint for step in copied.steps]
+
+
 def test_named_pipe_is_skipped_with_a_note(tmp_path: Path) -> None:
     write_lines(tmp_path / "texts" / "a.jsonl", ["one"])
     os.mkfifo(tmp_path / "texts" / "pipe.jsonl")
     planned = pipeline.plan(Recipe("r", (Source("s", str(tmp_path / "texts")),)), str(tmp_path / "root"))
-    assert planned.notes == ("source s: skipped, not a regular file: pipe.jsonl is a named pipe",)
+    assert planned.notes == ("source s: left out: 1 entry that cannot be read (pipe.jsonl is a named pipe)",)

@@ -43,6 +43,6 @@ def test_stages_are_ordered_by_the_flow() -> None:
 def test_root_must_be_a_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RootError, match="is not a directory"):
-        check_root(str(tmp_path / "file"))
-    check_root(str(tmp_path / "new" / "root"))
+        check_root(str(tmp_path / "file"), "shelf")
+    check_root(str(tmp_path / "new" / "root"), "shelf")
     assert not (tmp_path / "new").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,18 @@ def test_equal_second_commit_is_accepted(root: str) -> None:
     assert (first.bytes, first.xxh3) == (second.bytes, second.xxh3) == (7, atomic.hash_url(url)[0])
     assert urls.read_bytes(url) == b"content"
     assert names(root) == ["a/b/file.bin"]
+
+
+def test_file_staged_for_a_store_is_private(store: str) -> None:
+    for umask in (0o000, 0o077):
+        before = os.umask(umask)
+        try:
+            with atomic.staging(urls.join(store, "private.bin")) as path:
+                path.write_bytes(b"secret")
+                assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        finally:
+            os.umask(before)
+        assert not path.exists()
 
 
 def test_different_second_commit_is_refused(root: str) -> None:

@@ -24,7 +24,8 @@ def folder(tmp_path: Path) -> Path:
 
 def found(url: str, include: tuple[str, ...] = (), exclude: tuple[str, ...] = ()) -> list[str]:
     place = locate(url)
-    return [info.path for info in select(files_at(place, exclude), place, include, exclude)]
+    chosen = select(files_at(place, exclude), place, include, exclude)
+    return [info.path for info in regular(chosen)[0]]
 
 
 def test_directory_lists_all_visible_files_sorted(folder: Path) -> None:
@@ -54,13 +55,21 @@ def test_directories_excluded_entirely_are_not_entered(folder: Path) -> None:
     assert not [info for info in files_at(Place(str(folder)), ("**/tests/**",)) if "tests" in info.path]
 
 
+def test_hidden_directories_are_named_but_not_entered(folder: Path) -> None:
+    (folder / ".git").mkdir()
+    (folder / ".git" / "x.py").write_text("")
+    place = Place(str(folder))
+    assert regular(select(files_at(place), place, ("/*.py",), ()))[1] == ""
+    assert regular(select(files_at(place), place, ("*.py",), ()))[1] == "2 hidden names (.git/, lib/.hidden.py)"
+
+
 def test_dangling_links_are_refused_by_name_unless_excluded(folder: Path) -> None:
     for name in ("broken", "loop"):
         (folder / "lib" / name).symlink_to(name if name == "loop" else "nowhere")
     everything = select(files_at(Place(str(folder))), Place(str(folder)), (), ())
     with pytest.raises(UnreadableError, match=r"broken is a link to a file that does not exist \(and 1 more, .*loop"):
         regular(everything)
-    assert regular(select(everything, Place(str(folder)), (), ("broken", "loop")))[1] == ""
+    assert regular(select(everything, Place(str(folder)), (), ("broken", "loop", ".*")))[1] == ""
 
 
 def test_named_pipes_and_sockets_are_skipped_by_name(folder: Path) -> None:
@@ -69,7 +78,48 @@ def test_named_pipes_and_sockets_are_skipped_by_name(folder: Path) -> None:
         listener.bind(str(folder / "s.txt"))
         files, skipped = regular(files_at(Place(str(folder))))
     assert [info.path for info in files] == ["a.py", "b.txt", "lib/c.py", "lib/tests/d.py"]
-    assert skipped == "pipe.txt is a named pipe, s.txt is a socket"
+    kinds = "2 entries that cannot be read (pipe.txt is a named pipe, s.txt is a socket)"
+    assert skipped == f"{kinds}, 1 hidden name (lib/.hidden.py)"
+
+
+def test_links_to_devices_are_skipped_by_name(folder: Path) -> None:
+    (folder / "zero.txt").symlink_to("/dev/zero")
+    chosen = select(files_at(Place(str(folder))), Place(str(folder)), ("/*.txt",), ())
+    assert regular(chosen)[1] == "1 entry that cannot be read (zero.txt is a device)"
+
+
+def test_links_out_of_the_folder_are_refused_by_name(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    secret = tmp_path_factory.mktemp("elsewhere") / "secret.txt"
+    secret.write_text("secret")
+    (folder / "c.txt").symlink_to(secret)
+    (folder / "d").symlink_to(secret.parent)
+    (folder / "lib" / "up.txt").symlink_to("../b.txt")
+    (folder / "lib" / "via").symlink_to("../d")
+    with pytest.raises(UnreadableError, match=r"c\.txt is a link that leads out .*and 2 more.*outside_links = true"):
+        found(str(folder))
+    with pytest.raises(UnreadableError, match=r"lib/via is a link that leads out"):
+        found(str(folder), ("lib/**/*.txt",))
+    assert found(str(folder), ("/lib/*.txt",)) == ["lib/up.txt"], "no file below a refused directory can match"
+    assert found(str(folder), exclude=("c.txt", "d/**", "via")) == [
+        "a.py", "b.txt", "lib/c.py", "lib/tests/d.py", "lib/up.txt",
+    ]  # fmt: skip
+
+
+def test_links_out_of_the_folder_are_followed_if_asked(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "x.txt").write_text("x")
+    (folder / "d").symlink_to(elsewhere)
+    place = Place(str(folder))
+    followed = regular(select(files_at(place, outside_links=True), place, ("*.txt",), ()))[0]
+    assert [info.path for info in followed] == ["b.txt", "d/x.txt"]
+
+
+def test_link_that_the_user_named_is_followed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    link = tmp_path_factory.mktemp("elsewhere") / "link"
+    link.symlink_to(folder)
+    assert found(f"{link}/lib", ("*.py",)) == found(f"{folder}/lib", ("*.py",)) == ["c.py", "tests/d.py"]
+    (link.parent / "a.py").symlink_to(folder / "a.py")
+    assert found(str(link.parent / "a.py")) == ["a.py"]
 
 
 def test_directory_linked_to_its_parent_is_listed_once(folder: Path) -> None:

@@ -33,6 +33,16 @@ def test_dataset_stands_for_the_run_that_ended_last(root: str) -> None:
     assert (current_cache(root) or ("",))[0] == old, "a run without a cache keeps the recorded one"
 
 
+def test_record_that_leads_elsewhere_is_refused(root: str) -> None:
+    for directory in ("../../elsewhere", "/etc", "a/b", ".."):
+        atomic.replace_bytes(
+            b'{"cache":null,"format":"datakit.latest/1","step":{"directory":"%s","identity":"0"}}' % directory.encode(),
+            urls.join(root, FILE_NAME),
+        )
+        with pytest.raises(CorruptError, match=f"names '{directory}', which is no directory of a step"):
+            current_step(root)
+
+
 def test_equal_record_is_not_written_again(root: str) -> None:
     record_latest(root, NEW, NEW)
     before = urls.modified(urls.join(root, FILE_NAME))

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from datakit.errors import CorruptError, NewerFormatError
 from datakit.storage import manifest as manifests
+from datakit.storage import urls
 from datakit.storage.manifest import Manifest, Partition, Quarantine, StepFile, sealed, totals_of
 
 numbers = st.integers(0, 2**62)
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+paths = text.filter(urls.is_below)
 partitions = st.lists(
-    st.builds(Partition, text, text, numbers, numbers, text, tokens=st.none() | numbers, first_id=st.none() | text)
+    st.builds(Partition, paths, text, numbers, numbers, text, tokens=st.none() | numbers, first_id=st.none() | text)
 )
 
 

@@ -73,7 +73,7 @@ def diff(first: str, second: str, /, *, ids: Flag = False, json: Flag = False) -
 
 
 def _print_ids(mark: str, source: str, reason: str, ids: list[str]) -> None:
-    print("\n".join(f"{mark}\t{source}\t{one}\t{reason}" for one in ids))
+    say("\n".join(f"{mark}\t{source}\t{one}\t{reason}" for one in ids))
 
 
 def _row(mark: str, absent: Absent) -> list[str | int | None]:

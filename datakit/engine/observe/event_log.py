@@ -16,6 +16,7 @@ import orjson
 from datakit.engine.executor import Outcome, Verdict
 from datakit.engine.observe.observer import Observer
 from datakit.engine.task import Phase, Step
+from datakit.printable import escaped_json
 from datakit.redaction import redacted
 from datakit.storage import atomic, urls
 from datakit.storage.manifest import Manifest
@@ -31,7 +32,8 @@ class EventLog(Observer):
         self._remote: list[bytes] = []
 
     def _write(self, event: str, **facts: Any) -> None:
-        line = orjson.dumps({"time": time.time(), "event": event} | facts) + b"\n"
+        plain = orjson.dumps({"time": time.time(), "event": event} | facts)
+        line = escaped_json(plain.decode()).encode() + b"\n"
         if not urls.is_local(self.url):
             self._remote.append(line)
             return

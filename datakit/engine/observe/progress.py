@@ -15,6 +15,7 @@ from datakit.engine.executor import Outcome, Verdict
 from datakit.engine.observe.step_views import StepView, StepViews
 from datakit.engine.task import Step
 from datakit.errors import counted
+from datakit.printable import printable
 from datakit.redaction import redacted
 from datakit.storage.manifest import Manifest
 from datakit.text.compilation import NOTICE
@@ -80,7 +81,7 @@ class TableView(StepViews):
             self._live.start()
 
     def note(self, text: str) -> None:
-        self._live.console.print(redacted(text), markup=False, highlight=False)
+        self._live.console.print(printable(redacted(text)), markup=False, highlight=False)
 
     def _table(self) -> Text:
         from rich.text import Text
@@ -90,7 +91,7 @@ class TableView(StepViews):
         lines = table_lines(views[above:], self._console.width)
         lines += [f"({above} earlier steps are not shown)"] * bool(above)
         lines += [NOTICE] * any(view.compiling for view in views)
-        return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
+        return Text(printable("\n".join(lines)), no_wrap=True, overflow="ellipsis")
 
 
 def table_lines(views: Sequence[StepView], width: int) -> list[str]:
@@ -148,7 +149,7 @@ class LineView(StepViews):
         self._stream.flush()
 
     def _say(self, text: str) -> None:
-        print(redacted(text), file=self._stream, flush=True)
+        print(printable(redacted(text)), file=self._stream, flush=True)
         self._printed = time.monotonic()
 
     def note(self, text: str) -> None:

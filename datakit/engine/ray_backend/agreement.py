@@ -25,6 +25,7 @@ from datakit.engine.ray_backend.node_environment import how_to_send, withheld_va
 from datakit.engine.versions import comparable_versions
 from datakit.errors import InputError, NotFoundError, RootError, StorageError, UsageError
 from datakit.storage import atomic, removal, stale_files, urls
+from datakit.storage.io_errors import unless_read_only
 
 FOLDER = ".probe"
 COMPILING = "-compiling"  # suffix of the file that a node writes beside the nonce when it starts to compile kernels
@@ -103,7 +104,7 @@ def remove_dead_nonces(root: str) -> None:
     """Remove the nonces that killed drivers left below a local root. Every run does this, with or without a cluster."""
     folder = urls.join(root, FOLDER)
     if urls.is_local(root):
-        with suppress(PermissionError):  # the root may be read-only for this user
+        with unless_read_only():
             if stale_files.remove_dead_files(folder):
                 _remove_if_empty(Path(urls.local_path(folder)))
 

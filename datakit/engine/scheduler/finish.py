@@ -8,7 +8,6 @@ job may remove a file that was written early.
 
 from __future__ import annotations
 
-import contextlib
 import io
 from collections import Counter
 from collections.abc import Sequence
@@ -18,9 +17,10 @@ import msgspec
 
 from datakit.engine.scheduler.retry_policy import TaskHistory
 from datakit.engine.task import Output, OutputFile, QuarantinedRecord, Step, TaskResult, input_references
-from datakit.errors import CorruptError, NotFoundError, RefusedInputsError, RootError
+from datakit.errors import CorruptError, NotFoundError, RefusedInputsError
 from datakit.storage import atomic, removal, stale_files, urls
 from datakit.storage.fingerprint import identity
+from datakit.storage.io_errors import unless_read_only
 from datakit.storage.manifest import PARTIAL_NAME, Manifest, Quarantine, StepFile, totals_of, write_manifest
 from datakit.storage.parquet import columns_of
 
@@ -116,7 +116,7 @@ def clean_up_finished(step: Step) -> None:
     """
     if not urls.is_local(step.directory):
         return
-    with contextlib.suppress(RootError, PermissionError):  # users with read-only access cannot remove files
+    with unless_read_only():
         stale_files.remove_dead_files_in(step.directory)
         removal.remove(urls.join(step.directory, PARTIAL_NAME))
         remove_exchange(step)

@@ -20,6 +20,7 @@ import contextlib
 import gc
 import importlib
 import os
+import resource
 import signal
 import socket
 import struct
@@ -42,7 +43,19 @@ LONGEST_EXIT_SECONDS = 5  # time for servers to end their children; then servers
 
 def main() -> None:
     """Serve on the control socket whose descriptor is the first command-line argument."""
+    _disable_core_dumps()
     _Template(socket.socket(fileno=int(sys.argv[1]))).run()
+
+
+def _disable_core_dumps() -> None:
+    """Make this process and all its descendants leave no core dumps, which would hold documents and credentials.
+
+    A limit of one byte rather than zero: the kernel ignores a limit of zero if it pipes core dumps to a program, but
+    takes a limit of one as a request for no dump (core(5), and do_coredump in the kernel).
+    """
+    most = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    limit = 0 if most == 0 else 1
+    resource.setrlimit(resource.RLIMIT_CORE, (limit, limit))
 
 
 @cache

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 from collections import deque
 from functools import partial
 
@@ -26,6 +27,9 @@ from datakit.engine.worker import child
 from datakit.engine.worker.forkserver_client import ForkServerPool
 from datakit.engine.worker.memory import usable_memory
 from datakit.engine.worker.run_attempt import run_attempt
+from datakit.storage import stale_files
+
+CLOSE_SECONDS = 10.0  # time for attempts whose children were killed; a hanging disk must not keep the driver running
 
 
 class LocalExecutor(Executor):
@@ -40,6 +44,7 @@ class LocalExecutor(Executor):
         self._running: dict[int, Attempt] = {}  # keyed by id()
         self._lending: set[int] = set()
         self._ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        self._threads: set[threading.Thread] = set()
         self._lock, self._cancelled = threading.Lock(), threading.Event()
 
     @property
@@ -75,16 +80,25 @@ class LocalExecutor(Executor):
         cancelled.set()
 
     def close(self) -> None:
-        """Kill all running attempts and all fork servers."""
+        """Kill all running attempts and all fork servers, and remove what they left in the temporary folder."""
         self.abandon()
         self._servers.close()
+        with self._lock:
+            waited_for = list(self._threads)
+        until = time.monotonic() + CLOSE_SECONDS
+        for thread in waited_for:  # each removes the scratch directory of its attempt
+            thread.join(max(0.0, until - time.monotonic()))
+        if waited_for:
+            stale_files.remove_dead_scratch()  # files that the killed children had staged for a store
 
     def _start_what_fits(self) -> None:
         with self._lock:
             while self._waiting and self._fits(self._waiting[0]):
                 attempt = self._waiting.popleft()
                 self._running[id(attempt)] = attempt
-                threading.Thread(target=self._run, args=(attempt, self._cancelled, self._ended), daemon=True).start()
+                run = threading.Thread(target=self._run, args=(attempt, self._cancelled, self._ended), daemon=True)
+                self._threads.add(run)
+                run.start()
 
     def _fits(self, attempt: Attempt) -> bool:
         if not self._running:
@@ -106,6 +120,7 @@ class LocalExecutor(Executor):
             message = f"the engine itself failed: {child.describe_error(error)['message']}"
             ended.put(Outcome.of(attempt, Cause.INFRASTRUCTURE, message=message))
         with self._lock:
+            self._threads.discard(threading.current_thread())
             self._running.pop(id(attempt), None)
             self._lending.discard(id(attempt))
         self._start_what_fits()

@@ -24,6 +24,7 @@ from pyarrow import types
 
 from datakit.errors import ColumnError, RefusedError, refuse_all
 from datakit.normalize.columns.number_types import Largest, Path, float_texts, is_number, unify_numbers
+from datakit.printable import one_line
 
 MOST_FIELDS = 2_000  # more than any real schema has, yet few enough for small Parquet footers and fast Arrow code
 NO_LARGE: Largest = {}
@@ -43,7 +44,8 @@ def unite(schemas: Iterable[tuple[str, pa.Schema]], largest: Largest = NO_LARGE)
             known = kinds.get(field.name, pa.null())
             joined = unify(known, field.type, largest, (field.name,))
             if joined is None:
-                clash = f"{describe(known)} in {origin[field.name]} and {describe(field.type)} in {file}"
+                before, now = (one_line(path) for path in (origin[field.name], file))
+                clash = f"{describe(known)} in {before} and {describe(field.type)} in {now}"
                 name = shown(field.name)
                 advice = f"fix one of the files, or leave the column out (drop = [{name}] under [normalize])"
                 refused.setdefault((file, field.name), ColumnError(f"column {name} is {clash}; {advice}"))
@@ -59,11 +61,13 @@ def unite(schemas: Iterable[tuple[str, pa.Schema]], largest: Largest = NO_LARGE)
 def _check_size(name: str, kind: pa.DataType, columns: int, file: str) -> None:
     if columns > MOST_FIELDS:
         raise ColumnError(
-            f"{file} raises the number of different columns above {MOST_FIELDS}; select columns with a transform"
+            f"{one_line(file)} raises the number of different columns above {MOST_FIELDS}; select columns with "
+            "a transform"
         )
     if _fields(kind) > MOST_FIELDS:
         raise ColumnError(
-            f"{file}: column {shown(name)} has more than {MOST_FIELDS} different keys, so it is a dictionary rather "
+            f"{one_line(file)}: column {shown(name)} has more than {MOST_FIELDS} different keys, so it is a "
+            "dictionary rather "
             f"than a record; leave it out (drop = [{shown(name)}] under [normalize]), or convert it to a string"
         )
 

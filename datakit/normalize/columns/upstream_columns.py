@@ -13,6 +13,7 @@ from datakit.errors import ColumnError, RefusedError, suggestion
 from datakit.normalize.columns.number_types import Path, largest_integers
 from datakit.normalize.columns.schema_union import is_bytes, unite
 from datakit.normalize.config import Config
+from datakit.printable import one_line
 from datakit.storage.ids import ids_from_arrow
 
 LEADING = pa.schema(  # the first columns of every document that datakit writes
@@ -66,7 +67,8 @@ class UpstreamColumns:
             return field.remove_metadata()
         if types.is_nested(field.type) or is_bytes(field.type):
             raise ColumnError(
-                f"{file}: column {field.name!r} is {field.type}, which cannot be an id; set the source's `id` to "
+                f"{one_line(file)}: column {field.name!r} is {field.type}, which cannot be an id; set the "
+                "source's `id` to "
                 'another column, or to "" for none'
             )
         return pa.field(field.name, pa.string())
@@ -92,10 +94,10 @@ class UpstreamColumns:
         for file, schema in self._by_file.items():
             if file in begun and file not in self._with_text:
                 near = suggestion(self._text, schema.names)
-                names = ", ".join(name[:SHOWN_NAME] for name in schema.names[:SHOWN_NAMES])
+                names = ", ".join(one_line(name[:SHOWN_NAME]) for name in schema.names[:SHOWN_NAMES])
                 names += ", ..." if len(schema.names) > SHOWN_NAMES else ""
                 raise ColumnError(
-                    f"{file} has no column {self._text!r}; it has {names or 'no columns'}"
+                    f"{one_line(file)} has no column {self._text!r}; it has {names or 'no columns'}"
                     f"{' (' + near + ')' if near.startswith('did') else ''}; set the source's `text` to the name of "
                     "the column that holds the text"
                 )

@@ -18,6 +18,7 @@ from itertools import groupby
 
 from datakit.errors import UnreadableError
 from datakit.normalize import formats
+from datakit.printable import one_line
 from datakit.signed_urls import split_query
 from datakit.storage import globs, urls
 from datakit.storage.urls import FileInfo
@@ -83,7 +84,9 @@ def _with_format(files: Sequence[FileInfo]) -> tuple[list[tuple[FileInfo, str]],
         except UnreadableError as error:
             problems.append(str(error))
     about = _not_data(known)
-    problems += [f"{path} is left out of the draft: judging by its name, it is not data" for path in sorted(about)]
+    problems += [
+        f"{one_line(path)} is left out of the draft: judging by its name, it is not data" for path in sorted(about)
+    ]
     return [(info, name) for info, name in known if info.path not in about], problems
 
 

@@ -28,6 +28,7 @@ from datakit.normalize.readers.streams import DamagedError, DamagedStreamError, 
 from datakit.normalize.record_counts import QUARANTINED, RecordCounts
 from datakit.normalize.route import hash_texts
 from datakit.normalize.text_rules import apply_rules
+from datakit.printable import one_line
 from datakit.signed_urls import without_query
 from datakit.storage import globs
 from datakit.storage.globs import Place
@@ -113,7 +114,7 @@ def inspect_source(
     Raises NoInputError if there is no file.
     """
     place = globs.locate(url)
-    files, skipped = globs.regular(globs.select(globs.files_at(place), place, include, exclude))
+    files, skipped = globs.regular(globs.select(globs.files_at(place), place, include, exclude), skip_links=True)
     if not files:
         raise NoInputError(f"{url}: no {'regular' if skipped else 'such'} file; check the path")
     groups, problems = group_files(url, files)
@@ -121,7 +122,7 @@ def inspect_source(
     problems = problems[:SHOWN_PROBLEMS]
     if unknown > SHOWN_PROBLEMS:
         problems.append(f"{unknown - SHOWN_PROBLEMS} more files are in no source of the draft")
-    problems += [f"skipped: {skipped}"] if skipped else []
+    problems += [f"left out: {skipped}"] if skipped else []
     from datakit.normalize import warm_kernels  # imports numba, which is not needed to find the files
 
     with announced(compiling):
@@ -166,7 +167,8 @@ def _sampled_chunks(place: Place, group: FileGroup, problems: list[str]) -> tupl
             unusable += 1
         unusable += counts.counters[QUARANTINED]
         problems += [
-            f"{record.file}:{record.position}: {record.reason}" for record in counts.quarantined[:SHOWN_PROBLEMS]
+            f"{one_line(record.file)}:{record.position}: {record.reason}"
+            for record in counts.quarantined[:SHOWN_PROBLEMS]
         ]
     return chunks, unusable
 

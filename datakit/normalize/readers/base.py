@@ -20,6 +20,7 @@ from datakit.normalize.readers.inputs import Inputs
 from datakit.normalize.readers.line_chunks import CHUNK_BYTES
 from datakit.normalize.readers.streams import Streams
 from datakit.normalize.record_counts import RecordCounts
+from datakit.printable import one_line
 
 
 @dataclass(frozen=True)
@@ -105,4 +106,4 @@ def require_unique_columns(path: str, names: Sequence[str]) -> None:
     """Raise ColumnError if two columns have the same name."""
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
-        raise ColumnError(f"{path} has two columns named {shown(repeated)}; rename one of them")
+        raise ColumnError(f"{one_line(path)} has two columns named {shown(repeated)}; rename one of them")

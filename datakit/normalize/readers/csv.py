@@ -38,6 +38,7 @@ from datakit.normalize.readers.json import BYTE_ORDER_MARK, valid_utf8
 from datakit.normalize.readers.sound_arrays import check_arrays
 from datakit.normalize.readers.streams import DamagedError, decompressed
 from datakit.normalize.readers.valid_strings import with_valid_strings
+from datakit.printable import one_line
 
 
 def read_csv(context: ReadContext, path: str, format: str) -> Chunks:
@@ -76,7 +77,8 @@ def _header(record: bytes, dialect: Dialect, path: str) -> list[str]:
     names = next(csv.reader([text], delimiter=dialect.delimiter, quoting=quoting), [])
     if not names:
         raise UnreadableError(
-            f"{path} has no header; its first record must name the columns, separated by {dialect.delimiter!r}"
+            f"{one_line(path)} has no header; its first record must name the columns, separated by "
+            f"{dialect.delimiter!r}"
         )
     require_unique_columns(path, names)
     return names

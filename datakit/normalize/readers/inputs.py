@@ -11,12 +11,13 @@ hashed, but treated as changed. Cost: two system calls per file, and one more re
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from datakit.errors import ChangedInputError, NotFoundError, StorageError, UnreadableError
+from datakit.printable import one_line
 from datakit.storage import atomic, urls
 
 # a larger file is not hashed again if only its time differs: each range's task would have to read the whole file
@@ -29,11 +30,13 @@ class Inputs:
     """The files below `base` that one task opens. listed: path -> (size in bytes, modification time in ns, xxh3-128).
     Files that are not listed are datakit's own copies of remote files; these do not change and are not checked.
     query: the query string of the URL of a single remote file that is read in place.
+    copies: the path below `base` of each file whose name is not its path (`download/copy_names.py`).
     """
 
     base: str
-    listed: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    listed: Mapping[str, Any] = field(default_factory=dict)
     query: str = field(default="", repr=False)
+    copies: Mapping[str, str] = field(default_factory=dict)
     _open: dict[str, BinaryIO] = field(default_factory=dict, init=False)
     _mapped: set[str] = field(default_factory=set, init=False)
     _states: dict[str, State] = field(default_factory=dict, init=False)
@@ -57,6 +60,10 @@ class Inputs:
             finally:
                 del self._open[path]
 
+    def url(self, path: str) -> str:
+        """Return the URL of a file."""
+        return urls.child(self.base, self.copies.get(path, path))
+
     def keep_watching(self, path: str) -> None:
         """Make `check` include a memory-mapped file even after the file is closed."""
         if path in self.listed:
@@ -67,17 +74,19 @@ class Inputs:
         for path, file in self._open.items():
             self._check_open(path, file)
         for path in self._mapped:
-            _compare(path, self._states[path], _state(os.stat(urls.local_path(urls.join(self.base, path)))))
+            _compare(path, self._states[path], _state(os.stat(urls.local_path(self.url(path)))))
 
     def _opened(self, path: str) -> BinaryIO:
-        url = f"{self.base}/{path}{self.query}" if self.query else urls.join(self.base, path)
+        url = f"{self.base}/{path}{self.query}" if self.query else self.url(path)
         try:
             return urls.open_read(url)
         except (UnreadableError, StorageError) as error:
             if path not in self.listed or os.path.isfile(url):
                 raise
             now = "no longer exists" if isinstance(error, NotFoundError) else "is no longer a regular file"
-            raise ChangedInputError(f"{path} was listed but {now}; run again to list the source again") from error
+            raise ChangedInputError(
+                f"{one_line(path)} was listed but {now}; run again to list the source again"
+            ) from error
 
     def _check_listed(self, path: str, file: BinaryIO) -> None:
         if path not in self.listed:
@@ -103,5 +112,5 @@ def _compare(path: str, before: State, now: State) -> None:
     if before != now:
         how = f"{now[0]} bytes instead of {before[0]}" if before[0] != now[0] else "new modification time, same size"
         raise ChangedInputError(
-            f"{path} has changed since it was listed ({how}); run again once nothing is writing to it"
+            f"{one_line(path)} has changed since it was listed ({how}); run again once nothing is writing to it"
         )

@@ -26,6 +26,7 @@ from datakit.errors import ColumnError
 from datakit.normalize.columns.number_types import LARGEST_EXACT, float_texts
 from datakit.normalize.columns.schema_union import shown
 from datakit.normalize.readers.json_lines import DEEP, DEEPEST, Lines
+from datakit.printable import one_line
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _SMALLEST, _LARGEST = -(1 << 63), (1 << 63) - 1
@@ -170,7 +171,7 @@ def table_of(records: Sequence[dict[str, Any]], file: str, dropped: Sequence[str
             columns.append(_array([record.get(name) for record in records]))
         except _MixedError as error:
             raise ColumnError(
-                f"{file}: column {shown(name)} holds {error}; fix the file, or leave the column out "
+                f"{one_line(file)}: column {shown(name)} holds {error}; fix the file, or leave the column out "
                 f"(drop = [{shown(name)}] under [normalize])"
             ) from error
     if not names:

@@ -20,6 +20,7 @@ from datakit.normalize.readers.base import Chunks, ReadContext
 from datakit.normalize.readers.columnar.arrow import read_arrow
 from datakit.normalize.readers.columnar.parquet import open_parquet, read_parquet
 from datakit.normalize.readers.csv import read_csv
+from datakit.normalize.readers.inputs import Inputs
 from datakit.normalize.readers.json import read_json
 from datakit.normalize.readers.streams import DamagedError, DamagedStreamError, Streams, decompressed
 from datakit.normalize.readers.text import read_texts
@@ -48,24 +49,24 @@ class FileRange:
     stop: int | None = None
 
 
-def cut_slices(base: str, files: Sequence[tuple[str, int]], config: Config) -> list[list[FileRange]]:
+def cut_slices(inputs: Inputs, files: Sequence[tuple[str, int]], config: Config) -> list[list[FileRange]]:
     """Cut the files of a source, given as (path, size in bytes) pairs, into slices. Raises one RefusedError
     for all files that prove unusable at this stage.
     """
     with ThreadPoolExecutor(FOOTER_THREADS) as pool:
-        cut = list(pool.map(lambda file: _ranges_or_refused(base, file[0], file[1], config), sorted(files)))
+        cut = list(pool.map(lambda file: _ranges_or_refused(inputs, file[0], file[1], config), sorted(files)))
     refuse_all([one for one in cut if isinstance(one, RefusedError)])
     return list(_group(part for ranges in cut if not isinstance(ranges, RefusedError) for part in ranges))
 
 
-def _ranges_or_refused(base: str, path: str, size: int, config: Config) -> list[FileRange] | RefusedError:
+def _ranges_or_refused(inputs: Inputs, path: str, size: int, config: Config) -> list[FileRange] | RefusedError:
     try:
-        return list(_ranges(base, path, size, config))
+        return list(_ranges(inputs, path, size, config))
     except RefusedError as error:
         return error
 
 
-def _ranges(base: str, path: str, size: int, config: Config) -> Iterator[FileRange]:
+def _ranges(inputs: Inputs, path: str, size: int, config: Config) -> Iterator[FileRange]:
     kind = formats.format_of(path, config.format)
     compressed = formats.compression_of(path) is not None
     weight = size * EXPANSION if compressed or kind == formats.PARQUET else size
@@ -76,13 +77,13 @@ def _ranges(base: str, path: str, size: int, config: Config) -> Iterator[FileRan
             stop = start + SLICE_BYTES
             yield FileRange(path, kind, SLICE_BYTES, start, stop if stop < size else None)
     elif kind == formats.PARQUET:
-        yield from _row_group_ranges(base, path, weight)
+        yield from _row_group_ranges(inputs, path, weight)
     else:
         yield FileRange(path, kind, weight)
 
 
-def _row_group_ranges(base: str, path: str, weight: int) -> Iterator[FileRange]:
-    with urls.open_read(urls.join(base, path)) as source:
+def _row_group_ranges(inputs: Inputs, path: str, weight: int) -> Iterator[FileRange]:
+    with urls.open_read(inputs.url(path)) as source:
         file = open_parquet(source, path)
         if file is None:
             yield FileRange(path, formats.PARQUET, weight)

@@ -25,6 +25,7 @@ from isal import igzip_lib
 
 from datakit.errors import UnreadableError
 from datakit.normalize.formats import MAGIC, check_head, compression_of, is_skippable
+from datakit.printable import one_line
 
 INPUT_BYTES = 1 << 20  # the cost of one system call per MiB is not measurable
 ZSTD_INPUT_BYTES = 8 << 10  # small, because zstandard's output is not limited: up to 128 KiB per 4 bytes of input
@@ -48,7 +49,8 @@ class DamagedStreamError(UnreadableError):
     """
 
     def __init__(self, path: str, start: int, reason: str) -> None:
-        super().__init__(f"{path}: in the stream that begins at byte {start} of the decompressed file, {reason}")
+        place = f"in the stream that begins at byte {start} of the decompressed file"
+        super().__init__(f"{one_line(path)}: {place}, {reason}")
         self.path = path
         self.start = start
         self.reason = reason

@@ -12,6 +12,7 @@ from pyarrow import types
 from datakit.errors import ColumnError
 from datakit.normalize.columns.schema_union import fit, shown
 from datakit.normalize.record_counts import RecordCounts
+from datakit.printable import one_line
 
 
 def with_valid_strings(path: str, table: pa.Table, text: str, counts: RecordCounts) -> pa.Table:
@@ -25,7 +26,7 @@ def with_valid_strings(path: str, table: pa.Table, text: str, counts: RecordCoun
         try:
             table.column(index).validate(full=True)
         except pa.ArrowInvalid:
-            place = f"{path}: column {shown(name)}"
+            place = f"{one_line(path)}: column {shown(name)}"
             repaired = pa.chunked_array([_repaired(chunk, name, place, counts) for chunk in table.column(index).chunks])
             table = table.set_column(index, name, repaired)
     return table

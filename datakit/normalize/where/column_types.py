@@ -16,7 +16,6 @@ from datakit.normalize.columns.upstream_columns import UpstreamColumns
 from datakit.normalize.config import Config
 from datakit.normalize.phase_data import RouteArguments, RouteShared, TypesDetails, to_plain
 from datakit.normalize.readers.base import ReadContext
-from datakit.normalize.readers.inputs import Inputs
 from datakit.normalize.readers.slices import begun, despite_damage, read_slice
 from datakit.normalize.readers.streams import Streams
 from datakit.normalize.record_counts import IN, RecordCounts
@@ -37,7 +36,7 @@ def find_types(arguments: dict[str, Any], shared: dict[str, Any], task: TaskCont
 
     def context(streams: Streams) -> ReadContext:
         counts = RecordCounts(Tolerance(UNLIMITED))
-        return ReadContext(Inputs(common.base, own.listed), config, counts, task, streams)
+        return ReadContext(own.inputs(common.base), config, counts, task, streams)
 
     def work() -> TaskResult:
         return despite_damage(context(Streams()), own.ranges, lambda streams: _find_types(context(streams), own))

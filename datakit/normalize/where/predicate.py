@@ -15,6 +15,7 @@ from datakit.errors import RecipeError
 from datakit.normalize.columns.schema_union import fit_column, shown, unify
 from datakit.normalize.where.expression import column_paths
 from datakit.normalize.where.time_zones import naive
+from datakit.printable import one_line
 
 ROW = "__row"
 SETTINGS: dict[str, str | bool | int | float | list[str]] = {
@@ -63,7 +64,9 @@ class Predicate:
             query = f"SELECT {ROW}, coalesce((\n{self._sql}\n), false) AS kept FROM records"
             result = self._database.execute(query).fetchnumpy()
         except self._duckdb.Error as error:
-            raise RecipeError(f"where: {self._sql!r} fails on the records of {file}: {self._reason(error)}") from error
+            raise RecipeError(
+                f"where: {self._sql!r} fails on the records of {one_line(file)}: {self._reason(error)}"
+            ) from error
         kept = np.zeros(table.num_rows, bool)
         kept[result[ROW]] = result["kept"].astype(bool)
         return kept
@@ -78,7 +81,8 @@ class Predicate:
             fitted = converted(column, kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise RecipeError(
-                f"where: column {shown(name)} of {file} has a value that is not {kind}; declare another type, such "
+                f"where: column {shown(name)} of {one_line(file)} has a value that is not {kind}; declare "
+                "another type, such "
                 "as string, under the source's `types`"
             ) from error
         return fitted.cast(naive(kind)) if naive(kind) != kind else fitted

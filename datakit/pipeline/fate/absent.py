@@ -83,7 +83,7 @@ def _about(behind: Behind, source: str, base: str, source_id: str, report: Repor
     files = _files(behind, source, base)
     if not files:
         return f"its files were not read again. Records left out: {without}"
-    context = ReadContext(Inputs(files[0]), config_of(step.manifest.parameters, Config), RecordCounts(_any()))
+    context = ReadContext(files[0], config_of(step.manifest.parameters, Config), RecordCounts(_any()))
     try:
         found = list(islice(_records(context, files[1], source, source_id, report), SHOWN))
     except (DatakitError, OSError) as error:
@@ -93,7 +93,7 @@ def _about(behind: Behind, source: str, base: str, source_id: str, report: Repor
     reasons = reasons or list(islice(_quarantined(step, files[0], column, source_id), SHOWN))
     if not reasons:
         return f"no record of its files has this id. Records left out: {without}"
-    return "; ".join(_described(step, files[0], *reason) for reason in reasons)
+    return "; ".join(_described(step, files[0].base, *reason) for reason in reasons)
 
 
 def _any() -> Tolerance:
@@ -106,26 +106,26 @@ def _has_ids(step: Finished) -> bool:
     return not paths or any(table["source_id"].null_count < table.num_rows for table in tables)
 
 
-def _files(behind: Behind, source: str, base: str) -> tuple[str, list[tuple[str, int]]] | None:
-    """Return the directory of a source's files and (path, size) of each, or None if they should not be read again."""
+def _files(behind: Behind, source: str, base: str) -> tuple[Inputs, list[tuple[str, int]]] | None:
+    """Return a source's files and (path, size) of each, or None if they should not be read again."""
     step = behind.of("download", source)
     if step is None:
         return None
     files = [(part.path, part.bytes) for part in step.manifest.partitions]
-    copied = bool(files) and urls.exists(step.url(f"{RAW}/{files[0][0]}"))
+    copied = bool(files) and urls.exists(step.url(f"{RAW}/{step.manifest.partitions[0].place}"))
     place = step.url(RAW) if copied else base
     if not place or not files or sum(size for _, size in files) > READ_AGAIN:
         return None
     if not copied and not all(os.path.isfile(urls.local_path(urls.join(place, path))) for path, _ in files):
         return None
-    return place, files
+    return Inputs(place, copies={part.path: part.copy for part in step.manifest.partitions if part.copy}), files
 
 
 def _records(
     context: ReadContext, files: list[tuple[str, int]], source: str, source_id: str, report: Report
 ) -> Iterator[Chunk]:
     """Yield the records with this source id, in order."""
-    slices = cut_slices(context.inputs.base, files, context.config)
+    slices = cut_slices(context.inputs, files, context.config)
     for number, ranges in enumerate(slices):
         report(number, len(slices), f"slices of the files of {source}")
         for chunk in read_slice(context, ranges):
@@ -135,7 +135,7 @@ def _records(
                 yield from (chunk.single(int(row)) for row in np.flatnonzero(ids == source_id))
 
 
-def _quarantined(step: Finished, base: str, column: str, source_id: str) -> Iterator[tuple[str, int, str]]:
+def _quarantined(step: Finished, inputs: Inputs, column: str, source_id: str) -> Iterator[tuple[str, int, str]]:
     """Yield (file, position, reason) of each quarantined record in whose line the source id stands. Such a line cannot
     always be parsed. Looks only into files that are not compressed.
     """
@@ -145,7 +145,7 @@ def _quarantined(step: Finished, base: str, column: str, source_id: str) -> Iter
     for bad in read_quarantine(step.directory) if step.manifest.quarantine.records else ():
         kind = formats.format_of(bad.file, step.manifest.parameters.get("format", formats.AUTO))
         if kind in (formats.JSON, formats.CSV, formats.TSV) and formats.compression_of(bad.file) is None:
-            line = urls.read_range(urls.join(base, bad.file), bad.position, bad.position + LINE_BYTES).split(b"\n")[0]
+            line = urls.read_range(inputs.url(bad.file), bad.position, bad.position + LINE_BYTES).split(b"\n")[0]
             if (in_json if kind == formats.JSON else in_table).search(line):
                 yield bad.file, bad.position, f"quarantined: {bad.reason}"
 

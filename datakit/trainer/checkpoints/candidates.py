@@ -10,7 +10,8 @@ from typing import Any, BinaryIO, cast
 import msgspec
 from etils import epath
 
-from datakit.storage import atomic
+from datakit.errors import NotFoundError, UnreadableError
+from datakit.storage import atomic, urls
 from datakit.storage.manifest import refuse_newer
 
 FORMAT = "datakit.checkpoint/1"
@@ -79,10 +80,15 @@ def candidate_at(path: epath.Path, say: Say) -> Candidate | None:
     NewerFormatError if a newer version wrote it: a run that ignored it would go back, and set it aside.
     """
     try:
+        if urls.is_local(str(path)):
+            urls.size(str(path / MARKER))  # refuses what is not a file; reading a named pipe would not end
         data = (path / MARKER).read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotFoundError):
         if not (path / SET_ASIDE).exists():
             say(f"warning: {path} was never finished; ignored")
+        return None
+    except UnreadableError as error:
+        say(f"warning: {error}; {path} is ignored")
         return None
     refuse_newer(data, str(path / MARKER), FORMAT)
     try:

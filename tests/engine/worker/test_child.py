@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from datakit.engine.executor import Cause
+import resource
+from pathlib import Path
+
+import pytest
+
+from datakit.engine.executor import Attempt, Cause
+from datakit.engine.task import Task
 from tests.support.engine import engine_tasks
-from tests.support.engine.runs import (
-    run_task,
-)
+from tests.support.engine.runs import DEADLINE_SECONDS, fresh_executor, run_task
 
 
 def test_child_is_clean() -> None:
@@ -17,6 +21,29 @@ def test_child_is_clean() -> None:
     assert facts.details["main"] is None  # not pytest's, not the fork server's
     assert facts.details["threads"] == 1
     assert facts.details["arrow"] == 1 and facts.details["rayon"] == "1"
+
+
+def test_child_leaves_no_core_dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even where the user has switched core dumps on, in the folder in which datakit was started."""
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (before[1], before[1]))
+    monkeypatch.chdir(tmp_path)
+    try:
+        with fresh_executor(1) as executor:
+            for fault in (None, "segfault"):
+                arguments = {"number": 1, "fault": fault}
+                function = "look_around" if fault is None else "write_number"
+                task = Task("only", f"tests.support.engine.engine_tasks:{function}", arguments)
+                executor.submit(Attempt(task, "test", str(tmp_path), 1, 1, 1 << 30, ()))
+                (outcome,) = executor.wait(DEADLINE_SECONDS)
+                if outcome.result is not None:
+                    assert max(outcome.result.details["core"]) <= 1, (
+                        "for the kernel, 1 means no dump to a program either"
+                    )
+            assert outcome.cause is Cause.CRASH
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, before)
+    assert not list(tmp_path.glob("*core*"))
 
 
 def test_failing_preload_is_reported_with_its_reason() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import threading
@@ -85,6 +86,7 @@ def look_around(arguments: dict[str, Any], shared: dict[str, Any], context: Task
         "parent": os.getppid(),
         "rayon": os.environ.get("RAYON_NUM_THREADS"),
         "arrow": pa.cpu_count(),
+        "core": resource.getrlimit(resource.RLIMIT_CORE),
     }
     return TaskResult(details=facts)
 

@@ -27,7 +27,7 @@ def read(directory: Path, name: str, **config: Any) -> tuple[list[Chunk], Record
     """Read all chunks of a file."""
     counts = RecordCounts(Tolerance(1000))
     context = ReadContext(Inputs(str(directory)), Config(**config), counts)
-    slices = cut_slices(str(directory), [(name, (directory / name).stat().st_size)], context.config)
+    slices = cut_slices(Inputs(str(directory)), [(name, (directory / name).stat().st_size)], context.config)
     return [chunk for ranges in slices for chunk in read_slice(context, ranges)], counts
 
 

@@ -27,6 +27,7 @@ from datakit.normalize.readers.base import (
     without_columns,
 )
 from datakit.normalize.readers.valid_strings import with_valid_strings
+from datakit.printable import one_line
 from datakit.storage.row_size import row_sizes
 
 BATCH_BYTES = 8 << 20  # about the size of a decoded batch; equal to two chunks of JSON Lines
@@ -44,7 +45,9 @@ def rows_per_batch(size: int, rows: int) -> int:
 def require_columns(path: str, rows: int, columns: int) -> None:
     """Raise ColumnError if a file has rows but no columns, because pyarrow would read no rows from it."""
     if rows and not columns:
-        raise ColumnError(f"{path} has {rows} rows but no columns; exclude it, or write it again with its columns")
+        raise ColumnError(
+            f"{one_line(path)} has {rows} rows but no columns; exclude it, or write it again with its columns"
+        )
 
 
 def raise_unless_damage(error: BaseException, path: str) -> None:
@@ -55,7 +58,7 @@ def raise_unless_damage(error: BaseException, path: str) -> None:
     if isinstance(error, MemoryError):
         raise error
     if isinstance(error, OSError) and error.errno is not None:
-        raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+        raise StorageError(f"{one_line(path)} cannot be read: {error.strerror}") from error
 
 
 def chunks_of(context: ReadContext, path: str, table: pa.Table, row: int) -> Chunks:

@@ -50,7 +50,7 @@ def test_tables_give_the_same_records(tmp_path: Path, wanted: str) -> None:
 def test_ranges_of_row_groups_give_all_records(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(RECORDS), tmp_path / "in.parquet", row_group_size=10)
     with patch("datakit.normalize.readers.slices.SLICE_BYTES", 3000):
-        slices = cut_slices(str(tmp_path), [("in.parquet", 10_000)], Config())
+        slices = cut_slices(Inputs(str(tmp_path)), [("in.parquet", 10_000)], Config())
     assert len(slices) > 3
     counts = RecordCounts(Tolerance())
     context = ReadContext(Inputs(str(tmp_path)), Config(), counts)

@@ -1,0 +1,67 @@
+"""Makes text safe to show: escapes the characters with which a name could control a terminal, hide part of itself or
+pass for a line of its own.
+
+Names of files, objects, columns and sources come from data, and may hold any character. Control characters move the
+cursor or change a terminal's title, bidirectional controls reorder what is read, and separators of lines and paragraphs
+start new lines in a log. Every message, table, progress line and event passes through `printable`, `one_line` or
+`escaped_json` on its way out, so no code that composes a message has to remember to. The one exception is a line feed:
+messages of several lines are common, so a *name* is escaped by `one_line` where it is put into a message.
+
+Files keep names as they are. Cost: one scan per message.
+"""
+
+from __future__ import annotations
+
+import re
+
+# C0 (but tab and line feed), DEL and C1; marks and controls of direction; line and paragraph separators; invisible
+# operators and the mark of byte order; lone surrogates (from names that are not UTF-8), which cannot be encoded
+_UNSAFE = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff"
+    "\U000e0000-\U000e007f"
+)
+_IN_TEXT, _IN_NAME = re.compile(f"[{_UNSAFE}]"), re.compile(f"[\t\n{_UNSAFE}]")
+
+
+def printable(text: str) -> str:
+    r"""Return a text of one or more lines with escapes in place of unsafe characters.
+
+    >>> print(printable("a\x1b[2Jb\u202ec"))
+    a\x1b[2Jb\u202ec
+    """
+    return _IN_TEXT.sub(_escape, text)
+
+
+def one_line(name: str) -> str:
+    r"""Return a name with escapes in place of unsafe characters, tabs and line feeds.
+
+    >>> print(one_line("a.txt\nerror: all is lost"))
+    a.txt\nerror: all is lost
+    """
+    return _IN_NAME.sub(_escape, name)
+
+
+def escaped_json(text: str) -> str:
+    r"""Return a JSON text that has the same meaning, with JSON's escapes in place of unsafe characters.
+
+    >>> print(escaped_json('{"a": "\u202e"}'))
+    {"a": "\u202e"}
+    """
+    return _IN_TEXT.sub(_escape_in_json, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape", "surrogatepass").decode() if ord(found[0]) < 0xD800 else _number(found[0])
+
+
+def _number(character: str) -> str:
+    return f"\\u{ord(character):04x}" if ord(character) <= 0xFFFF else f"\\U{ord(character):08x}"
+
+
+def _escape_in_json(found: re.Match[str]) -> str:
+    return "".join(f"\\u{int.from_bytes(unit):04x}" for unit in _units(found[0]))
+
+
+def _units(character: str) -> list[bytes]:
+    encoded = character.encode("utf-16-be", "surrogatepass")
+    return [encoded[start : start + 2] for start in range(0, len(encoded), 2)]

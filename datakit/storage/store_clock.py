@@ -1,0 +1,26 @@
+"""Returns the present time by the clock of a store. The age of a file is the difference between two times of one clock:
+on a network disk or in an object store, files get the server's times, and the clock of this machine may be hours off.
+Cost: one small file written and removed, on a disk or in a store.
+"""
+
+from __future__ import annotations
+
+import time
+
+from datakit.errors import RootError
+from datakit.storage import atomic, removal, urls
+
+
+def now(directory: str) -> float:
+    """Return the time that a file written to `directory` now would get, in seconds since 1970. If this user may not
+    write there, and so cannot remove anything either, the time is that of this machine.
+    """
+    url = urls.join(directory, atomic.temporary_name("clock"))
+    try:
+        atomic.commit_bytes(b"", url)
+    except RootError:
+        return time.time()
+    try:
+        return urls.modified(url)
+    finally:
+        removal.remove(url)
