@@ -167,10 +167,9 @@ def opening(folder: Path) -> None:
     """Open a manifest of 10,000 shards in a new process; report seconds, memory and files read."""
     directory = folder / "many"
     if not (directory / "manifest.json").exists():
-        entry = {"rows": 5000, "bytes": 1 << 22, "text_bytes": 1 << 23, "tokens": 1 << 21}
         partitions = [
-            Partition(f"data/web/shard-{number:05d}", "web", xxh3=f"{number:032x}", first_id=f"{number:032x}",
-                      last_id=f"{number:032x}", **entry)
+            Partition(f"data/web/shard-{number:05d}", "web", 5000, 1 << 22, f"{number:032x}", 1 << 23, 1 << 21,
+                      first_id=f"{number:032x}", last_id=f"{number:032x}")
             for number in range(SHARDS)
         ]  # fmt: skip
         marks = (f"{number:032x}" for number in range(SHARDS))

@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 
 from datakit.engine.executor import Executor
-from datakit.engine.ledger.ledger import AttemptLine, LedgerWriter, driver_name, read_ledger
+from datakit.engine.ledger.ledger import AttemptLine, LedgerWriter, UnknownLine, driver_name, read_ledger
 from datakit.engine.observe.event_log import EventLog
 from datakit.engine.observe.observer import Observer, ObserverGroup
 from datakit.engine.observe.progress import LineView
@@ -105,7 +105,7 @@ def many(tasks: int, workers: int, latency: float | None, ray: bool) -> None:
 
 def on_s3(directory: Path, tasks: int, latency: float) -> None:
     """Copy the step to an object store: its files, and its ledger in segments as a driver writes them there."""
-    lines = list(read_ledger(str(directory)))
+    lines = [line for line in read_ledger(str(directory)) if not isinstance(line, UnknownLine)]
     shutil.rmtree(directory / "ledger")
     with s3_root(latency=latency, holding=str(directory)) as root:
         ledger = LedgerWriter(root, driver_name())

@@ -41,7 +41,7 @@ class RouteArguments(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def inputs(self, base: str) -> Inputs:
         """Return the task's files, which are below the URL `base`."""
-        return Inputs(base, self.listed, self.copies)
+        return Inputs(base, self.listed, copies=self.copies)
 
 
 class TypesDetails(msgspec.Struct, frozen=True):

@@ -91,7 +91,7 @@ def plan(step: Step) -> Plan:
 
 def _inputs(step: Step) -> Inputs:
     copies = {file.path: file.copy for file in step.inputs[0].manifest.partitions if file.copy is not None}
-    return Inputs(step.operations["base"], step.operations.get("listed", {}), copies)
+    return Inputs(step.operations["base"], step.operations.get("listed", {}), copies=copies)
 
 
 def _where_types(
