@@ -1,8 +1,7 @@
-"""Finds and imports the modules of a user's own code (a transform, a tokenizer), and says where a module that does not
-exist was looked for.
+"""Imports a user's own code (a transform, a tokenizer); if a module is missing, the error lists the folders searched.
 
-A module is first looked for on Python's import path, then in the folder of the recipe's file. This folder comes last,
-so none of its files can take the place of an installed module.
+Python's import path is searched first, then the folder of the recipe's file. Because this folder comes last, none of
+its files can take the place of an installed module.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ import xxhash
 from datakit.engine.task import Preload, resolve
 from datakit.engine.user_code import describe
 from datakit.errors import DatakitError, suggestion
+
+CODE_FOLDER = "code_folder"  # the operation of a step that holds the recipe's folder
 
 
 def beside(folder: str) -> tuple[Preload, ...]:

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from datakit.engine.exchange.exchange import merged
 from datakit.engine.task import BATCH_HANG_SECONDS, Output, Phase, Plan, Preload, Step, Task, TaskResult, tolerance_of
-from datakit.engine.user_modules import beside
+from datakit.engine.user_modules import CODE_FOLDER, beside
 from datakit.errors import ColumnError, DatakitError, EmptyStageError, RecipeError, counted, suggestion
 from datakit.normalize import origins, route, sort
 from datakit.normalize.columns.number_types import Path
@@ -64,7 +64,7 @@ def plan(step: Step) -> Plan:
     step.parameters["source"]: the name of the source.
     step.operations["base"]: the base URL of the source's files.
     step.operations["listed"]: the files that are read in place, path -> (size, modification time in ns, xxh3-128).
-    step.operations["code_folder"]: the recipe's folder, in which the module of a transform is looked for last.
+    step.operations["code_folder"]: the recipe's folder, the last place that is searched for the module of a transform.
     """
     config, files = config_of(step.parameters, Config), step.inputs[0].manifest.partitions
     slices = cut_slices(_inputs(step), [(file.path, file.bytes) for file in files], config)
@@ -125,7 +125,7 @@ def _route_phase(
         route.PHASE,
         tuple(_route_task(number, ranges, first[number], inputs) for number, ranges in enumerate(slices)),
         to_plain(RouteShared(step.operations["base"], spelled_out(config), buckets, where_types)),
-        (*PRELOADS, *beside(step.operations.get("code_folder", ""))),
+        (*PRELOADS, *beside(step.operations.get(CODE_FOLDER, ""))),
         memory_bytes=route_memory(config),
         memory_per_input_byte=0.0,
         tolerance=tolerance_of(step),

@@ -20,6 +20,7 @@ from datakit.dedup import stage as dedup
 from datakit.dedup.minhash import signatures_stage as signatures
 from datakit.download import stage as download
 from datakit.engine.task import TOLERANCES
+from datakit.engine.user_modules import CODE_FOLDER
 from datakit.errors import NotFoundError, RecipeError, TokenizerError
 from datakit.normalize import stage as normalize
 from datakit.recipe import Recipe, Source
@@ -40,7 +41,6 @@ CHOICES = """tokenize.tokenizer can be
   "package.module:function"    a tokenizer of your own"""
 TRAIN_TABLE = "train"  # the subtable [tokenize.train], which holds the settings for training
 ENABLED = "enabled"
-CODE_FOLDER = "code_folder"  # the operation that names the recipe's folder, in which transforms are looked for
 READING_KEYS = ("format", "text", "id", "where", "types", "sample", "transform", "transform_version", "quoting")
 
 

@@ -25,10 +25,10 @@ from datakit.download import stage as download
 from datakit.download.hub_tokenizer import hub_tokenizer
 from datakit.engine.ledger.code_changes import made_with_other_code
 from datakit.engine.task import Step, StepInput
-from datakit.engine.user_modules import hash_of
+from datakit.engine.user_modules import CODE_FOLDER, hash_of
 from datakit.errors import CorruptError, RefusedError, TokenizerError, UsageError, refuse_all, suggestion
 from datakit.normalize import stage as normalize
-from datakit.pipeline.configure import CHOICES, CODE_FOLDER, Configuration, Settings, configure
+from datakit.pipeline.configure import CHOICES, Configuration, Settings, configure
 from datakit.pipeline.earlier_steps import EarlierStep, find_earlier
 from datakit.pipeline.resolve_sources import ListingOptions, SourceState, resolve_source
 from datakit.pipeline.root_layout import TOKENIZERS, check_root, step_directory

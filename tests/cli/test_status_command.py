@@ -33,7 +33,7 @@ def test_partial_first_run_is_shown_for_its_dataset(tmp_path: Path) -> None:
     shown = invoke("status", "root/r", cwd=tmp_path)
     assert shown.returncode == 0
     first, *others = shown.stdout.splitlines()
-    assert "/root/sources/raw/normalize-" in first, "what is not done comes first"
+    assert "/sources/raw/normalize-" in first, "what is not done comes first"
     assert any(line.startswith("download") for line in others)
     assert "act on the messages above, then repeat" in shown.stderr
 
