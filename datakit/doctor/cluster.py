@@ -95,7 +95,7 @@ def _authentication() -> Finding:
 
 
 def _credentials() -> Finding:
-    """Report which variables about stores the nodes get from this machine, and which they must have themselves."""
+    """Report which environment variables are sent to the nodes, and which variables for stores are withheld."""
     try:
         sent, withheld = sorted(node_environment.sent_variables()), node_environment.withheld_variables()
     except DatakitError as error:

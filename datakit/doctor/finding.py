@@ -14,7 +14,7 @@ from pathlib import Path
 from datakit.errors import DatakitError
 from datakit.redaction import redacted
 
-FULL, NEARLY_FULL = 0.95, 0.90  # share of the disk in use that is a problem, or a warning; Ray refuses work above FULL
+FULL, NEARLY_FULL = 0.95, 0.90  # share in use from which to report a problem, or to warn; Ray refuses work above FULL
 SPARE_BYTES = 2 << 30  # required free space: on a small disk, the share FULL may leave too little for scratch files
 
 
@@ -40,7 +40,7 @@ class Finding:
 
 
 def try_action(check: str, message: str, remedy: str, action: Callable[[], object]) -> Finding:
-    """Call `action`. Return an ok finding with `message` or, if it fails, a problem with the error and `remedy`."""
+    """Call `action`. If it fails, return a problem that states the error and `remedy`, otherwise an ok finding."""
     try:
         action()
     except (DatakitError, OSError) as error:

@@ -1,10 +1,11 @@
-"""Decides the names of the copies of remote files below `raw/`. A copy has the key of its object as its path, unless no
-file can have this path. Such a copy is named by the hash of its key, and the step's manifest lists the name beside the
+"""Decides the names of the copies of remote files below `raw/`. A copy has the key of its object as its path. If no
+file can have this path, the copy is named by the hash of the key, and the step's manifest lists this name beside the
 key. Keys are never normalized: `a//b.txt`, `a/./b.txt` and `a/b.txt` are three objects.
 
-A key needs another name if a component of it is empty, `.`, `..` or longer than a file's name may be, if it holds a
-NUL, or if it lies above another key, because a disk cannot hold a file `x.txt` beside a directory `x.txt/`. The names
-do not depend on the kind of the root's store, so a root on a disk and one in a store hold the same files.
+A key cannot be a path if a component of it is empty, `.`, `..` or longer than a file's name may be, if it holds a NUL,
+or if its first component is `hashed~`. Nor can a key that lies above another key: a disk cannot hold a file `x.txt`
+beside a directory `x.txt/`. The names do not depend on the kind of the root's store, so a root on a disk and one in a
+store hold the same files.
 Cost: one pass over the sorted keys.
 """
 
@@ -16,7 +17,7 @@ import xxhash
 
 from datakit.storage import urls
 
-HASHED = "hashed~"  # the directory below `raw/` that holds the copies with other names
+HASHED = "hashed~"  # the directory below `raw/` that holds the copies that are named by a hash
 LONGEST_NAME = 255  # maximum number of bytes in a component of a path on a disk
 
 

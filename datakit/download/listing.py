@@ -46,8 +46,8 @@ class SourceFile:
 
 
 def source_base(url: str) -> str:
-    """Return the absolute URL to which the paths that `list_source(url, ...)` returns are relative. The query string of
-    a single file's URL is not part of it.
+    """Return the absolute base URL, to which the paths in `list_source(url, ...)` are relative. It does not include the
+    query string of a single file's URL.
     """
     return globs.locate(url).base
 

@@ -7,7 +7,7 @@ connection breaks, the transfer resumes at the byte it had reached, after a paus
 failures of the network or the store are retried. If access is refused (401, 403), the file has changed since it was
 listed, or the disk fails, the transfer fails at once, since waiting would not help.
 
-Cost: one pass over the network, one or two extra requests per file, disk space for one file, and constant memory.
+Cost: one transfer of the file, one or two extra requests, disk space for one file, and constant memory.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from datakit.storage.ids import ids_to_arrow
 
 ROWS = ("row", "high", "low", "cluster_high", "cluster_low", "kept_row", "kept_high", "kept_low")
 VERDICT = pa.schema([*((name, pa.uint64()) for name in ROWS), ("jaccard", pa.float64())])
-LARGEST = 10  # a task, and the report, lists at most this many of the largest clusters
+LARGEST = 10  # maximum length of the list of the largest clusters, in a task's result and in the report
 
 
 def judge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:

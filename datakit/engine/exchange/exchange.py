@@ -44,7 +44,7 @@ __all__ = ["ExchangeWriter", "merged", "read_buckets"]
 ROW_OVERHEAD = 10  # bytes per waiting row, for its bucket number and its position
 MOST_RUN_BYTES = (1 << 31) - 1  # the most bytes that 32-bit offsets can address
 STAGED_BYTES = 1 << 30  # limit on the total size of a writer's uncommitted runs in the temporary directory
-HEAVY_SHARE = 1 / 8  # a bucket with a larger share of a run has far more rows than the other buckets
+HEAVY_SHARE = 1 / 8  # a bucket with a larger share of a run's bytes is listed in `ExchangeWriter.heavy`
 WINDOW_BYTES = 4 << 20  # bytes of rows gathered at a time; a larger bucket is written as several record batches
 
 Fetched = tuple[RunIndex, pa.Buffer | None, str]  # index, bytes of the buckets (None if they are empty), URL of the run

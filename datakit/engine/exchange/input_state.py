@@ -1,5 +1,4 @@
-"""Defines how an exchange writer learns how much of its input is sound, because only rows from sound parts may be
-committed.
+"""Defines how an exchange writer learns how much of its input is sound. Only rows from sound parts may be committed.
 
 Some inputs are known to be sound only after they have been read to the end: a compressed stream, for example, ends with
 its checksum.

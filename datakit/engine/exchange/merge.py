@@ -113,7 +113,7 @@ class _Total:
                 self.indexes = None
 
     def parts(self) -> Iterator[tuple[int, int, list[RunIndex]]]:
-        """Yield each range of buckets [first, stop), with the indexes of all runs for that range."""
+        """Yield consecutive ranges of buckets [first, stop), each with the part of every run's index for that range."""
         if self.indexes is not None:
             yield 0, self.buckets, self.indexes
             return

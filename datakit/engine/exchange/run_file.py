@@ -111,7 +111,7 @@ def map_range(url: str, start: int, stop: int, scratch: Path) -> pa.Buffer:
 
 
 def pieces(url: str, start: int, stop: int) -> Iterator[bytes]:
-    """Yield bytes [start, stop) of a file in requests of PIECE_BYTES. Raises CorruptError if the file is too short."""
+    """Yield bytes [start, stop) of a file, PIECE_BYTES per request. Raises CorruptError if the file is too short."""
     for begin in range(start, stop, PIECE_BYTES):
         end = min(begin + PIECE_BYTES, stop)
         piece = urls.read_range(url, begin, end)
