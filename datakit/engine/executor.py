@@ -1,4 +1,4 @@
-"""Defines the interface between scheduling and execution: attempts, their outcomes and causes, and a backend's methods.
+"""Defines the interface between scheduling and execution: attempts, their outcomes, and the methods of a backend.
 
 The driver makes all decisions (what runs next, what is retried, what counts as a failure) and reports the run's
 progress. A backend only runs attempts and reports accurately how each one ended. The backends are
@@ -22,7 +22,7 @@ class Cause(StrEnum):
     REFUSED = "refused"  # the task function raised an InputError: the user must act, and a retry would not help
     ERROR = "error"  # the task function raised an exception of another kind
     MEMORY = "memory"  # the attempt ran out of memory: we or the kernel killed it, or an allocation failed
-    CRASH = "crash"  # a signal ended the child, or the child exited without a result
+    CRASH = "crash"  # a signal other than SIGKILL ended the child, or the child exited without a result
     HANG = "hang"  # the attempt made no progress for too long
     KILLED = "killed"  # the child got a SIGKILL that neither we nor the kernel's out-of-memory killer sent
     QUARANTINE = "quarantine"  # the task found more unusable records than max_quarantined allows
@@ -110,7 +110,7 @@ class Verdict(StrEnum):
 
     DONE = "done"
     RETRY = "retry"
-    PROPOSE = "propose"  # a known record caused the failure: skip it if the limit allows that
+    PROPOSE = "propose"  # the record that caused the failure has been identified: skip it if the limit allows that
     FAIL = "fail"  # only this task fails; the others continue
     REFUSE = "refuse"  # the user must fix the cause: the step fails, at once or after the other inputs have been tried
 

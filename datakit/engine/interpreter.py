@@ -1,13 +1,13 @@
 """Starts Python interpreters that import from the same places as this process, and identifies the files of datakit that
 a process runs.
 
-`python -c` puts the working directory first on the import path, where any file named like a module would be run. New
-interpreters are therefore started with `-P`, and get this process's import path as arguments, before they import
-anything. (PYTHONPATH is set too, for programs that tasks start, but it cannot hold a path that contains a colon.)
+`python -c` puts the working directory first on the import path, so a file there that is named like a module would be
+run in its place. New interpreters are therefore started with `-P`, and adopt this process's import path, which they get
+as arguments. (PYTHONPATH is set too, for programs that tasks start, but it cannot hold a path that contains a colon.)
 
 `Installation` is compared whenever a fork server or a Ray worker starts, because an upgrade during a run, or a checkout
-on one node's import path, would mix two versions. The contents of the files are compared, since equal files have
-different times on different nodes. Reading them takes 7 ms of CPU time if they are in memory.
+on one node's import path, would mix two versions. The contents of the files are compared, not modification times, which
+may differ between nodes even if the files are equal. Reading the files takes 7 ms of CPU time if they are in memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from functools import cache
 import xxhash
 
 BOOT = "import sys; n = int(sys.argv[1]) + 2; sys.path[:], sys.argv[1:] = sys.argv[2:n], sys.argv[n:]"
-RAY_FOLDERS = "-packages/ray/"  # Ray's own copies of libraries, which Ray prepends to the import path of its workers
+RAY_FOLDERS = "-packages/ray/"  # in the paths of Ray's own folders, which Ray prepends to its workers' import path
 LOADED = (".py", ".so", ".bin")  # suffixes of the files that a process imports or loads
 
 
@@ -64,7 +64,7 @@ def installation() -> Installation:
 
 @cache
 def installation_at_start() -> Installation:
-    """Return the files' state when this function was first called in this process."""
+    """Return the installation as it was when this function was first called in this process."""
     return installation()
 
 

@@ -1,4 +1,4 @@
-"""Groups neighboring outputs (partitions) into tasks of about 8 to 64 MiB, so that the overhead per task stays small.
+"""Groups neighboring outputs (partitions) into tasks of about 8 to 64 MiB, to keep the tasks' total overhead small.
 
 The data alone determines the partitions; the grouping affects only the cost. The overhead of a task (a fork and two
 messages, some 10 ms) must be small compared with the work, and enough tasks must remain to keep all slots busy. A task

@@ -87,8 +87,8 @@ def require_allowed(tolerance: Tolerance, results: Sequence[TaskResult]) -> None
 def complaint(
     skipped: Sequence[QuarantinedRecord], allowed: int | float, count: int | str, tolerance: Tolerance
 ) -> str:
-    """Return the message for too many unusable records. The message lists the first of those that `quarantine` does not
-    list, states how many it does list, and gives the remedies. count: how many it does not list.
+    """Return the message for too many unusable records. The message shows the first of the records that are not listed
+    in `quarantine`, states how many are listed there, and gives the remedies. count: how many are not listed there.
     """
     others = _unlisted(skipped, tolerance)
     first = "\n".join(f"  {one_line(record.file)}:{record.position}: {record.reason}" for record in others[:SHOWN])

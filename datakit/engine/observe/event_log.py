@@ -1,7 +1,8 @@
 """Writes a run's events to `events.jsonl` as one JSON object per line, and decides which fields each event has.
 
 The file is in the run's directory, for programs to read. On a disk, each line is appended immediately. In an object
-store, where appending is impossible, the whole file is rewritten at the end of each step. Nothing depends on the file.
+store, where appending is impossible, the whole file is rewritten at the end of each step. No output depends on the
+file; datakit reads only its first event, to find the sources of a dataset (`root_layout.py`).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ class Observer:
     """Receives the events of a run, in order, and ignores them; subclasses override the methods that they need."""
 
     def note(self, text: str) -> None:
-        """There is a message for the user: `text`, which is one sentence."""
+        """The run has a message for the user: `text`, a single sentence."""
 
     def step_started(self, step: Step) -> None:
         """A step has started."""
@@ -29,7 +29,7 @@ class Observer:
         """An attempt has ended; `verdict` is the driver's decision about it."""
 
     def kernels_compiling(self, compiling: bool) -> None:
-        """Tasks have begun (`compiling` is True) or ceased (False) to wait for kernels to be compiled."""
+        """Tasks have started (`compiling` is True) or stopped (False) waiting for kernels to be compiled."""
 
     def tick(self) -> None:
         """Called every half second, or more often, while tasks run."""

@@ -95,7 +95,7 @@ class StepViews(Observer):
 
     def kernels_compiling(self, compiling: bool) -> None:
         view = self._current
-        view.compiling, view.phase_started = compiling, time.monotonic()  # rates exclude the time spent compiling
+        view.compiling, view.phase_started = compiling, time.monotonic()  # MB/s and time left exclude compiling
 
     def tick(self) -> None:
         """Estimate the number of running tasks: one per slot, but no more than there are unfinished tasks."""

@@ -1,10 +1,10 @@
 """Checks that nodes share the driver's root, library versions and files of datakit, and that a cluster answers;
 resolves the address `auto`.
 
-The driver writes a nonce under `<root>/.probe/`. A node that cannot read the nonce sees a different disk, and its
+The driver writes a nonce under `<root>/.probe/`. A node that cannot read the nonce does not share the root, and its
 output would be lost. Versions are compared because output bytes depend on them, and the files of datakit because a
-checkout on a node's import path hides the installed version. All nodes are checked before the first
-task, and each worker process before its own first task, since nodes may join later. Each check is one small read.
+checkout on a node's import path hides the installed version. All nodes are checked before the first task, and each
+worker process before its own first task, since nodes may join later. Each check reads only the nonce from the root.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ READ_TRIES, READ_WAIT_SECONDS = 4, 0.5  # a new file may take a moment to appear
 
 @dataclass(frozen=True)
 class Expected:
-    """The values that nodes must match: `nonce`, which is in the file `nonce_url` below `root`, the versions, and the
-    files of datakit (their digest, not their folder).
+    """The values that nodes must match: `nonce` (the content of the file `nonce_url`, below `root`), the versions, and
+    the files of datakit (their digest, not their folder).
 
-    withheld: names of the driver's variables about stores that the nodes do not get, for messages.
+    withheld: environment variables of the driver that concern stores and are not sent to the nodes; messages name them.
     """
 
     root: str
@@ -58,7 +58,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class NodeReport:
-    """The result of `examine` on a node. If the file could not be read, `nonce` is None and `trouble` is the reason."""
+    """The result of `examine` on a node. If no nonce could be read, `nonce` is None and `trouble` is the reason."""
 
     host: str
     pid: int
@@ -112,7 +112,7 @@ def remove_dead_nonces(root: str) -> None:
 def _remove_if_empty(folder: Path) -> None:
     try:
         folder.rmdir()
-    except OSError as error:  # the folder holds another driver's nonce, or another driver has just removed it
+    except OSError as error:  # another driver's nonce is in the folder, or another driver has just removed the folder
         if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
             raise
 

@@ -112,8 +112,8 @@ def connected(address: str, workers: int | None) -> Iterator[None]:
 
 
 class _OwnImportPath(JobConfig):
-    """Settings of Ray's workers, to whose import path Ray adds the driver's working directory. Here, it does so only if
-    the directory is also on the driver's import path; otherwise, a file there could replace an installed module.
+    """Settings for Ray's workers. Ray would always add the driver's working directory to their import path, and a file
+    in that directory could replace an installed module; here, Ray adds it only if the driver imports from it, too.
     """
 
     def _serialize(self) -> str:
