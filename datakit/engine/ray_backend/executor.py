@@ -7,8 +7,8 @@ and the driver imports this package only if the run uses a cluster.
 
 Submitted attempts go to Ray immediately or, if the number of CPUs is capped, as soon as the cap permits. The driver
 submits at most three attempts per slot at a time, so its memory does not grow with the number of tasks. Up to two
-thirds of these attempts wait in Ray, where an autoscaler sees them as demand. This demand would let the autoscaler
-triple the cluster at each step; by default, the autoscaler at most doubles the cluster.
+thirds of these attempts wait in Ray, where an autoscaler sees them as demand. This demand is enough to triple the
+cluster at each step; by default, however, the autoscaler at most doubles it.
 Cost: 2 s to start a private cluster, 0.5 ms per task, and 1.1 GB of memory for Ray's processes.
 """
 
@@ -20,9 +20,9 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-# Ray prints messages from its nodes (such as a worker's death) to this process's standard output, which is reserved for
-# `--json`. This pattern, which Ray reads only once, on import, suppresses all of these messages. None of them is lost,
-# since each also becomes the message of an Outcome.
+# Ray prints messages from its nodes (for example, about a worker's death) to this process's standard output, which is
+# reserved for `--json`. This pattern, which Ray reads only once, on import, suppresses all of these messages. None of
+# them is lost, since each also becomes the message of an Outcome.
 os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
 
 import ray
@@ -61,7 +61,7 @@ class RayExecutor(Executor):
         its versions differ from the driver's, and UsageError if the cluster cannot be joined.
         """
         self._waiting = deque[Attempt]()
-        self._workers = None if address == LOCAL else workers  # a private cluster has no other CPUs
+        self._workers = None if address == LOCAL else workers  # a private cluster is started with this many CPUs
         self._running: dict[ray.ObjectRef, _Sent] = {}
         self._recalled: set[ray.ObjectRef] = set()
         self._variables = encode(sent_variables())
@@ -90,7 +90,6 @@ class RayExecutor(Executor):
         return self._compiling
 
     def submit(self, attempt: Attempt) -> None:
-        """Hand the attempt to Ray, which starts it as soon as a slot is free."""
         self._waiting.append(attempt)
         self._launch()
 
@@ -204,7 +203,7 @@ class RayExecutor(Executor):
         return self._nodes.used
 
     def _recall_impossible(self) -> None:
-        """Cancel, and later resend, attempts that would wait forever because no remaining node can run them."""
+        """Cancel attempts that would wait forever because no remaining node can run them; `_collect` requeues them."""
         for reference, sent in self._running.items():
             if reference not in self._recalled and not self._nodes.can_satisfy(sent.request):
                 self._recalled.add(reference)

@@ -79,7 +79,7 @@ class RayMetrics(Observer):
             self._publish()
 
     def _publish(self) -> None:
-        """Publish the gauges. All unfinished tasks, but at most one per slot, are counted as running."""
+        """Publish the gauges. The unfinished tasks, up to the number of slots, are counted as running."""
         running = min(self._phase.left, self._phase.slots)
         self._set("slots", self._phase.slots)
         self._set("tasks_running", running)

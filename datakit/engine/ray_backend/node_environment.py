@@ -2,11 +2,11 @@
 
 Ray stores a runtime environment in the head node's metadata, writes it to its logs and puts it on the command lines of
 its processes, which every user of a node can read. Therefore the variables travel as an argument of each task, which
-Ray sends from process to process and stores nowhere. This connection is encrypted only if Ray's TLS is on, so secrets
+Ray sends from process to process and stores nowhere. Ray's connections are encrypted only if its TLS is on, so secrets
 are sent only if the user lists their names in DATAKIT_RAY_FORWARD. By default, every node uses its own credentials.
 
 A worker process keeps the variables until it gets an attempt with different ones, as when a program opens a second
-executor after its environment has changed. Clients of stores and fork servers that used the old ones are then dropped.
+executor after its environment has changed. Store clients and fork servers that used the old ones are then dropped.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def sent_variables() -> dict[str, str]:
 
 
 def withheld_variables() -> tuple[str, ...]:
-    """Return the names of this process's variables about stores that the nodes do not get."""
+    """Return the names of those variables of this process that concern stores but are not sent to the nodes."""
     sent = sent_variables()
     return tuple(sorted(name for name in os.environ if name.startswith(STORES) and name not in sent))
 
@@ -50,8 +50,8 @@ def how_to_send(names: Iterable[str]) -> str:
 
 
 def adopt(variables: Mapping[str, str]) -> bool:
-    """Set the variables in this process, in place of those that an earlier call has set. Return False if they are the
-    same; otherwise, what was made with the old ones must be dropped.
+    """Set the variables in this process, in place of those that an earlier call set. Return True if they have changed;
+    the caller must then drop whatever it made with the old ones.
     """
     global _adopted  # noqa: PLW0603 - an environment belongs to the process
     if variables == _adopted:
@@ -78,7 +78,7 @@ def _listed() -> set[str]:
     for pattern in filter(None, map(str.strip, os.environ.get(FORWARD, "").split(","))):
         names = {name for name in os.environ if fnmatchcase(name, pattern)}
         if pattern.startswith("*"):
-            raise UsageError(f"{FORWARD}={pattern} would send every variable; list names, such as AWS_*")
+            raise UsageError(f"{FORWARD}: {pattern} matches too many variables; list names or prefixes, such as AWS_*")
         if not names:
             raise UsageError(f"{FORWARD} names {pattern}, which is not set here; set it, or remove it from the list")
         found |= names

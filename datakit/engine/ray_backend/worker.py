@@ -44,8 +44,8 @@ def run_encoded_attempt(data: bytes, expected: bytes, sparing: bool, variables: 
 
 
 def adopt_variables(variables: bytes) -> None:
-    """Set the environment variables that the driver sends. If they differ from those of the last attempt, start new
-    fork servers, and check again whether the node matches the driver.
+    """Set the environment variables that the driver sends. If they differ from those of the last attempt, stop the
+    fork servers, and have the node checked again.
     """
     if node_environment.adopt(decode(variables, dict[str, str])):
         _SERVERS.close()

@@ -1,8 +1,8 @@
-"""Finds, by bisection, which entry of a task's input list kills the task when no single record can be blamed.
+"""Bisects the input list of a task that dies with no record in progress, to find the entry that kills it.
 
-The bisection takes log2(entries) attempts. Each attempt runs the first half of the suspect entries as a task that
-writes the same files for them as the whole task would (every task with a `bisect_argument` does). The output of good
-halves is therefore kept.
+The bisection takes log2(entries) attempts. Each attempt runs a task that gets only the first half of the suspect
+entries. Since this task must write the same files for its entries as the whole task would (see `Task.bisect_argument`),
+the output of good halves is kept.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Ends a step: checks outputs, writes the manifest and quarantine list (or `partial.json`), and removes exchange files.
 
 Counters are summed over the results of all tasks, including those that the ledger holds from earlier runs, so crashes
-do not change the counters. Exchange files and shared plan data are never removed before the manifest is written. A
-single listing shows whether all files that the tasks wrote still exist: in a run that lasts days, a person or a cleanup
-job may remove a file that was written early.
+do not change the counters. Exchange files and shared plan data are never removed before the manifest is written. At
+the end, a single listing is compared with the files that the tasks wrote, because in a run that lasts days, a person or
+a cleanup job may remove a file that was written early.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def write_partial(step: Step, phase: str, failed: dict[str, TaskHistory]) -> Non
 
 
 def write_over_limit(step: Step, phase: str, results: Sequence[TaskResult], why: str) -> None:
-    """Write `partial.json` for a step whose tasks are all done but have skipped more records than the recipe allows."""
+    """Write `partial.json` for a phase whose tasks are done but have skipped more records than the recipe allows."""
     records = [_place(record) for result in results for record in result.quarantined]
     _write_partial(step, [{"phase": phase, "task": None, "cause": "quarantine", "why": why, "records": records}])
 

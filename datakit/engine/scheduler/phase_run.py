@@ -238,7 +238,7 @@ class PhaseRun:
         self._observer.attempt_ended(outcome, Verdict.DONE)
 
     def _refuse(self, task: TaskState, outcome: Outcome) -> None:
-        """Stop the phase, unless an input was refused: then the other tasks continue, to find all refused inputs."""
+        """If an input was refused, let the other tasks go on, to find all refused inputs; otherwise, stop the phase."""
         self._observer.attempt_ended(outcome, Verdict.REFUSE)
         if not _about_inputs(outcome):
             raise _refusal_class(outcome)(outcome.message)

@@ -1,14 +1,14 @@
 """Decides, after each attempt, whether to retry (when, and with how much memory), skip a record, fail or stop.
 
-Both backends share this policy. Each cause has its own limit on attempts. The loss of a worker is not the task's fault,
-so a task fails only after losing 20 workers. After an exception, a task is retried once. A task that runs out of memory
-is retried with twice as much memory, and then with four times as much; during the last retry, no other attempt may
-compete for the task's memory. A refusal (an InputError of our own) must be resolved by the user, so the task is not
-retried.
+Both backends share this policy. Each cause of failure has its own limit on attempts. The loss of a worker is not the
+task's fault, so a task fails only after losing 20 workers. After an exception, a task is retried once. A task that runs
+out of memory is retried with twice as much memory, and then with four times as much; during the last retry, no other
+attempt may compete for the task's memory. A refusal (an InputError of our own) must be resolved by the user, so the
+task is not retried.
 
-If a child dies (because of a crash, a hang or a lack of memory) while it works on a batch of known records, the next
-attempt tries the records of that batch one by one, so that a second death identifies the record. If no records are
-known, or if each record of the batch passes alone (a writer may fail because of earlier input), the records of all
+If a child dies (because of a crash, a hang or a lack of memory) while a batch of records is in progress, the next
+attempt tries the records of that batch one by one, so that a second death identifies the record. If no batch is in
+progress, or if each record of the batch passes alone (a writer may fail because of earlier input), the records of all
 batches of the task are tried one by one. `quarantine.py` decides whether the identified record may be skipped. If it
 may, the task starts over in whole batches: records are not tried one by one again until another death. A second bad
 record in the same batch is thus identified after two more deaths. If a task still dies while it works on no particular
@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from datakit.engine.executor import Attempt, Cause, Outcome, Verdict
 from datakit.engine.task import ALL_RECORDS, QuarantinedRecord, RecordRange
 
-# Attempts per cause (chosen): one retry reveals whether a fault is transient; causes outside the task get more tries.
+# Attempts per cause (chosen, not measured): one retry shows whether a fault lasts; external causes get more tries.
 TRIES = {
     Cause.ERROR: 2,
     Cause.CRASH: 2,

@@ -140,7 +140,7 @@ def test_only_settings_are_sent_unless_listed(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("listed", "message"), [("HF_TOKN", "names HF_TOKN, which is not set here"), ("*", "would send every variable")]
+    ("listed", "message"), [("HF_TOKN", "names HF_TOKN, which is not set here"), ("*", "matches too many variables")]
 )
 def test_unusable_lists_are_refused(listed: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FORWARD, listed)
