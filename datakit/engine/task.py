@@ -73,9 +73,9 @@ class Task:
     key: a name that is unique within the phase and the same in every run.
     function: the name of the task function, as `package.module:name`. It is called as `function(arguments, shared,
     context) -> TaskResult`.
-    bisect_argument: the name of a list argument that may be split to find the entry at which the task dies if no single
-    record can be blamed. A task that gets only part of the list must write the same files for its entries as the whole
-    task would.
+    bisect_argument: the name of a list argument. If attempts die and no record can be blamed, the list is split to find
+    the bad entry. A task that gets only part of the list must write the same files for its entries as the whole task
+    would.
     secret: a value that the function needs but that must not be stored, such as a URL's signature; the function finds
     it in its arguments under the name SECRET. It is not part of the task's digest, since it may differ in every run.
     """
@@ -196,7 +196,7 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True)
 class RecordRange:
-    """The records that an attempt is working on: `records` of them, the first at `position` of `file`."""
+    """The records that an attempt is working on: `records` of them, the first at `position` in `file`."""
 
     file: str
     position: int

@@ -78,7 +78,7 @@ def describe(error: Exception, columns: Iterable[str] = ()) -> str:
         return "".join(traceback.format_exception(error)).rstrip()
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if not frame.filename.startswith((_OURS, "<frozen "))][-SHOWN_FRAMES:]
-    lines = traceback.format_list([frame for frame in theirs if frame.line] or frames[-1:])  # compiled code lacks lines
+    lines = traceback.format_list([frame for frame in theirs if frame.line] or frames[-1:])  # skips compiled code
     if isinstance(error, SyntaxError):
         return "".join([*lines, *traceback.format_exception_only(error)]).rstrip()
     known = {*columns, *(str(name) for name in (getattr(error, "filename", None),) if name)}

@@ -18,7 +18,7 @@ from datakit.engine.task import Preload, resolve
 from datakit.engine.user_code import describe
 from datakit.errors import DatakitError, suggestion
 
-CODE_FOLDER = "code_folder"  # the operation of a step that holds the recipe's folder
+CODE_FOLDER = "code_folder"  # the name of a step's operation parameter: the folder of the recipe's file
 
 
 def beside(folder: str) -> tuple[Preload, ...]:
@@ -33,7 +33,7 @@ def look_beside(folder: str) -> None:
 
 
 def loaded(function: str, what: str, remedy: str, error_type: type[DatakitError]) -> Callable[..., Any]:
-    """Import the object named `package.module:name`. Raises `error_type`, whose message says why this is not possible.
+    """Import the object named `package.module:name`. If this fails, raises `error_type` with the reason.
 
     what: a description for messages, such as "transform 'my_filters:keep'". remedy: what to do if there is no such
     module.

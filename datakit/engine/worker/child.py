@@ -148,7 +148,7 @@ def _limit_threads(cpus: int) -> None:
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
-    """Return an exception as plain data: its type, its message without document text, and the attempt's cause."""
+    """Return an exception as plain data: type, message without document text, and the cause of the attempt's end."""
     kind = type(error).__name__
     if any(_is_memory(link) for link in chain_of(error)):
         return {"error": kind, "message": f"an allocation failed at {_place(error)}", "cause": "memory"}

@@ -1,5 +1,5 @@
 """Determines why an attempt ended (memory, crash, hang, ...) from what its child left behind (reply, exit status, last
-64 KiB of output), and composes the message.
+64 KiB of output), and composes the error message.
 
     what the child left                                   cause
     a complete reply with results                         done
@@ -88,7 +88,7 @@ def _reported_failure(reply: dict[str, Any], ended: ChildExit) -> tuple[Cause, s
     """Return the cause and message of an exception that the child reported."""
     cause, message = Cause(reply["cause"]), reply["message"]
     if cause is Cause.ERROR and ended.memory.met_hard_limit:
-        # Libraries report failed allocations in many ways, so assume that one failed; the retry gets more memory.
+        # Libraries report failed allocations in many ways. This may be such a report, so give the retry more memory.
         cause = Cause.MEMORY
     if cause is Cause.MEMORY:
         return cause, f"{_used(ended)}; {message}"

@@ -119,5 +119,5 @@ def _report(wait_status: int, usage: struct_rusage) -> bytes:
 
 
 def _write(status: int, data: bytes) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the parent has abandoned this process
+    with contextlib.suppress(BrokenPipeError):  # the parent no longer waits for the forked process
         os.write(status, data)

@@ -98,13 +98,13 @@ def _require_same_files(client: Installation) -> None:
     found = installation()
     if found.folder != client.folder:
         raise InputError(
-            f"a worker process imports datakit from {found.folder}, but the program that started it from "
-            f"{client.folder}; remove one of the two from the import path (PYTHONPATH), and run again"
+            f"a worker process imports datakit from {found.folder} but was started by a program that imports "
+            f"datakit from {client.folder}; remove one of the two from the import path (PYTHONPATH), and run again"
         )
     if found != client:
         raise InputError(
             f"the files of datakit in {found.folder} changed after this program started, so new worker processes would "
-            "run other code than it; run again: finished work is kept"
+            "run different code; run again: finished work is kept"
         )
 
 

@@ -50,7 +50,7 @@ def main() -> None:
 def _disable_core_dumps() -> None:
     """Make this process and all its descendants leave no core dumps, which would hold documents and credentials.
 
-    A limit of one byte rather than zero: the kernel ignores a limit of zero if it pipes core dumps to a program, but
+    The limit is one byte where possible: the kernel ignores a limit of zero if it pipes core dumps to a program, but
     takes a limit of one as a request for no dump (core(5), and do_coredump in the kernel).
     """
     most = resource.getrlimit(resource.RLIMIT_CORE)[1]

@@ -2,7 +2,7 @@
 
 The child writes to a few KiB of memory, which the parent can read even after the child's death. The parent learns how
 far the child has come, when it last reported (to tell a hang from hard work), and which records it was processing when
-it died. Two slots alternate in holding the records in progress, and one byte selects the valid slot. If a child is
+it died. Two slots alternately hold the range of records in progress, and one byte selects the valid slot. If a child is
 killed during a write, the parent reads the old value or the new one, never a mixture. Each report takes less than a
 microsecond.
 """
@@ -59,7 +59,7 @@ class Heartbeat:
         self._beat()
 
     def hold(self, file: str, position: int, records: int = 1) -> None:
-        """Report that `records` records are in progress, the first at `position` of `file`."""
+        """Report that `records` records are in progress, the first at `position` in `file`."""
         name = file.encode("utf-8", "surrogateescape")[:NAME_BYTES]
         unused = 1 - self._memory[VALID_SLOT]
         start = SLOTS[unused]

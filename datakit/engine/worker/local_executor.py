@@ -29,14 +29,14 @@ from datakit.engine.worker.memory import usable_memory
 from datakit.engine.worker.run_attempt import run_attempt
 from datakit.storage import stale_files
 
-CLOSE_SECONDS = 10.0  # time for attempts whose children were killed; a hanging disk must not keep the driver running
+CLOSE_SECONDS = 10.0  # time for cleaning up after killed children; a hanging disk must not keep the driver running
 
 
 class LocalExecutor(Executor):
     """The default backend, which runs attempts in forked children on this machine."""
 
     def __init__(self, workers: int | None = None, memory_bytes: int | None = None) -> None:
-        """Run `workers` attempts at a time (by default, one per usable CPU) within a total memory of `memory_bytes`."""
+        """Offer attempts `workers` slots (by default, one per usable CPU) and `memory_bytes` of memory in total."""
         self._slots = workers or len(os.sched_getaffinity(0))
         self._memory = memory_bytes or usable_memory()
         self._servers = ForkServerPool()
