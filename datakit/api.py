@@ -100,10 +100,10 @@ def why(
     """Return what each stage did with a document. Give either its `id` or its `source_id`, the id of its record in your
     files.
 
-    If the document is a near duplicate, the answer also contains both texts and their similarity; with `cluster`, it
-    contains these for all near duplicates in the document's cluster. At most `most` documents and at most `most` pairs
-    of texts are returned. `report` is called with the number of files searched so far, their total number, and a
-    description of the search.
+    If the document is a near duplicate, the answer also contains its text, the text of the document that it duplicates,
+    and the similarity of the two; with `cluster`, it contains these for all near duplicates in the document's cluster.
+    At most `most` of the documents with this id, and at most `most` pairs of texts, are returned. `report` is called
+    with the number of files (or parts of files) searched so far, their total number, and a description of the search.
     """
     return pipeline.why(os.fspath(dataset), id=id, source_id=source_id, cluster=cluster, most=most, report=report)
 

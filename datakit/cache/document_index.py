@@ -1,8 +1,8 @@
 """Defines the columns of a shard's docs.parquet, and looks up documents there by id or by row, reading as few row
 groups as possible. A search for an id reads only shards whose first and last ids enclose that id: about one per source,
 because a source's ids ascend. Within these shards, it reads only row groups whose smallest and largest ids, as given by
-their statistics, enclose that id. A row group has at most 64 Ki documents. The cache reader imports this module on the
-first lookup, because a training machine may lack pyarrow.
+their statistics, enclose that id. A row group has at most 64 Ki documents. The cache reader imports this module only
+when it needs document ids, because a training machine may lack pyarrow.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SCHEMA = pa.schema([("id", pa.string()), ("tokens", pa.uint32())])  # the column
 
 
 def document_table(ids: pa.Array, lengths: np.ndarray) -> pa.Table:
-    """Return a table of documents with these ids and lengths, with the columns of docs.parquet."""
+    """Return the documents with these ids and lengths as a table with the columns of docs.parquet."""
     return pa.table([ids.cast(pa.string()), pa.array(lengths.astype(np.uint32))], schema=SCHEMA)
 
 

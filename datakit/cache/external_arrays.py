@@ -60,8 +60,8 @@ def read_external(directory: str, manifest: Manifest) -> ExternalShards | None:
     for file in (file for shard in external.shards for file in shard.files):
         if not urls.is_below(file.path):
             raise CorruptError(
-                f"{directory}: its manifest names the file {file.path!r} of an imported array, which is not below the "
-                "array's directory; do not use the cache"
+                f"{directory}: its manifest names {file.path!r} as a file of an imported array, but this path is not "
+                f"below the array's directory; do not use the cache"
             )
     return external
 

@@ -12,8 +12,8 @@ a manifest for contradictions.
 Shard 17 holds the documents of partition 17 of its source. A partition without documents has no shard, and a shard
 whose documents have no tokens has no array. A shard's array is cut into equal chunks of at most 256 Ki tokens. Reading
 a block of 1 Mi tokens through TensorStore therefore takes about five requests; a small shard is not padded to a full
-chunk (512 KiB in uint16); and a large shard has at most one token of padding per chunk. Ids are stored as uint16 if all
-ids of the vocabulary fit. They are not compressed then, because blosc would save only 3 % and cost a third of the read
+chunk (512 KiB in uint16); and a large shard has at most one token of padding per chunk. If all ids of the vocabulary
+fit in uint16, ids are stored as uint16 without compression: blosc would save only 3 % and cost a third of the read
 rate. Otherwise, ids are stored as uint32 and compressed with blosc-lz4-bitshuffle, which halves the size.
 """
 
@@ -133,9 +133,9 @@ class CacheDetails(msgspec.Struct, frozen=True):
     """The value of `details` in the manifest of a cache.
 
     shards: one entry per partition, in the same order. lengths: for each key, the number of documents whose length is
-    less than the key and at least half of it; key "1" counts the empty documents. frequent: the most frequent tokens,
-    as pairs (id, count). A token is counted only in shards where it is among the FREQUENT_IN_SHARD most frequent
-    tokens, so a count is exact or slightly too low. loss_mask: the form of the mask arrays; None if there are none.
+    less than the key and at least half of it; for key "1", whose length is 0. frequent: the most frequent tokens, as
+    pairs (id, count). A token is counted only in shards where it is among the FREQUENT_IN_SHARD most frequent tokens,
+    so a count is exact or slightly too low. loss_mask: the form of the mask arrays; None if there are none.
     """
 
     format: str

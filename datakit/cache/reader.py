@@ -5,7 +5,7 @@
     for block in cache.blocks(): ...              # arrays of 1 Mi tokens; the next ones are read in the background
     for document in cache.documents(): ...        # document.id, document.tokens
     cache.document("5f0c...")                     # the document with this id
-    cache[-1], len(cache), cache[10:20]           # documents by row; a slice reads each document on access
+    cache[-1], len(cache), cache[10:20]           # documents by row; a slice reads documents only on access
 
 Opening a cache reads only its manifest, which holds the order and sizes of the shards and the metadata of their arrays.
 No directory is listed, so even a cache of 10,000 shards opens in a fraction of a second. A binary search maps a
@@ -167,7 +167,7 @@ class Cache(CacheDocuments):
 
     @property
     def _pool(self) -> ThreadPoolExecutor:
-        """The reading threads of this process, which starts its own because a fork does not copy its parent's."""
+        """This process's reading threads. Each process starts its own, because a fork does not copy threads."""
         new = ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="datakit-read")  # starts threads when they are needed
         return self._pools.setdefault(os.getpid(), new)
 
@@ -189,10 +189,10 @@ class Cache(CacheDocuments):
 
 def open_cache(url: str, cache_bytes: int = CACHE_BYTES) -> Cache:
     """Open the token cache in directory `url` or, if `url` is the directory of a dataset, the dataset's current cache.
-    Only the manifest is read. In both cases, the result's `directory` is the directory of the cache itself.
-    `cache_bytes` is the maximum size of the decoded chunks kept in memory. Raises NotFoundError for a missing or
-    unfinished cache, UsageError for the output of another stage, CorruptError for an invalid manifest, and RootError
-    for an unsupported protocol.
+    In both cases, the result's `directory` is the directory of the cache itself. Of the cache's files, only the
+    manifest is read. `cache_bytes` is the maximum size of the decoded chunks kept in memory. Raises NotFoundError for a
+    missing or unfinished cache, UsageError for the output of another stage, CorruptError for an invalid manifest, and
+    RootError for an unsupported protocol.
     """
     directory = urls.absolute(url)
     zarr_arrays.key_value_store(directory)  # raises RootError for an unsupported protocol

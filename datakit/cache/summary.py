@@ -48,7 +48,7 @@ def summarize(cache: Cache) -> CacheSummary:
 
 
 def counted(cache: Cache, number: int = FREQUENT) -> list[tuple[int, int]]:
-    """Read all tokens; return (id, count) for the `number` most frequent ones, with equal counts in order of id."""
+    """Read all tokens; return (id, count) for the `number` most frequent ones, by descending count, then by id."""
     counts = np.zeros(cache.contract.vocabulary_size, np.int64)
     for block in cache.blocks():
         counts += np.bincount(block, minlength=len(counts))

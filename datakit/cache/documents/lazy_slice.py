@@ -1,5 +1,5 @@
-"""Defines `LazySlice`, the part of a cache or of a run that `cache[2:5]` or `loader[2:5]` selects. Each element is read
-only when it is requested.
+"""Defines `LazySlice`, the part of a cache or of a run that `cache[2:5]` or `loader[2:5]` selects. Making a slice reads
+nothing; the elements are read on access.
 """
 
 from __future__ import annotations
