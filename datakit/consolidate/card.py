@@ -100,7 +100,7 @@ def _row(source: SourceCounts, reasons: Sequence[str]) -> str:
 
 
 def _left_out(sources: Sequence[SourceCounts]) -> list[str]:
-    """Return the lines of a table that counts the records left out by normalize, by reason; [] if there are none."""
+    """Return the lines of a table of the records that normalize left out, counted by reason; [] if there are none."""
     shown = {
         f"{NORMALIZE}{name}": heading
         for name, heading in LEFT_OUT.items()

@@ -1,8 +1,8 @@
-"""Removes marked documents from a partition by joining it with its attributes on id; fails if ids are out of order or
-an attribute matches no document. The partition and its attributes are both streamed. Both are sorted by id, so no table
-of ids is needed: for each row group of the partition, the attributes up to the group's last id are read and located by
-binary search. If ids are not strictly ascending on either side, or if an attribute matches no document, the step fails,
-because a wrong join would silently drop the wrong documents.
+"""Removes marked documents from a partition by joining it with its attributes on id. The partition and its attributes
+are both streamed. Both are sorted by id, so no table of ids is needed: for each row group of the partition, the
+attributes up to the group's last id are read and located by binary search. If ids are not strictly ascending on either
+side, or if an attribute matches no document, the step fails, because a wrong join would silently drop the wrong
+documents.
 
 Cost: ids are parsed once (a few ns per byte), and rows are copied only in row groups that lose rows. Memory: one row
 group of the partition (16 MiB, or one larger document) and one of the attributes (65,536 rows).

@@ -73,7 +73,7 @@ class Config:
 
 
 def plan(step: Step) -> Plan:
-    """Join every partition with its attributes, then write the dataset card."""
+    """Plan tasks that join every partition with its attributes, then one task that writes the dataset card."""
     pairs = [pair for entry in step.inputs_of("normalize") for pair in _pairs(step, entry)]
     groups = neighbours([pair.text_bytes for pair in pairs])
     drop = list(config_of(step.parameters, Config).drop)

@@ -30,7 +30,7 @@ TARGET_BYTES = 64 << 20
 
 
 def tasks(parts: Sequence[Part]) -> tuple[Task, ...]:
-    """Return one task per range of about 64 MiB of ids, but at most one per partition of the largest source."""
+    """Return one task per range of about 64 MiB of ids, but no more tasks than the largest source has partitions."""
     size = sum(part.rows for part in parts) * ID_BYTES
     ranges = min(power_of_two(size / TARGET_BYTES), max(part.count for part in parts))
     bits = ranges.bit_length() - 1

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from datakit.cli.console import visible
 
-COMPARED = 20_000  # number of words compared in each text; the time that this takes grows with the square of the number
+COMPARED = 20_000  # maximum number of words compared in each text; the time taken grows with its square
 CONTEXT = 12  # number of equal words that are shown before and after a difference
 NO_SPACES = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ua4cf\uac00-\ud7af\uf900-\ufaff\uff00-\uffef"
 WORD = re.compile(rf"\s*(?:[{NO_SPACES}]|[^\s{NO_SPACES}]+)|\s+$")

@@ -1,5 +1,5 @@
 """Phases `bands` and `buckets`: route each document's band keys to buckets, and connect the documents that share a key.
-A band key has 64 bits. The band's number is hashed into the key, so one exchange serves all bands and needs only 16
+A band key has 64 bits. The band's index is hashed into the key, so one exchange serves all bands and needs only 16
 bytes per (key, row) pair. Exact copies and skipped documents are left out before the exchange. A bucket's task reads
 the bucket run by run and keeps one row per distinct key, so a key shared by millions of documents takes no more memory
 than any other key. The task writes only a spanning forest of the edges it finds.
@@ -50,8 +50,8 @@ def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 def _candidate_keys(
     part: Part, bands: int, removed: np.ndarray, counts: dict[str, int], context: TaskContext
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the band keys of each row group and the row of each key, ordered by band. Exact copies (`removed`) are left
-    out, and so are skipped documents, whose numbers are added to `counts`.
+    """Yield the band keys of each row group and the row of each key, ordered by band. Exact copies (`removed`) and
+    skipped documents are left out. The number of documents skipped for each reason in COUNTED is added to `counts`.
     """
     row = part.first_row
     for table in iterate_shard(urls.join(context.step_directory, part.signatures), ["skipped", *key_names(bands)]):

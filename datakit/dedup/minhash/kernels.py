@@ -84,7 +84,7 @@ def is_saturated(minima: np.ndarray) -> bool:
 
 @kernel
 def _band_keys(minima: np.ndarray, rows: int, keys: np.ndarray) -> None:
-    """Set each band's key to a hash of the band's number and minima. The inner loop runs over the bands, because their
+    """Set each band's key to a hash of the band's index and minima. The inner loop runs over the bands, because their
     keys are independent of each other.
     """
     for band in range(len(keys)):

@@ -7,8 +7,8 @@ ideal ones: with 1,500 seeds and sets of 20 to 20,000 shingles, the measured bia
 agree with those of the binomial distribution. Two documents are candidates if all `rows` minima of at least one band
 agree; at Jaccard similarity J, the probability of this is 1 - (1 - J**rows)**bands.
 
-A band key is a 64-bit hash of the band's number and its minima. Among 10 billion documents, about 500 pairs get equal
-keys by chance. Such a pair is compared exactly, like any other, and rejected.
+A band key is a 64-bit hash of the band's index and its minima. Among 10 billion documents with 14 bands each, about 500
+pairs get equal keys by chance. Such a pair is compared exactly, like any other, and rejected.
 """
 
 from __future__ import annotations

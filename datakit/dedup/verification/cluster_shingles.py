@@ -60,7 +60,7 @@ def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 def _clustered(
     part: Part, rows: np.ndarray, components: np.ndarray, shared: Shared, context: TaskContext
 ) -> Iterator[tuple[pa.Table, int]]:
-    """Yield, for each row group of a part, the rows to write and the number of bytes in their documents' texts."""
+    """Yield, for each row group with clustered documents, the rows to write and the size of their texts in bytes."""
     from datakit.text.shingles import shingle_sets  # imported here, so that planning need not load numba
 
     scores, bands = score_columns(shared.prefer), shared.bands
@@ -89,8 +89,8 @@ def _clustered(
 
 
 def _selected(url: str, columns: list[str], wanted: np.ndarray) -> Iterator[tuple[slice, pa.Table]]:
-    """Yield, for each row group with rows in `wanted` (ascending), the slice of `wanted` that holds them and their
-    table.
+    """Yield, for each row group with rows in `wanted` (ascending), the slice of `wanted` that holds these rows, and a
+    table of the rows.
     """
     if not len(wanted):
         return

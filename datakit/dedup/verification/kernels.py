@@ -7,12 +7,12 @@ candidates that share more bands come first, and ties are broken by id. The firs
 makes the document a duplicate *of that candidate*, which is never removed later. If there is no such candidate, the
 document is retained. So no document is removed without a direct comparison with a document that is kept.
 
-The work per document is bounded, however large its component is. A band key lists only the first `listed` retained
-documents that have it. A key shared by more documents usually comes from boilerplate, and near duplicates also share
-rarer keys. A document costs at most `bands * listed` look-ups and `most` intersections; documents that are retained
-after a limit was reached are counted. All arrays may be memory-mapped.
+The work per document is bounded, however large its component is. For each band key, the index lists only the first
+`listed` retained documents that have the key. A key shared by more documents usually comes from boilerplate, and near
+duplicates also share rarer keys. A document costs at most `bands * listed` look-ups and `most` intersections; documents
+that are retained after a limit was reached are counted. All arrays may be memory-mapped.
 
-Cost: an intersection reads both sorted sets once, without branches, at about a nanosecond per shingle.
+Cost: an intersection reads both sorted sets once, without branching on their values, at about a nanosecond per shingle.
 """
 
 # ruff: noqa: PLR0917 - numba kernels take positional arguments
@@ -92,8 +92,8 @@ class Proposals(NamedTuple):
 
 @kernel
 def common(shingles: np.ndarray, a: int, a_stop: int, b: int, b_stop: int, least: float) -> int:
-    """Return how many values the sorted ranges [a, a_stop) and [b, b_stop) have in common. If the result cannot reach
-    `least`, the count may stop early and be too small.
+    """Return how many values the sorted ranges [a, a_stop) and [b, b_stop) have in common. If there are fewer
+    than `least`, counting may stop early, and the result may be too small.
     """
     shared = 0
     while a < a_stop and b < b_stop:

@@ -7,13 +7,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 MEASURES = ("jaccard", "containment")
-# A band key lists at most this many times `most` documents, so that each document can choose its best candidates.
+# For each band key, at most this many times `most` documents are listed, so that the best of them can be compared.
 LISTED_PER_COMPARISON = 4
 # candidates: pairs of a document and a retained document that share a band key. ruled_out: candidates excluded by their
 # numbers of shingles alone. comparisons: candidates compared shingle by shingle. rejected: candidates that turned out
 # to be below the threshold. capped: documents retained before all their candidates were compared. crowded: documents
-# retained although one of their band keys lists only some of the retained documents that share it, so that not all of
-# these became candidates.
+# retained although only some of the retained documents that share one of their band keys are listed for this key, so
+# that others may not have become candidates.
 COUNTED: tuple[str, ...] = ("candidates", "ruled_out", "comparisons", "rejected", "capped", "crowded")
 
 
@@ -30,5 +30,5 @@ class Rules(NamedTuple):
 
     @property
     def listed(self) -> int:
-        """The maximum number of retained documents that a band key lists."""
+        """The maximum number of retained documents that are listed for a band key."""
         return LISTED_PER_COMPARISON * self.most
