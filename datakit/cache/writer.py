@@ -102,7 +102,8 @@ def write_shard(
 ) -> tuple[WrittenShard, tuple[OutputFile, ...]]:
     """Write the documents in `parts` as a shard of `source`, and commit it at `path` (see `layout.shard_name`) in the
     step's directory. Returns descriptions of the shard and of its files. Raises CorruptError if a document violates the
-    contract or if only some of the documents have loss masks. If `parts` raises an error, nothing is committed.
+    contract or if only some of the documents have loss masks. If iterating over `parts` raises an error, nothing is
+    committed.
     """
     taken, absent = _Tokens(contract.dtype, contract.vocabulary_size), OutputFile("", 0, EMPTY_XXH3)
     data, late, mask, side = absent, None, (), None

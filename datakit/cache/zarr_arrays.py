@@ -31,8 +31,9 @@ READS = "/tensorstore/kvstore/"
 
 @dataclass
 class _Threads:
-    """TensorStore's threads, which the process's first use of an array starts. A fork copies the locks that they hold,
-    but not the threads: in the child, the next use of any array would hang, or abort the process (SIGABRT).
+    """The state of TensorStore's threads, which start when the process first uses an array. A fork copies the locks
+    that the threads hold, but not the threads: in the child, the next use of any array would hang, or abort the process
+    (SIGABRT).
     """
 
     started: bool = False
@@ -77,8 +78,8 @@ def open_array(
     process was forked from one that had used TensorStore.
 
     sparse: True if a missing chunk stands for zeros (other programs, unlike datakit, omit chunks of zeros). No manifest
-    lists the files of such an array, so all files in a local directory are checked: TensorStore would wait for the
-    writer of a named pipe.
+    lists the files of such an array, so in a local directory, each file is first checked to be a regular file. On a
+    named pipe, TensorStore would wait forever for a writer.
     """
     _threads.require()
     if sparse and urls.is_local(directory):

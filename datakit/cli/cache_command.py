@@ -1,4 +1,4 @@
-"""Implements `datakit cache show`, which decodes tokens and marks their borders, and `datakit cache stats`, which
+"""Implements `datakit cache show`, which decodes tokens and marks their boundaries, and `datakit cache stats`, which
 prints totals.
 """
 
@@ -37,7 +37,7 @@ def show(
     ids: Flag = False,
     json: Flag = False,
 ) -> int:
-    """Show the text of a document or a sequence in a token cache, with the borders between tokens marked.
+    """Show the text of a document or a sequence in a token cache, with the token boundaries marked.
 
     On a terminal, adjacent tokens have different background colors. Elsewhere, or with NO_COLOR=1, each token is in
     ⟦brackets⟧. The default is to show the first document.

@@ -20,7 +20,7 @@ def validate(*directories: str, json: Flag = False) -> int:
 
     Checks the fingerprint, the identity, the order of the partitions and, for a token cache, the contract, the tokens
     at the ends of documents, and the sums of loss masks. Lists all damage. All directories are checked; the exit code
-    is 2 if in any of them anything is missing, altered or unfinished.
+    is 2 if anything in any of them is missing, altered or unfinished.
 
     Examples:
       datakit validate data/demo
@@ -70,7 +70,7 @@ def _checked(directory: str) -> dict[str, Any]:
 
 
 def _show_checked(found: dict[str, Any]) -> None:
-    """Print the result for one step: a line if it is intact; otherwise each damaged file, and the remedies once."""
+    """Print the result for one step: one line if it is intact; otherwise each difference, then each remedy once."""
     place, damaged = found["directory"], found["damaged"]
     if found["intact"]:
         compared = f"{bytes_text(found['bytes'])} compared in {seconds_text(found['seconds'])}"
@@ -118,7 +118,7 @@ def import_cache(
     directory
         The new cache's directory.
     tokenizer
-        The tokenizer.json that made the tokens.
+        The tokenizer.json with which the tokens were made.
     name
         The name that the source gets in the new cache; by default the last part of the original's path.
     copy
@@ -206,8 +206,8 @@ def export_cache(
 
 
 def _progress(what: str) -> Callable[[int, int], None]:
-    """Return a function that prints the given number of items and their size in bytes ("files") or tokens
-    ("documents") on stderr, at most every half second and only if stderr is a terminal. what: the items' name.
+    """Return a function that prints the number and size of the items done so far on stderr, at most every half second
+    and only if stderr is a terminal. what: "files" (with sizes in bytes) or "documents" (with sizes in tokens).
     """
     last = time.monotonic()
 

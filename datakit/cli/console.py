@@ -20,7 +20,7 @@ from datakit.redaction import redacted
 Cell = str | int | None
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 GAP = "  "
-WIDTH = 80  # width of every table in characters, unless its columns of numbers alone need more
+WIDTH = 80  # maximum width in characters; a table is wider if its columns cannot be narrowed enough
 NARROWEST = 12  # width to which a column of words may be narrowed; columns of short words are narrower
 INDENT = "    "  # indentation of the text below a row
 COUNTS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))

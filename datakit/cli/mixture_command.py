@@ -179,7 +179,9 @@ def _pack_row(result: PackingResult) -> tuple[Cell, ...]:
 
 
 def _pack_remarks(result: PackingResult) -> str:
-    """Return the name of the step's directory and, for each policy, the number of documents longer than a sequence."""
+    """Return the name of the step's directory and the number of documents that were split, truncated or dropped because
+    they are longer than a sequence.
+    """
     from datakit.storage import urls
 
     counters = result.manifest.counters
@@ -257,8 +259,8 @@ def _table_over_time(view: Preview, components: range, full: bool) -> str:
 
 
 def _held_out(order: SequenceOrder, number: int) -> str | None:
-    """Return a text with the number of tokens that component `number` (counted from 0) keeps out of training; None if
-    there are none.
+    """Return, as text, how many of a component's tokens are held out of training; None if none are held out. number:
+    the component's index.
     """
     from datakit.plots.files import short
 

@@ -17,7 +17,7 @@ def _refuse_query_strings(kind: Any, settings: tuple[str, ...]) -> None:
         if split_query(setting.partition("=")[2].strip(" '\""))[1]:
             raise ValueError(
                 "everyone on this machine can read a command line, and Ray stores it; write a URL that has a query "
-                "string into the recipe's file instead"
+                "string into the recipe or run file instead"
             )
 
 

@@ -95,7 +95,7 @@ EARLIER = ("stage", "of", "documents", "text", "disk", "format", "now")
 
 
 def _show_earlier(found: RunPlan) -> None:
-    """Print the steps of earlier versions that the run would make again."""
+    """Print the steps that earlier versions of datakit finished or began, and that the run would make again."""
     pairs = [(step, earlier) for step in found.steps for earlier in step.earlier]
     finished = [(step, earlier) for step, earlier in pairs if earlier.finished]
     if finished:

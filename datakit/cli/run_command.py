@@ -150,7 +150,7 @@ def _remarks(line: StageLine) -> str:
 
 
 def _quarantine_lists(result: RunResult) -> Iterator[str]:
-    """Yield a line for each step that left out records because they could not be used, with the path of their list."""
+    """Yield two lines for each step that left out unusable records: their number, and the path of their list."""
     for step in result.steps:
         count = step.manifest.quarantine.records
         if count:

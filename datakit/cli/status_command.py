@@ -43,8 +43,8 @@ def status(
     directory
         The directory of a step, or a directory that contains steps.
     all_
-        Show every task. By default, at most 40 tasks per step are shown, failed tasks first, and a step that is done
-        has one line.
+        Show every task. By default, at most 40 tasks per step are shown, failed tasks first. If there are several
+        steps, the tasks of those that are done are not shown.
     json
         Print one JSON object with every task.
     """
@@ -100,8 +100,8 @@ def _memory(of: StepStatus | TaskStatus) -> str:
 
 
 def _failure(task: TaskStatus) -> str:
-    """Return a summary of a task's last failure: its first line and the number of its other lines (it has one line per
-    refused input).
+    """Return a summary of a task's last failure: the first line of the message and the number of further lines. (If
+    inputs were refused, the message has a line for each of them.)
     """
     first, *more = task.last_failure.splitlines() or [""]
     return first and f"last failure: {first}" + (f" (and {len(more):,} more; --json shows all)" if more else "")

@@ -33,8 +33,8 @@ def why(
 ) -> int:
     """Explain why a document is, or is not, in a dataset: what each stage did with it.
 
-    Also works for documents that are not in the output. For a near duplicate, shows its text beside the text of the
-    document that was kept instead, and the similarity of the two. No other text is shown.
+    For a near duplicate, shows its text beside the text of the document that was kept instead, and the similarity of
+    the two. No other text is shown.
 
     Examples:
       datakit why data/demo --id 5f0cd7a1b2c3d4e5f60718293a4b5c6d
@@ -48,10 +48,10 @@ def why(
     id
         The document's id: 32 hex digits, from the column `id` of any output.
     source_id
-        The id that the document's record has in your files. To find it, all source ids are read. If no document has
-        it, the source's files are read again, to say why the record was left out.
+        The id that the document's record has in your files. All source ids are searched. If no document has this
+        one, the files of all sources are read again, where possible, to find out why the record was left out.
     cluster
-        Also list the document's cluster, with the texts of all its near duplicates. A cluster consists of removed
+        Also list the document's cluster, with the texts of its near duplicates. A cluster consists of removed
         documents and of the documents that were retained in their place.
     most
         Show at most this many documents and at most this many pairs of texts.
