@@ -1,4 +1,4 @@
-"""Defines every error class that datakit raises on purpose, with its exit code, and formats hints and counts.
+"""Defines datakit's error classes with their exit codes, and formats hints and counts.
 
 An error message says what is wrong, where, and what to do next. It never contains the text of a document, because logs
 are shared more widely than corpora. For the same reason, secrets in URLs and in the messages of libraries are removed
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from datakit.redaction import redacted
 
-LONGEST_CHAIN = 20  # maximum number of causes followed from an exception, as causes may form a cycle
+LONGEST_CHAIN = 20  # maximum length of a chain of causes, which may be circular
 _PLURAL = re.compile(r"\b(duplicate|file|message|token)s\b")
 REFUSALS_SHOWN = 20  # number of inputs that one error names
 
@@ -129,7 +129,7 @@ class CorruptError(StorageError):
 
 
 class DivergentOutputError(StorageError):
-    """A task whose output differs from the output of an earlier attempt. The earlier output is kept."""
+    """An output that differs from an existing file of the same name. The existing file is kept."""
 
 
 class TaskError(DatakitError):

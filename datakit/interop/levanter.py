@@ -61,7 +61,7 @@ def read_levanter(cache: str, field: str = FIELD) -> Iterator[ExternalTokens]:
         if count is None:
             raise CorruptError(f"{place} has no row count for shard {name!r}")
         if name and not urls.is_below(name):
-            raise CorruptError(f"{place} names the shard {name!r}, which is not below the cache; do not use the cache")
+            raise CorruptError(f"{place} names the shard {name!r}, which is outside the cache; do not use the cache")
         if count:
             yield _jagged_array(urls.join(cache, name, field) if name else urls.join(cache, field), count)
 

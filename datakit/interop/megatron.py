@@ -41,9 +41,9 @@ class Exported:
 
 @dataclass(frozen=True)
 class Index:
-    """The content of an `.idx` file. lengths: [sequences], the sequences' numbers of tokens. pointers: [sequences],
-    their byte offsets in the `.bin` file. borders: [documents + 1], the index of each document's first sequence, then
-    the number of sequences.
+    """The content of an `.idx` file. lengths: [sequences], the number of tokens in each sequence. pointers:
+    [sequences], each sequence's byte offset in the `.bin` file. borders: [documents + 1], the index of each document's
+    first sequence, followed by the number of sequences.
     """
 
     dtype: np.dtype
@@ -104,7 +104,7 @@ def _write_index(path: Path, lengths: np.ndarray, dtype: np.dtype) -> None:
 
 
 def read_megatron(prefix: str) -> ExternalTokens:
-    """Open a dataset whose documents have any number of sequences. Raises NotFoundError, CorruptError, UsageError."""
+    """Open a dataset. A document may have any number of sequences. Raises NotFoundError, CorruptError, UsageError."""
     index, data = read_index(f"{prefix}.idx"), f"{prefix}.bin"
     item = index.dtype.itemsize
     needed = int((index.pointers + index.lengths * item).max()) if len(index.lengths) else 0

@@ -5,9 +5,8 @@
         ...
 
 A global batch depends only on the mixture and the step. Each of the `hosts` hosts gets an equal share of the batch's
-rows; `host` is this host's index. The order does not depend on the number of hosts. Threads may share a loader:
-`loader[step]`, `rows` and `iterate` give the same batches in every thread. Processes must not share a loader; each
-process must make its own.
+rows; `host` is this host's index. Threads may share a loader: `loader[step]`, `rows` and `iterate` give the same
+batches in every thread. Processes must not share a loader; each process must make its own.
 
 To resume, call `iterate(start=step)`; there is no other state. Save `record()` in each checkpoint. When a run resumes,
 `verify(record, step)` raises an error if the batches before `step` would have been different.
@@ -186,8 +185,8 @@ class Loader:
 
     def outline(self, steps: int) -> list[tuple[int, int, int]]:
         """Return a summary of the first `steps` batches: a list of (number of batches, rows per global batch, sequence
-        length). Each tuple describes consecutive batches of one shape. If the run has fewer than `steps` batches,
-        raises a LoaderError that states why it ends.
+        length). Each tuple describes consecutive batches of one shape. Raises LoaderError if the run has fewer than
+        `steps` batches; the message states why the run ends.
         """
         self.order.require(steps)
         sizes, lengths = self.mixture.batches, self.order.lengths

@@ -3,10 +3,10 @@
 A child's budget covers its anonymous memory (resident minus shared) beyond what it inherited from the fork server. It
 does not cover mapped input files, which belong to the page cache, or preloads, which exist once, in the fork server.
 `RLIMIT_DATA` limits what a process *reserves*, not what it uses, and libraries reserve generously: mimalloc (Arrow's
-allocator) takes address space 1 GiB at a time by default, and each thread needs a stack. The backstop limit is
-therefore what the child had reserved at its start, plus twice its budget, plus 3 GiB. No healthy task has come near
-this limit. It catches a single huge request, which fails at once instead of exhausting the machine's memory between two
-measurements by `memory_watcher.py`.
+allocator) takes address space 1 GiB at a time by default, and each thread needs a stack. Unless a child needs a hard
+limit (`memory_watcher.py`), it therefore gets only a backstop limit: what it had reserved at its start, plus twice its
+budget, plus 3 GiB. No healthy task has come near this limit. It catches a single huge request, which fails at once
+instead of exhausting the machine's memory between two measurements by `memory_watcher.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from datakit.engine.worker import cgroups
 MEMORY_SHARE = 0.85  # share of memory for all attempts; the rest is for the driver, fork servers and page cache
 PAGE = os.sysconf("SC_PAGE_SIZE")
 BACKSTOP_MARGIN = 3 << 30  # for stacks and for large reservations by allocators; no healthy task came near the limit
-# Share of the budget that may be reserved beyond it; peaks stay below 1.1 times the budget (docs/measurements.md).
+# A hard limit exceeds the budget by this share of it; peaks stay below 1.1 times the budget (docs/measurements.md).
 HARD_LIMIT_MARGIN = 0.05
 SMALL_BUDGET = 128 << 20  # a memory bomb (4 GiB/s) may exceed a smaller budget before a measurement that is 30 ms late
 

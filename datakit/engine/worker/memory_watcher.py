@@ -1,16 +1,16 @@
 """Measures children's memory in a process beside the fork server, kills children over budget, and sets hard limits.
 
-"Out of memory" is therefore a fact, not a guess based on a signal number. A memory bomb (a task that allocates without
-limit) fills 4 GiB per second, so what matters is how late a measurement may come. A thread in the driver would have to
-wait for the interpreter's lock, and the fork server for its own forks (1 ms each, but 20 to 40 ms if there are more
-runnable processes than CPUs). Either would let bombs exceed a small budget by half. The watcher has no other work that
-could delay a measurement.
+That a child exceeded its budget is therefore known, not guessed from the signal that ended it. A memory bomb (a task
+that allocates without limit) fills 4 GiB per second, so what matters is how late a measurement may come. A thread in
+the driver would have to wait for the interpreter's lock, and the fork server for its own forks (1 ms each, but 20 to 40
+ms if there are more runnable processes than CPUs). Either would let bombs exceed a small budget by half. The watcher
+has no other work that could delay a measurement.
 
 Yet on a busy machine, no process is certain to run in time. A child that grows fast enough to exceed its budget before
 the next measurement therefore gets a hard limit, which the kernel enforces: the child may reserve its remaining budget
 plus 5 % of the budget. The watcher lifts this limit once the child grows slowly, since libraries may reserve more than
 they use. (`forkserver_client.py` makes Arrow reserve little at a time.) A budget below 128 MiB can be exceeded between
-two slightly late measurements, so a child with such a budget keeps its hard limit throughout. If the child exceeds this
+two slightly late measurements, so a child with such a budget keeps its hard limit throughout. If the child reaches this
 limit, the task's next two attempts get two and four times the declared memory, usually more than 128 MiB.
 
 A measurement costs 6 microseconds. The next one is due when the child, growing at four times the fastest rate seen,
@@ -47,7 +47,7 @@ FASTEST_GROWTH = 16 << 30  # bytes per second: four times the growth of the fast
 LATENESS_SECONDS = 0.1  # delay of a measurement on a busy machine; with 0.02, fast growth was often judged slow
 HARD_LIMIT_SECONDS = 0.25  # a hard limit remains this long after fast growth: the child may just be waiting for a CPU
 NEAR_LIMIT = 0.95  # share of the first limit; if a child reserved more, failed allocations are attributed to that limit
-ENTRIES = 4096  # far above any fork server's number of children; entries are reused in rotation, except those in use
+ENTRIES = 4096  # size of the table, far more than a fork server has children; free entries are reused in rotation
 CHILD = struct.Struct("<qqqq")  # a _Child, written by the fork server
 OBSERVED = struct.Struct("<qq??")  # an _Observed, written by the watcher
 ENTRY_BYTES = 64

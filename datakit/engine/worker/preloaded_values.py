@@ -14,7 +14,7 @@ _VALUES: dict[tuple[str, ...], Any] = {}
 
 
 def preloaded(function: str, *arguments: str) -> Any:
-    """Return `function(*arguments)`, which is computed at most once in a process and its forks."""
+    """Return `function(*arguments)`, computed on the first call unless the process inherited the value."""
     key = (function, *arguments)
     if key not in _VALUES:
         _VALUES[key] = resolve(function)(*arguments)

@@ -34,7 +34,7 @@ from datakit.storage.stale_files import scratch_directory
 
 POLL_SECONDS = 0.05  # interval of the checks for hangs and cancellation; a result is noticed at once
 DUMP_SECONDS = 2.0  # time for faulthandler to write a stack, which takes milliseconds on an idle machine
-SILENT_SHARE = 0.25  # share of `hang_seconds` after which a silent attempt lends its slot
+SILENT_SHARE = 0.25  # share of `hang_seconds` after which a silent attempt lends its slot to the next attempt
 _usable_memory = cache(usable_memory)
 
 

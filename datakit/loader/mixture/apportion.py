@@ -1,16 +1,17 @@
 """Decides how many sequences each component gets in a mixture block, so that totals stay within 1 of the exact shares.
 
 In a mixture block of B sequences, a component with weight w is owed exactly w * B sequences, which is rarely a whole
-number. Two simple rules fail. If each block is rounded independently, a component with a tiny weight is never served.
-The running totals w * B * b after b blocks, rounded by largest remainders, are not monotone: with many components, one
-of them may be allotted fewer sequences in total after more blocks, so that some block would need a negative count.
+number. Two simple rules fail. If shares are rounded block by block, a component with a tiny weight is never served. The
+running totals w * B * b after b blocks, rounded by largest remainders, are not monotone: with many components, one of
+them may be allotted fewer sequences in total after more blocks, so that some block would need a negative count.
 
 Therefore, what a component is still owed (its debt) is carried from block to block in fixed point (int64, in units of
 2^-40 of a sequence), with weights that sum to exactly 2^40. The debts are paid as in fair scheduling: sequence j of a
 component (counted from 1) may be served once the component's accumulated share exceeds j - 1, and must be served no
 later than in the block in which that share reaches j. A block first serves the sequences that are due. The rest of the
 block is filled with sequences that may be served, earliest deadline first. This rule meets all deadlines if any
-schedule does, and one that serves exact fractions of sequences does. So, after every block,
+schedule does, even one that serves fractions of sequences. Serving exactly w * B sequences of each component in every
+block is such a schedule. So, after every block,
 
     floor(w * B * b) <= sequences served <= ceil(w * B * b)          exactly, for every component
 
@@ -94,7 +95,7 @@ class BlockCounts:
         return served[place + 1] - served[place]
 
     def announce(self, number: int, what: str) -> None:
-        """Log a warning if computing the blocks up to `number` takes seconds. `what`: the operation that needs them."""
+        """Log a warning if computing blocks up to `number` takes 4 s or more. `what`: the operation that needs them."""
         ahead = number - max(self._announced, STRIDE * (len(self._checkpoints) - 1))
         if ahead > ANNOUNCED_BLOCKS:
             self._announced = number
