@@ -1,5 +1,5 @@
-"""Defines a mixture's settings and defaults (components, shuffles, weights per stage), and rejects contradictory
-values.
+"""Defines a mixture's settings (components, shuffles, weights per stage) with their defaults, and rejects invalid or
+contradictory values.
 
     Mixture(
         components={"web": Component(open_source("data/demo/tokenize-..."), packing=None), ...},
@@ -60,9 +60,9 @@ class Shuffle:
 @dataclass(frozen=True)
 class Component:
     """One source in the mixture, and how it is read. If `packing` is None, documents are laid end to end and cut into
-    sequences; a Packing keeps documents whole if they fit in a sequence. `packing_counts` maps each sequence length to
-    the stored number of sequences in each block: int32 [blocks]. About `validation_tokens` tokens are held out for
-    validation. The run ends before the component would exceed `max_epochs`.
+    sequences; a Packing keeps documents whole if they fit in a sequence. `packing_counts` holds stored counts, keyed by
+    sequence length: the number of sequences in each block, int32 [blocks]. About `validation_tokens` tokens are held
+    out for validation. The run ends before the component would exceed `max_epochs`.
     """
 
     source: TokenSource
@@ -186,7 +186,9 @@ class Mixture:
             if name not in self.components:
                 raise LoaderError(unknown_component(number, name, self.components))
             if not (math.isfinite(weight) and weight >= 0):
-                raise LoaderError(f"stage {number}: the weight of {name!r} is {weight}; it must be 0 or more")
+                raise LoaderError(
+                    f"stage {number}: the weight of {name!r} is {weight}; it must be finite and not negative"
+                )
         if not any(weight > 0 for weight in weights.values()):
             raise LoaderError(f"stage {number}: no component has a weight above 0")
 

@@ -60,7 +60,7 @@ class Counters:
     split: int = 0  # `split`, `truncated` and `dropped` count the documents too long for a sequence
     truncated: int = 0
     dropped: int = 0
-    padding: int = 0  # positions without a token in the sequences
+    padding: int = 0  # positions that hold no token
 
     def __add__(self, other: Counters) -> Counters:
         return Counters(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
@@ -113,7 +113,7 @@ def best_fit(lengths: np.ndarray, capacity: int, max_items: int = 0) -> np.ndarr
     """Assign items of `lengths` tokens to sequences of `capacity` tokens, at most `max_items` in each (0: no limit).
     Return the index of each item's sequence: int64 [items].
 
-    The longest items are placed first, each in the fullest sequence that has room for it (the earliest of several).
+    The longest items are placed first, each in the fullest sequence that has room for it (on a tie, the earliest).
 
     >>> best_fit(np.array([10, 15, 4, 10]), 20).tolist()
     [1, 0, 0, 1]

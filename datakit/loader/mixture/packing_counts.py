@@ -1,5 +1,4 @@
-"""Names and finds the steps that store packed components' sequence counts, and raises an error if a component's counts
-are missing or damaged.
+"""Names and finds the steps that store packed components' sequence counts, and loads and checks these counts.
 
 The loader must know how many sequences each block of a packed component holds. `datakit mixture pack` counts the
 sequences once for each sequence length, in a step `packing-<length>-<policy>` that all mixtures over the same tokens
@@ -7,10 +6,10 @@ share:
 
     <root>/packing/packing-4096-split-<12 digits>/counts.npy        int32, one per block
 
-The step's fingerprint covers everything that determines the counts: the identity of the tokens that training sees (the
-cache or its source, without the held-out documents), the block size, the length and the packing. So counts from another
-cache are never used, and new held-out documents require new counts. Loading the counts of one step takes two reads, and
-4 bytes of memory per block.
+The step's fingerprint covers everything that determines the counts: the identity of the tokens that training sees (a
+cache or one of its sources, without the held-out documents), the block size, the length and the packing. So counts from
+another cache are never used, and new held-out documents require new counts. Loading the counts of one step takes two
+reads, and 4 bytes of memory per block.
 """
 
 from __future__ import annotations
@@ -88,9 +87,9 @@ def packed_components(mixture: Mixture) -> Iterator[tuple[str, Packing, TokenSou
 
 
 def with_packing_counts(mixture: Mixture, root: str) -> Mixture:
-    """Return a copy of the mixture that includes the counts of packed components stored in the root. Missing counts are
-    left out if the loader can count the sequences itself, at the start of a run; otherwise, raises LoaderError. Raises
-    CorruptError if any counts are damaged.
+    """Return a copy of the mixture that includes the counts stored in the root for its packed components. Raises
+    LoaderError if counts are missing and the component has too many blocks for the loader to count their sequences at
+    the start of a run. Raises CorruptError if any counts are damaged.
     """
     components = dict(mixture.components)
     for name, packing, source, lengths in packed_components(mixture):
@@ -127,11 +126,11 @@ def _counts(step: CountsStep, name: str, root: str) -> np.ndarray:
         data = urls.read_bytes(url)
     except NotFoundError as error:
         raise CorruptError(
-            f"{url} is missing, but the step's manifest exists; remove the directory and run `datakit mixture pack` "
-            "again"
+            f"{url} is missing, but the step's manifest exists; remove the step's directory and run "
+            "`datakit mixture pack` again"
         ) from error
     if xxhash.xxh3_128_hexdigest(data) != partition.xxh3:
         raise CorruptError(
-            f"{url} does not match its checksum; remove the directory and run `datakit mixture pack` again"
+            f"{url} does not match its checksum; remove the step's directory and run `datakit mixture pack` again"
         )
     return decode_counts(data)

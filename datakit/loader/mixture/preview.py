@@ -33,8 +33,8 @@ class Preview:
 def contributions(order: SequenceOrder, steps: int | None = None, points: int = 200, apart: bool = False) -> Preview:
     """Return the contributions over the first `steps` batches, or over the whole run if `steps` is None. They are
     computed at up to `points` evenly spaced steps, and at each step where a setting changes. apart: leave out the
-    evenly spaced steps close to a change, because a share of very few sequences says nothing. Raises LoaderError if
-    there is no batch, or if the mixture is endless and `steps` is None.
+    evenly spaced steps close to a change, because a share computed from very few sequences means little. Raises
+    LoaderError if there is no batch, or if the mixture is endless and `steps` is None.
     """
     steps = order.steps if steps is None else steps if order.steps is None else min(steps, order.steps)
     if steps is None:

@@ -1,6 +1,7 @@
 """Finds the mixture of a training run: in the table `[data]` of its run file, or in the mixture file that this table
 names. The trainer and the commands `datakit mixture preview` and `datakit mixture pack` use this module, so all of them
-read the same tokens. Paths are relative to the file; at the start of a `cache` path, {root}/ stands for the root.
+read the same tokens. In a run file, paths are relative to the file's directory, and {root}/ at the start of a `cache`
+path stands for the root.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def mixture_of_run(
 
 def data_settings(table: Mapping[str, Any], file: Path, root: str) -> dict[str, Any]:
     """Return the table `[data]` of a run file without its validation sets, and with an absolute path or a URL for each
-    `cache`. Raises RecipeError for a table without data, and for settings that a run file cannot have.
+    `cache`. Raises RecipeError if the rest of the table is empty or contains settings that do not belong there.
     """
     settings = {name: value for name, value in table.items() if name != "evaluation"}
     if not settings:

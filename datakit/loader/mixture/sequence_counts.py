@@ -2,8 +2,7 @@
 counts for a different number of blocks.
 
 A plain component needs no table: every block except the last holds the same number of sequences. A packed component
-needs one count per block (4 bytes per million tokens). For both kinds, only the index of each window's first sequence
-is needed to order an epoch.
+needs one count per block (4 bytes per million tokens).
 """
 
 from __future__ import annotations

@@ -50,7 +50,8 @@ class _End:
 class SequenceOrder:
     """The order in which the sequences of a mixture are read. `names`, `streams` and all arrays with one entry per
     component are ordered by component name. `ending` is the reason why the run ends. Raises LoaderError if the windows
-    do not fit in memory, if a sequence length does not fit in a component's blocks, or if no end can be found.
+    do not fit in memory, if a sequence length does not fit in a component's blocks, or if the end of the run is too far
+    ahead to compute or, with `stop` "all_exhausted", never reached.
     """
 
     def __init__(self, mixture: Mixture) -> None:

@@ -153,7 +153,8 @@ class SlotOrder:
         if high > MAX_BLOCKS:
             raise LoaderError(
                 f"component {self._names[component]!r}: at its weight, sequence {sequence:,} comes after slot "
-                f"{low * self.block:,}, too far ahead to compute the end of the run; raise its weight, or change `stop`"
+                f"{low * self.block:,}, too far ahead to compute the end of the run; raise its weight, or change "
+                "`stop` or `max_epochs`"
             )
         counts.announce(high, f"component {self._names[component]!r} has a tiny weight: finding the end of the run")
         while high - low > 1:

@@ -7,10 +7,10 @@
 A component is presented as an endless series of sequences, each of which can be found without reading those before it.
 A change of length closes the current window. The window's unread sequences, in token order, are joined into sequences
 of the new length, which form a window of their own. Then the epoch continues with its next blocks. Their order stays
-the same, and they are cut into sequences of the new length. So each token of an epoch is served once, whatever the
-lengths.
+the same, and they are cut into sequences of the new length. So no token of an epoch is lost or served twice because of
+a change of length.
 
-Memory: one number per window of an epoch, and the tables of the few windows in use.
+Memory: for each epoch in use, the index of each window's first sequence; for the few windows in use, their tables.
 Time: building a window of 16,384 sequences takes about 1 ms.
 """
 
@@ -61,7 +61,8 @@ class Stretch:
 
 class UnitReader:
     """Reads the units of a component: plain blocks, packed blocks, and sequences joined at a change of length. `joined`
-    maps a stretch's number to the stretch's joined sequences. The caller adds an entry at each change of length.
+    maps a stretch's number to the stretch's joined sequences. The caller adds an entry when a change of length joins
+    sequences.
     """
 
     def __init__(
@@ -102,9 +103,9 @@ class UnitReader:
 
 
 class Stream:
-    """The order in which the sequences of one component are served. For a packed component, `counts` maps each sequence
-    length to the stored number of sequences in each block. Raises LoaderError if a length does not fit in a block, or
-    if the stored counts do not match the source.
+    """The order in which the sequences of one component are served. For a packed component, `counts` holds stored
+    counts, keyed by sequence length: the number of sequences in each block. Raises LoaderError if a length does not fit
+    in a block, or if the stored counts do not match the source.
     """
 
     def __init__(
@@ -174,7 +175,7 @@ class Stream:
             end = stretch.first + self._left(stretch) + (epochs - 1 - stretch.epoch) * total
             if number + 1 == len(self.stretches) or end <= self.stretches[number + 1].first:
                 return end
-        raise AssertionError("unreachable: the last stretch has no end")
+        raise AssertionError("unreachable: the last stretch is endless")
 
     def _stretch_at(self, sequence: int) -> int:
         return bisect_right([stretch.first for stretch in self.stretches], sequence) - 1
