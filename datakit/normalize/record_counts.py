@@ -1,6 +1,6 @@
-"""Counts the records that a task reads, removes (for each reason), repairs or quarantines; fails a task that has
-quarantined too many; and checks that no record is lost. Every record read is counted in `records_in`, and every record
-that does not reach the output is counted under the reason for its removal, so the stage can prove that none is lost.
+"""Counts the records that a task reads, removes, repairs or quarantines; fails a task that has quarantined too many;
+and checks that no record is lost. Every record read is counted in `records_in`, and every record that does not reach
+the output is counted under the reason for its removal, so the stage can prove that none is lost.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ class _ChunkParser:
         check_arrays(table)
         if table.num_rows != good.sum():
             raise UnreadableError(
-                f"{self._path}: from byte {positions[0]} on, it is ambiguous where records end; check the file's quotes"
+                f"{self._path}: from byte {positions[0]} on, it is unclear where records end; check the file's quotes"
             )
         return table, positions[good]
 

@@ -1,9 +1,9 @@
 """Cuts a stream of CSV or TSV data into chunks of whole records, and drops overlong records while they are read.
 
-A compiled pass finds the ends of the records (quoted fields may contain line ends). It starts from a known state: the
-start of a record. If a record exceeds the limit, all of its bytes are dropped except those from which the next pass
-regains the state that this pass has reached, so a record of any length takes no more memory than the longest permitted
-one.
+A compiled pass finds the ends of the records (quoted fields may contain line ends). It starts in a known state: at the
+start of a record. If a record exceeds the limit, its bytes are dropped, except those that bring the next pass into the
+state that the current pass has reached. A record of any length therefore takes no more memory than the longest
+permitted one.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Inputs:
     """The files below `base` that one task opens. listed: path -> (size in bytes, modification time in ns, xxh3-128).
     Files that are not listed are datakit's own copies of remote files; these do not change and are not checked.
     query: the query string of the URL of a single remote file that is read in place.
-    copies: the path below `base` of each file whose name is not its path (`download/copy_names.py`).
+    copies: path -> the copy's path below `base`, for each file whose copy has another path (`download/copy_names.py`).
     """
 
     base: str

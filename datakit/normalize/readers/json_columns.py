@@ -6,8 +6,8 @@ the declaration is kept for the following chunks.
 The line parser (json_rows.py) gets all other chunks that pyarrow would misread or reject: those in which the number of
 objects differs from the number of lines, and those with NaN, infinities, mixed types, lists that start with null,
 syntax errors, values that the source's transform cannot take, or floats whose digits matter. pyarrow makes all numbers
-of a column floats if one is a float or does not fit into 64 bits. This loses nothing if all of them are below 2**53.
-Ids that are floats must keep their digits as written. Speed: 700 to 1,000 MB/s per core on real text.
+of a column floats if one is a float or does not fit into 64 bits. This loses nothing if all of them are between -2**53
+and 2**53. Ids that are floats must keep their digits as written. Speed: 700 to 1,000 MB/s per core on real text.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _read(chunk: bytes, declared: list[tuple[str, pa.DataType]]) -> pa.Table | N
             parse_options=pj.ParseOptions(explicit_schema=pa.schema(declared)) if declared else None,
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return None  # the line parser will report the bad line and the reason
+        return None  # the line parser reads the chunk, and reports the bad line if there is one
 
 
 def _sound(table: pa.Table) -> bool:

@@ -2,11 +2,12 @@
 columnar parser cannot read. A record is a JSON object, nested at most 48 levels deep. Its syntax is strict, except that
 NaN and infinities are allowed, as in Python's `json`. If a key occurs more than once, the last value counts. A lone
 surrogate becomes U+FFFD (counted as invalid UTF-8). An integer that does not fit into 64 bits keeps its digits, and all
-values of its column become strings. If a column mixes integers and floats, its integers become floats or, if an integer
-is above 2**53, all its numbers become strings. If it mixes other kinds of scalars, all of them become strings. An id
-that is a number keeps its digits as written. A line is not a record, whatever its neighbors hold, if a value is not of
-the kind that the text column, the id or the source's transform requires. Speed: 30 to 250 MB/s (the longer the records,
-the faster), a tenth to a half of the columnar parser's speed. Only chunks with an unusual line are parsed this way.
+values of its column become strings. If a column mixes integers and floats, its integers become floats or, if one of
+them is above 2**53 or below -2**53, all its numbers become strings. If it mixes other kinds of scalars, all of them
+become strings. An id that is a number keeps its digits as written. A line is not a record, whatever its neighbors hold,
+if a value is not of the kind that the text column, the id or the source's transform requires. Speed: 30 to 250 MB/s
+(the longer the records, the faster), a tenth to a half of the columnar parser's speed. Only chunks with an unusual line
+are parsed this way.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ def _check_texts(value: Any, expected: RequiredText) -> None:
         if entry is None:
             continue
         if not isinstance(entry, dict):
-            raise NotARecordError(f"{expected.column!r} holds a JSON {_NAMES[type(entry)]} in an array, not an object")
+            raise NotARecordError(f"an entry of {expected.column!r} is a JSON {_NAMES[type(entry)]}, not an object")
         for name in expected.fields:
             found = entry.get(name)
             if not (found is None or type(found) is str):

@@ -3,7 +3,7 @@
 A chunk ends at the last line end within 4 MiB, or after its first line if that line is longer. The end of a chunk
 depends on the bytes alone and not on the sizes of the parts in which they arrive, so a reader's decisions about each
 chunk are the same in every run. Once a line exceeds the limit, the rest of it is skipped without being buffered.
-Memory: one chunk, or one line of permitted length, plus one read.
+Memory: one chunk, or one line of permitted length, plus the data of one read.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from datakit.normalize.readers.sound_arrays import check_arrays
 from datakit.storage.row_size import row_sizes
 
 ALL = (ALL_RECORDS.file, ALL_RECORDS.position)
-MOST_DICTIONARY_BYTES = 1 << 37  # read in all, since every row reads the dictionaries again; takes about a minute
+MOST_DICTIONARY_BYTES = 1 << 37  # for all rows together, since each reads the dictionaries again; takes about a minute
 
 
 class ImpassableError(Exception):
@@ -63,7 +63,7 @@ def row_by_row(
 ) -> Iterator[pa.Table]:
     """Announce and decode the rows in `places` one by one; yield tables of up to about 64 MiB.
 
-    batches: one row each. schema: the columns and their types; only a row of more than 64 MiB keeps those of its batch.
+    batches: one row each. schema: the types of the tables' columns; a row of more than 64 MiB keeps its batch's types.
     Raises ImpassableError at a row to be skipped if no row follows, or if two attempts died while it was decoded.
     """
     pending: list[pa.Table] = []
