@@ -103,9 +103,9 @@ def check_head(path: str, head: bytes, expected: str | None) -> None:
         found = kind_of(head)
         if found:
             raise UnreadableError(
-                f"{one_line(path)} contains {found} data, but its name or the source's format implies plain "
-                "text; rename it "
-                "(e.g. to .gz, .zst, .parquet), set the source's `format`, or exclude it"
+                f"{one_line(path)} contains {found} data, but its name or the source's format implies plain text in "
+                "UTF-8; correct the file's extension (e.g. .gz, .zst, .parquet), set the source's `format`, convert "
+                "UTF-16 to UTF-8, or exclude the file"
             )
         return
     if not head:

@@ -133,7 +133,7 @@ def scan_lines(
 ) -> int:
     """Write the bounds and the kind of each nonblank line to `places` and `kinds`; return the number of such lines.
 
-    breaks: the positions of the line ends. places: int64 [2, lines], the first byte and the end of each line.
+    breaks: the positions of the line ends. places: int64 [2, lines], the start and the end of each line.
     """
     count = 0
     position = 0
@@ -161,7 +161,7 @@ def scan_lines(
 def find_records(
     data: np.ndarray, dialect: tuple[int, int], limits: tuple[int, int], starts: np.ndarray, sound: np.ndarray
 ) -> tuple[int, int, int, bool, int]:
-    """Write each nonempty CSV record's start to `starts`, and to `sound` True unless text follows a closing quote.
+    """Write the start of each nonempty CSV record to `starts`, and True to `sound` unless text follows a closing quote.
 
     dialect: the byte values of the delimiter and the quote; the quote is -1 if fields cannot be quoted. limits: the
     maximum numbers of bytes and of line ends in a quoted field.

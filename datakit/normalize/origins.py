@@ -64,7 +64,7 @@ class FileCounts:
         self.counts: np.ndarray = np.zeros((len(self._numbers), len(COUNTED)), np.int64)
 
     def add_records(self, rows: Chunk) -> None:
-        """Count the records of a chunk as read."""
+        """Count the records of a chunk to which no transform has been applied yet."""
         self._add(self.origins(rows)[0], slice(0, 1), np.ones((rows.table.num_rows, 1), np.int64))
 
     def add_documents(self, files: np.ndarray, sizes: np.ndarray) -> None:

@@ -29,7 +29,7 @@ class RouteShared(msgspec.Struct, frozen=True):
 class RouteArguments(msgspec.Struct, frozen=True, omit_defaults=True):
     """The arguments of one routing task.
 
-    listed: the task's files that are read in place. copies: the names of those of its files whose name is not the path.
+    listed: the task's files that are read in place. copies: the entries of `Inputs.copies` for its files.
     first_file: the index, in the sorted list of the source's files, of the task's first file; its other files follow.
     """
 
@@ -55,7 +55,7 @@ class RouteDetails(msgspec.Struct, frozen=True):
     """The result of routing one slice.
 
     schemas: (file, schema) pairs, each schema in Arrow's IPC format, as hex digits because the ledger is JSON.
-    large: (path, value) pairs: for each path, the largest absolute value of the integers there, if above 2**53.
+    large: (column path, value) pairs: the largest absolute value of the integers at each path where it is above 2**53.
     documents: True if all records of the slice are documents that datakit wrote.
     value_bytes: the size of all documents with their upstream columns, in bytes.
     heavy: (bucket, size in bytes) pairs for the buckets that hold a large share of the slice.

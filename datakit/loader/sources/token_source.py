@@ -66,7 +66,10 @@ class ArraySource:
         self._array.flags.writeable = False
         counts = np.array([len(tokens)]) if lengths is None else np.asarray(lengths, np.int64)
         if counts.sum() != len(tokens) or (len(counts) and counts.min() < 0):
-            raise LoaderError(f"the document lengths sum to {counts.sum()}, but there are {len(tokens)} tokens")
+            raise LoaderError(
+                "no document length may be negative, and the lengths must sum to the number of tokens, "
+                f"{len(tokens)}; their sum is {counts.sum()}"
+            )
         if loss_mask is not None and len(loss_mask) != len(tokens):
             raise LoaderError(f"the loss mask has {len(loss_mask)} entries, but there are {len(tokens)} tokens")
         self._mask = None if loss_mask is None else np.asarray(loss_mask, bool)

@@ -6,7 +6,7 @@ become strings, so that no digit is lost. Signed and unsigned integers in one co
 too large for that, strings.
 
 A float with an integral value up to 2**53 becomes the same string as the equal integer. An integer's string is
-therefore the same even if floats in the same chunk first turned the integer into a float.
+therefore the same even if the integer was first converted to a float because its chunk also contains floats.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Decides the columns of normalize's output: which upstream column each one comes from, and the new name of an upstream
-column whose name datakit itself uses. Rejects types that Parquet cannot store.
+"""Determines the columns of normalize's output: the upstream column that each one comes from, if any, and the new name
+of an upstream column whose name datakit itself uses. Rejects types that Parquet cannot store.
 """
 
 from __future__ import annotations

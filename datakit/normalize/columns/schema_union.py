@@ -11,7 +11,7 @@ Until the type of a column is known for the whole source, an integer is converte
 (see number_types.py). A record's value therefore depends only on the record and on that type, and not on the other
 records in the same chunk.
 
-Cost: to unite schemas, only types are compared, and only columns whose types change are converted.
+Cost: schemas are united by comparing types alone. Only columns whose types change are converted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def unite(schemas: Iterable[tuple[str, pa.Schema]], largest: Largest = NO_LARGE)
     """Return the union of the schemas in (file, schema) pairs, with columns in order of first appearance. Raises one
     RefusedError for all columns whose types conflict.
 
-    largest: for each path, the largest absolute value of the integers in all these files, if above 2**53.
+    largest: for each column path, the largest absolute value of the integers in all these files, if above 2**53.
     """
     kinds: dict[str, pa.DataType] = {}
     origin: dict[str, str] = {}
@@ -92,7 +92,7 @@ def describe(kind: pa.DataType) -> str:
 def unify(one: pa.DataType, other: pa.DataType, largest: Largest = NO_LARGE, path: Path = ()) -> pa.DataType | None:
     """Return the type that can hold the values of both types, or None if no rule joins them.
 
-    largest: as in `unite`. path: the path of the values, by which `largest` is looked up.
+    largest: as in `unite`. path: the column path of the values, their key in `largest`.
     """
     if one == other or types.is_null(other):
         return one
@@ -213,7 +213,7 @@ def _fit_list(array: pa.Array, kind: pa.DataType) -> pa.Array:
     maker = pa.LargeListArray if types.is_large_list(kind) else pa.ListArray
     if not len(array):
         return pa.array([], kind)
-    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()  # of a slice, which has the values of its array
+    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()  # a slice's `values` are those of the whole array
     offsets = pc.call_function("subtract", [array.offsets, first]).cast(
         pa.int64() if types.is_large_list(kind) else pa.int32()
     )

@@ -34,7 +34,7 @@ class UpstreamColumns:
     union: the schema with the columns of all files read so far. Rows are converted to its types, so that their schema
     changes less often: each change starts a new run in the exchange.
     documents: True if all chunks read so far hold documents that datakit wrote.
-    largest: for each path, the largest absolute value of the integers read so far, if above 2**53.
+    largest: for each column path, the largest absolute value of the integers read so far, if above 2**53.
     """
 
     def __init__(self, config: Config) -> None:

@@ -91,7 +91,9 @@ def _with_format(files: Sequence[FileInfo]) -> tuple[list[tuple[FileInfo, str]],
 
 
 def _not_data(files: Sequence[tuple[FileInfo, str]]) -> set[str]:
-    """Return the paths of TOML files and of texts about the data (README, LICENSE), unless there are no other files."""
+    """Return the paths of TOML files and, if all texts are about the data (README, LICENSE), also of the texts, but
+    never the paths of all files.
+    """
     tables = {info.path for info, _ in files if info.path.endswith(".toml")}
     tables = tables if len(tables) < len(files) else set()
     texts = {info.path for info, name in files if name == formats.TEXT} - tables

@@ -43,7 +43,7 @@ CHECKED_BYTES = 16 << 20  # a compressed file of at most this size is decompress
 SHOWN_IDS = 3
 SHOWN_PROBLEMS = 3
 TOLERATED = 1 << 30  # limit on quarantined records; more than a chunk can hold
-ID_ENDING = re.compile(r"(?:_id|_ID|[a-z]I[dD])$")  # of review_id, reviewId
+ID_ENDING = re.compile(r"(?:_id|_ID|[a-z]I[dD])$")  # matches the ends of review_id and reviewId
 TEXT_NAMES = ("text", "content", "raw_content", "body", "markdown", "document", "article", "code", "story")
 ID_NAMES = ("id", "doc_id", "document_id", "docid", "uuid", "guid", "key", "hash", "sha", "url", "path")
 

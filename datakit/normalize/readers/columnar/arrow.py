@@ -1,4 +1,4 @@
-"""Reads Arrow IPC files and streams, and quarantines what follows the first damaged batch.
+"""Reads Arrow IPC files and streams, and quarantines the first damaged batch and what follows it.
 
 Cost: local files are memory-mapped, so only the columns that are used are read.
 """
@@ -53,7 +53,7 @@ def read_arrow(context: ReadContext, path: str) -> Chunks:
 
 
 def _stream_ends(source: BinaryIO) -> bool:
-    """Return True if a stream ends with its marker. pyarrow reads a truncated stream without an error."""
+    """Return True if a stream ends with the end-of-stream marker. pyarrow reads a truncated stream without an error."""
     source.seek(-len(STREAM_END), os.SEEK_END)
     return source.read() == STREAM_END
 

@@ -2,9 +2,9 @@
 
 The number of rows in a batch is chosen so that a batch takes about 8 MiB, according to the file's metadata. If a batch
 cannot be decoded, or decoding it exhausts the memory, the rest of its row group is decoded row by row (see
-`row_by_row.py`). From the first row that cannot be decoded on, the rows of the row group are lost; if the footer is
+`row_by_row.py`). The first row that cannot be decoded is lost with all later rows of the row group; if the footer is
 unreadable, all rows of the file are lost. In either case, a quarantine entry gives the index of the first lost row. A
-row that is larger than `max_document_bytes` is quarantined. A column in `drop` is not decoded at all.
+row that is larger than `longest_record` allows is quarantined. A column in `drop` is not decoded at all.
 
 Cost: 500 to 900 MB/s of text per core.
 """
@@ -95,7 +95,7 @@ class _RowGroup:
             self.context.counts.unreadable(self.path, self.next_row, reason, end - self.next_row)
 
     def _until_damage(self, tables: Iterator[pa.Table]) -> Chunks:
-        """Yield the rows of the tables, the first of which is `next_row`, up to the first error in decoding them."""
+        """Yield the rows of the tables, which start at row `next_row`, up to the first error in decoding them."""
         while True:
             try:
                 table = next(tables, None)
