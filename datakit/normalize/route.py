@@ -52,7 +52,7 @@ from datakit.text.string_buffers import string_buffers
 PHASE = "route"
 HIGH, LOW, TEXT, FILE, POSITION = "high", "low", "text", "file", "position"  # our columns in the exchange
 UPSTREAM = "."  # prefix for the names of upstream columns in the exchange
-BUDGET_BYTES = 256 << 20  # memory for the exchange writer; a decompressed slice of 64 MiB usually makes one run
+BUDGET_BYTES = 256 << 20  # memory for the exchange writer; a slice with 64 MiB of text usually makes one run
 WHOLE_SLICE_BYTES = SLICE_BYTES // 2  # a task gives up at the end of its slice only if the slice is at least this large
 
 Texts: TypeAlias = "pa.LargeStringArray | pa.LargeBinaryArray"
@@ -237,8 +237,8 @@ def _route(own: RouteArguments, common: RouteShared, config: Config, task: TaskC
 
 
 def _hold_or_give_up(counts: RecordCounts, task: TaskContext) -> Callable[[str, int, int], None]:
-    """Return a `hold` for readers that fails the task if nearly all records so far are unusable, else calls
-    `task.hold`.
+    """Return the function that readers call as `hold`. It fails the task if nearly all records so far are unusable;
+    otherwise it calls `task.hold`.
 
     Readers call `hold` at the start of each chunk, when all earlier chunks are fully counted. Checking only at the end
     of the slice would be too late: a compressed file is never cut, so its slice may hold many GB of bad records.

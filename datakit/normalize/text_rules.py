@@ -24,7 +24,10 @@ _POSSIBLE = np.isin(np.arange(256), list(WHITE_SPACE.encode()))  # bytes that oc
 
 @dataclass(frozen=True)
 class Ruled:
-    """Texts with the rules applied. kept: bool [texts], False if blank. The integers: how many texts a rule changed."""
+    """Texts with the rules applied. kept: bool [texts], False if blank.
+
+    invalid_utf8, nul, whitespace_runs: the number of texts that each of these rules changed.
+    """
 
     texts: pa.LargeStringArray
     kept: np.ndarray
@@ -116,7 +119,7 @@ def _repair(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, longest: in
 
 
 def _with_replaced(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, values: list[bytes]) -> pa.LargeStringArray:
-    """Return the texts, with those in `rows` replaced by `values`; the bytes between them are copied in one piece."""
+    """Return the texts, with those in `rows` replaced by `values`; the bytes between two such texts are copied at once."""
     view, parts, start = data.data, [], 0
     lengths = np.diff(offsets)
     for row, value in zip(rows.tolist(), values, strict=True):

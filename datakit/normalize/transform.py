@@ -24,12 +24,12 @@ class Transform:
         self._function = loaded(name, f"transform {name!r}", remedy, RecipeError)
 
     def apply(self, table: pa.Table) -> pa.Table:
-        """Apply the function to one chunk, as one record batch.
+        """Apply the function to one chunk, passed as one record batch or, if a column has more than 2 GiB, as several.
 
         Raises UserCodeError if the function fails, and RecipeError if it does not return a valid record batch.
         """
         batches = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
-        tables = [self._applied(batch) for batch in batches]  # several if a column has more than 2 GiB
+        tables = [self._applied(batch) for batch in batches]
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
     def _applied(self, batch: pa.RecordBatch) -> pa.Table:

@@ -52,7 +52,7 @@ class Settings:
     operations: dict[str, Any]
 
 
-# Stage -> source -> settings. Sources are in recipe order, with None for the whole dataset. Disabled stages are absent.
+# Stage -> source (None: the whole dataset) -> settings. Sources are in recipe order. Disabled stages are absent.
 Configuration = dict[str, dict[str | None, Settings]]
 
 

@@ -24,7 +24,7 @@ OUTPUT_SHARE = {  # bytes that remain on disk per byte of text
     "dedup": 0.001,
     "consolidate": 0.30,
     "train-tokenizer": 0.0,
-    "tokenize": 0.65,  # uint16; a vocabulary above 65,536 needs about 50 % more
+    "tokenize": 0.65,  # for tokens stored as uint16; about 50 % more for a vocabulary above 65,536
 }
 EXCHANGE_SHARE = {"normalize": 1.05, "dedup": 0.15}  # temporary bytes on disk per byte of text during the step
 

@@ -95,7 +95,7 @@ def test_copied_cache_is_used_without_its_root(
     assert run_command(capsys, "validate", copy)[0] == 0
     assert open_cache(copy).document(0).tokens.size
     code, _, err = run_command(capsys, "why", copy, "--id", open_cache(copy).document(0).id)
-    assert (code, "if it is a copy, ask in the root from which it was copied" in err) == (2, True)
+    assert (code, "if you gave a copy of a single step, give the original step instead" in err) == (2, True)
 
 
 def test_exported_cache_is_imported_back(cache: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

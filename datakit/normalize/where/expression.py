@@ -78,7 +78,7 @@ def _parse(database: Any, sql: str, query: str) -> dict[str, Any]:
     rest = [query_node.get(name) for name in ("modifiers", "where_clause", "group_expressions", "having", "qualify")]
     source = query_node.get("from_table", {}).get("type")
     if len(result["statements"]) != 1 or len(parts) != 1 or source != "EMPTY" or any(rest) or parts[0]["alias"]:
-        raise RecipeError(f"where: {sql!r} is more than one SQL expression; write one expression over the columns")
+        raise RecipeError(f"where: {sql!r} is not a single SQL expression; write one expression over the columns")
     return parts[0]
 
 
@@ -97,7 +97,7 @@ def _check(node: dict[str, Any], sql: str) -> None:
     kind = node["class"]
     if kind not in NODES or (kind == "OPERATOR" and node["type"] not in OPERATORS):
         used = NAMES.get(kind, node["type"])
-        raise RecipeError(f"where: {sql!r} uses {used}; it must be an expression over one record's columns")
+        raise RecipeError(f"where: {sql!r} uses {used}; only expressions over one record's columns are allowed")
     if kind == "FUNCTION":
         _check_function(node, sql)
     if kind == "TYPE" and node["type_name"].lower() not in TYPES | ALIASES:

@@ -77,8 +77,8 @@ def _check_disk(needs: list[Need]) -> None:
     uses = [f"about {_size(need.bytes)} in {need.folder} for {need.use}" for need in needs if need.bytes]
     advice = "choose another --root" if needs[0].use != TEMPORARY else "set TMPDIR to a larger disk"
     raise NoSpaceError(
-        f"this run needs {', '.join(uses)}, but this disk has {_size(free)} free; {advice}, free some space "
-        "(`datakit gc` lists leftovers), or run it all the same with --ignore-disk-space, since the estimate may be "
+        f"this run needs {', '.join(uses)}, but the disk has {_size(free)} free; {advice}, free some space "
+        "(`datakit gc` lists leftovers), or start the run anyway with --ignore-disk-space, since the estimate may be "
         "off by 50 %"
     )
 

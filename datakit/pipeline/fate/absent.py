@@ -1,9 +1,9 @@
 """Explains why no document has a given source id: reads the files of each source again, finds the record with this id,
 and says why normalize left it out.
 
-Files are read again only if they are on a disk or in the root, and have at most READ_AGAIN bytes in total. Where a
-source's files are is recorded in the logs of the runs, because a root can be moved, and its manifests hold no absolute
-paths. For a source whose files are not read, the message states how many records were left out and why.
+Files are read again only if they are on a disk or in the root, and have at most READ_AGAIN bytes in total. The
+directory of files outside the root is taken from the logs of the runs: a root can be moved, so its manifests hold no
+absolute paths. For a source whose files are not read, the message states how many records were left out and why.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def absence(behind: Behind, source_id: str, report: Report) -> str:
 
 
 def _root(behind: Behind) -> str:
-    """Return the root in which the sources' steps are: <root>/sources/<source>/<step>."""
+    """Return the root that contains the sources' steps, as <root>/sources/<source>/<step>."""
     step = next(iter(behind.normalized.values()))
     return urls.parent(urls.parent(urls.parent(step.directory)))
 
@@ -107,7 +107,7 @@ def _has_ids(step: Finished) -> bool:
 
 
 def _files(behind: Behind, source: str, base: str) -> tuple[Inputs, list[tuple[str, int]]] | None:
-    """Return a source's files and (path, size) of each, or None if they should not be read again."""
+    """Return the Inputs for a source's files and each file's (path, size); None if they should not be read again."""
     step = behind.of("download", source)
     if step is None:
         return None
@@ -136,8 +136,8 @@ def _records(
 
 
 def _quarantined(step: Finished, inputs: Inputs, column: str, source_id: str) -> Iterator[tuple[str, int, str]]:
-    """Yield (file, position, reason) of each quarantined record in whose line the source id stands. Such a line cannot
-    always be parsed. Looks only into files that are not compressed.
+    """Yield (file, position, reason) of each quarantined record whose line contains the source id. The id is searched
+    for as text, since such a line cannot always be parsed. Only uncompressed JSON, CSV and TSV files are searched.
     """
     name, value = re.escape(json.dumps(column).encode()), re.escape(source_id.encode())
     in_json = re.compile(name + rb'\s*:\s*"?' + value + rb'(?=["\s,}])')
@@ -184,7 +184,7 @@ def _why(step: Finished, config: Config, record: Chunk) -> str:
 
 
 def _command(base: str, file: str, position: int, unit: str) -> str:
-    """Return a command that prints the record's line, or "" if the record is not a line."""
+    """Return a command that prints the record's line, or "" if the record is not a line of a local file."""
     compression, line = formats.compression_of(file), f"tail -c +{position + 1}"
     if unit != "byte" or formats.format_of(file, formats.AUTO) == formats.TEXT or not urls.is_local(base):
         return ""

@@ -41,10 +41,10 @@ class Finished:
 
 @dataclass(frozen=True)
 class Behind:
-    """A step (`last`) and, in `steps`, this step and all steps from which it was made.
+    """A step and all steps from which it was made.
 
     last: the given step or, if a dataset was given, the last step of its current run.
-
+    steps: `last` and all steps from which it was made.
     others: the dataset's other finished steps, which are not among `steps`.
     """
 
@@ -67,8 +67,9 @@ class Behind:
 
 def steps_behind(target: str) -> Behind:
     """Find a step, or the last step of a dataset's current run, and all steps from which it was made. Raises
-    NotFoundError if the step is not finished, and UsageError if an upstream step is missing, as in a copy of a single
-    step, if `target` is neither a step nor a dataset, or if nothing records which step of the dataset is current.
+    NotFoundError if the step is not finished. Raises UsageError if `target` is neither a step nor a dataset, if nothing
+    records which step of the dataset is current, if the step was not made from normalized texts, or if an upstream step
+    is missing (as for a copy of a single step).
     """
     found = finished_step(urls.absolute(target))
     if found is None:
@@ -93,6 +94,6 @@ def _walk(step: Finished, seen: set[str]) -> Iterator[Finished]:
         if manifest is None or manifest.identity != reference.identity:
             raise UsageError(
                 f"{step.directory} was made from {reference.stage} {reference.identity}, which is not in {directory}; "
-                "if it is a copy, ask in the root from which it was copied, where the earlier steps are"
+                "if you gave a copy of a single step, give the original step instead"
             )
         yield from _walk(Finished(directory, manifest), seen)
