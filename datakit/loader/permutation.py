@@ -3,9 +3,9 @@
 The permutation of n elements is a Feistel network over the smallest power of two that is at least n. It splits an
 element's bits into two parts whose lengths differ by at most one bit, and has six rounds of a full 64-bit mixing
 function with 64-bit keys. Results outside 0..n-1 are fed to the network again until they fall in this range (cycle
-walking); on average, this takes fewer than two passes. For up to 4,096 elements, a table is cheaper: the argsort of
-keyed hashes. For small n, this method produces all n! orders with practically equal probability, whereas a Feistel
-network on two or three bits can produce only some of them.
+walking); on average, this takes fewer than two passes. For up to 4,096 elements, the argsort of keyed hashes, kept as a
+table, is cheaper and is used instead. For small n, this method produces all n! orders with practically equal
+probability, whereas a Feistel network on two or three bits can produce only some of them.
 
 A call takes 50-100 us, plus 0.1-0.2 us per element, so callers ask for a whole window at a time. All arithmetic uses
 integers, so the results are the same on every machine and with every version of numpy.

@@ -29,8 +29,8 @@ HINTS = {"window_blocks": " (derived from memory_bytes and the components; set t
 
 
 def describe(order: SequenceOrder) -> dict[str, Any]:
-    """Return a description of what an order reads, as JSON values. Descriptions are equal if the mixtures and the
-    contents of their sources are equal.
+    """Return a description, as JSON values, of what a run in this order reads. Descriptions are equal if the mixtures
+    and the contents of their sources are equal.
     """
     mixture, simulate = order.mixture, order.mixture.simulate
     stages = [[slot, {n: float(w) for n, w in sorted(weights.items()) if w > 0}] for slot, weights in order.stages]

@@ -52,7 +52,7 @@ from datakit.toml_config import convert, decoded, mistakes, read_toml, refuse
 @dataclass(frozen=True)
 class MixtureFile:
     """The contents of a mixture file. `steps` is the number of steps in the run, or None if the file has no `steps`.
-    `is_run` is True if the mixture is that of a run file.
+    `is_run` is True if the file is a run file.
     """
 
     path: str
@@ -95,8 +95,8 @@ def load_mixture(
     path: str | os.PathLike[str], packing_root: str | None = None, opened: Callable[[str], Cache] = open_cache
 ) -> Mixture:
     """Load the mixture from a file. `packing_root` is the root in which `datakit mixture pack` stored its counts;
-    `opened` is the function that opens a cache. Raises LoaderError if the file is invalid, or if the counts of a
-    component that is too large to count at the start of a run are missing, and CorruptError if counts are damaged.
+    `opened` is the function that opens a cache. Raises LoaderError if the file is invalid, or if counts are missing for
+    a component with too many blocks to pack at the start of a run. Raises CorruptError if counts are damaged.
     """
     return load_mixture_file(path, packing_root, opened).mixture
 

@@ -1,10 +1,10 @@
 """Permutes the blocks of an epoch and the sequences of a window, and joins unread sequences when the length changes.
 
-A unit is what one read returns: a block of the component's axis or, after a change of length, about a block's worth of
-the joined sequences. A window is a list of units and a permutation of all their sequences. For each epoch and sequence
-length in use, the index of each window's first sequence is kept in memory. A window that is a whole epoch (a full
-shuffle) may have millions of blocks, so they are not listed. Only the index of the first sequence in each group of 16
-blocks is kept; the sequences of single blocks are counted again when needed.
+A unit is a block of the component's axis or, after a change of length, about a block's worth of the joined sequences;
+it is usually read as a whole. A window is a list of units and a permutation of all their sequences. For each epoch and
+sequence length in use, the index of each window's first sequence is kept in memory. A window that is a whole epoch (a
+full shuffle) may have millions of blocks, so they are not listed. Only the index of the first sequence in each group of
+16 blocks is kept; the sequences of single blocks are counted again when needed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ CACHED_WINDOWS = 6  # enough for the current and the next window at each of the 
 
 
 class Unit(NamedTuple):
-    """The content of one read, in sequences of `length` tokens: block `number` of the axis or, if `joined` >= 0, part
-    `number` of the sequences that were joined at the start of stretch `joined`.
+    """Block `number` of the axis or, if `joined` >= 0, part `number` of the sequences that were joined at the start of
+    stretch `joined`; in either case, as sequences of `length` tokens.
     """
 
     length: int
@@ -49,17 +49,17 @@ class ListedUnits(list[Unit]):
         self._starts = self._ends - counts
 
     def take(self, numbers: np.ndarray) -> list[Unit]:
-        """Return the units with these numbers."""
+        """Return the units at the indices `numbers`."""
         return [self[number] for number in numbers.tolist()]
 
     def find(self, sequences: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (number of the unit, sequence within the unit) for the given sequences of the window: int64 arrays."""
+        """Return (index of the unit, sequence within the unit) for the given sequences of the window: int64 arrays."""
         numbers = np.searchsorted(self._ends, sequences, side="right")
         return numbers, sequences - self._starts[numbers]
 
 
 class EpochUnits:
-    """All blocks of an epoch, permuted by `order`, without a list of them. The methods are those of ListedUnits."""
+    """All blocks of an epoch, permuted by `order`; no list of them is kept. The methods are those of ListedUnits."""
 
     def __init__(self, length: int, order: Order, counts: SequenceCounts) -> None:
         self._length, self._order, self._counts = length, order, counts
@@ -126,8 +126,8 @@ def join_unread(
     unread: Pieces, length: int, block_tokens: int, packing: Packing | None, borders: np.ndarray | None
 ) -> Joined:
     """Join the unread rest of a window, in token order, into sequences of a new length. No token is dropped. For plain
-    sequences, adjacent pieces are merged, and all pieces are laid end to end and cut; only the very last sequence is
-    padded. For packed sequences, adjacent pieces of a document are merged (never across the document boundaries
+    sequences, adjacent pieces are merged, and all pieces are laid end to end and cut; only the very last sequence may
+    need padding. For packed sequences, adjacent pieces of a document are merged (never across the document boundaries
     `borders`). Pieces longer than the new length are cut, and all pieces are packed again, about a block at a time.
     """
     starts, lengths = merged(unread.starts, unread.lengths, borders)

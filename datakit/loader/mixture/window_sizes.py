@@ -1,4 +1,4 @@
-"""Decides how many blocks each component shuffles together and which components stay in memory, within `memory_bytes`.
+"""Decides how many blocks of a component form a window and which components stay in memory, within `memory_bytes`.
 
 A component that fits in an equal share of the memory is kept there as a whole and read only once, for all epochs. The
 other components with a block shuffle share the remaining memory equally: half of each share is for the current window,

@@ -1,4 +1,4 @@
-"""Counts batches, tokens, padding, reads, pool hits, evictions and each component's rows; sums wait times."""
+"""Counts batches, tokens, padding, reads, pool hits, evictions and rows per component; sums loading and read times."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class RowReader:
         self.all_resident: bool = all(self.resident)
 
     def keys(self, pick: Pick) -> list[ReadKey]:
-        """Return, for each row of a pick, the read that contains the row."""
+        """Return, for each row of a pick, the read that fetches it."""
         units = pick.window.units.take(pick.units)
         if self.resident[pick.stream]:
             return [ReadKey(pick.stream, unit) for unit in units]

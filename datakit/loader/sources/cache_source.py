@@ -94,8 +94,8 @@ class CacheSource:
 
 
 def open_source(url: str, source: str | None = None) -> CacheSource:
-    """Open a token cache, or one of its sources. `url` is the directory of the cache, or of a dataset, which stands for
-    the dataset's current cache. Raises LoaderError if the cache does not have the source, and the errors of
+    """Open a token cache, or one of its sources. `url` is the cache's directory, or the directory of a dataset whose
+    current cache is to be opened. Raises LoaderError if the cache does not have the source, and the errors of
     `open_cache`.
     """
     return CacheSource(open_cache(url), source)

@@ -1,10 +1,11 @@
 """Chooses documents to hold out for validation, or to keep for simulated epochs, independently of seed and mixture.
 
 If a single document near the end of the source has about the wanted size, it is chosen. Otherwise, the source's tokens
-are divided into up to 64 strata of equal length, and each stratum contributes one range of consecutive documents, whose
-position is derived from a key. Only whole documents are held out, so no document is in both training and validation.
-The documents of a range are consecutive, so a block of the remaining tokens still takes only one or two reads. The
-ranges are spread over the source, so the choice is representative even if the source is not sorted by id.
+are divided into up to 64 strata of equal length, and each stratum contributes at most one range of consecutive
+documents, at a pseudorandom position that is the same in every run. Only whole documents are held out, so no document
+is in both training and validation. The documents of a range are consecutive, so a block of the remaining tokens still
+takes only one or two reads. The ranges are spread over the source, so the choice is representative even if the source
+is not in random order.
 
 For simulated epochs, the strata are the same. A run of R tokens that simulates a run of T tokens keeps the share R / T
 of each component, and therefore repeats its data as often as the longer run would. Each range makes up for the error of
@@ -37,7 +38,7 @@ def held_out(source: TokenSource, tokens: int, purpose: str, name: str) -> Range
 
 
 def kept(source: TokenSource, tokens: int, purpose: str, name: str) -> Ranges:
-    """Choose ranges of whole documents like `held_out`, but with `tokens` tokens to within about half a document."""
+    """Choose ranges as `held_out` does, but with a total of `tokens` tokens to within about half a document."""
     _check_amount(source, tokens, purpose, name)
     spread = (_evened_out(source, tokens, strata, purpose) for strata in STRATA)
     return _closest(source, tokens, purpose, name, KEPT_TOLERANCE, spread, [[_one_document(source, tokens)]])
