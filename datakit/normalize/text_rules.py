@@ -119,7 +119,7 @@ def _repair(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, longest: in
 
 
 def _with_replaced(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, values: list[bytes]) -> pa.LargeStringArray:
-    """Return the texts, with those in `rows` replaced by `values`; the bytes between two such texts are copied at once."""
+    """Return the texts with those in `rows` replaced by `values`; the bytes between two of these are copied at once."""
     view, parts, start = data.data, [], 0
     lengths = np.diff(offsets)
     for row, value in zip(rows.tolist(), values, strict=True):
