@@ -89,7 +89,7 @@ class _AgeLimit:
         return store_clock.now(self.root)
 
     def exceeded(self, changed: float) -> bool:
-        """Return True if the last change, at a time by the clock of the root's store, is as old as the limit."""
+        """Return True if a change at this time, by the clock of the root's store, is at least as old as the limit."""
         return self._now - changed >= self.seconds
 
 

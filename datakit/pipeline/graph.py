@@ -39,7 +39,8 @@ from datakit.storage.manifest import Manifest, find_manifest, manifest_url
 from datakit.tokenize import stage as tokenize
 from datakit.tokenize import train_stage
 
-READS: dict[ModuleType, tuple[ModuleType, ...]] = {  # stage -> the stages that it reads if they are enabled, in order
+# stage -> the stages whose output it reads if they are enabled, in the order of its inputs
+READS: dict[ModuleType, tuple[ModuleType, ...]] = {
     download: (),
     normalize: (download,),
     signatures: (normalize,),
@@ -52,7 +53,7 @@ READS: dict[ModuleType, tuple[ModuleType, ...]] = {  # stage -> the stages that 
 
 @dataclass(frozen=True)
 class Node:
-    """A step of a recipe. `upstream` holds the nodes whose output the step reads, in reading order."""
+    """A step of a recipe. `upstream` holds the nodes whose output the step reads, in the order of its inputs."""
 
     module: ModuleType  # the stage's module, with NAME, FORMAT_VERSION and plan
     source: str | None  # None for a step of the whole dataset
@@ -165,7 +166,8 @@ def build(recipe: Recipe, root: str, options: ListingOptions, until: str | None 
 
 def _with_hub_tokenizer(recipe: Recipe, root: str, options: ListingOptions) -> tuple[Recipe, tuple[str, ...]]:
     """Return the recipe and notes for the user. If the recipe's tokenizer is the name of a model on the Hub, the name
-    is replaced by the path of the model's tokenizer.json, and a note gives the revision and the folder for copies.
+    is replaced by the path of the model's tokenizer.json, and a note gives the revision and the folder in which
+    `datakit run` keeps this file.
     """
     table, name = recipe.tokenize or {}, (recipe.tokenize or {}).get("tokenizer")
     if not is_hub_name(name):

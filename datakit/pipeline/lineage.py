@@ -92,9 +92,9 @@ def inspect(
 
 
 def finished_step(place: str) -> tuple[str, Manifest, tuple[str, ...]] | None:
-    """Return (directory, manifest, other steps) for the step at a URL or, if there is a dataset at the URL, for the
-    last step of its current run; the other steps are the directories of the dataset's other finished steps. Return None
-    if there is neither a step nor a dataset at the URL.
+    """Return (directory, manifest, others) for the step at a URL or, if there is a dataset at the URL, for the last
+    step of its current run. Return None if there is neither a step nor a dataset at the URL. others: the directories of
+    the dataset's other finished steps; empty if the URL is that of a step.
 
     Raises NotFoundError if the step at the URL is unfinished, and UsageError if nothing records which step of a dataset
     is current.

@@ -1,7 +1,8 @@
 """Plans a run without executing it: each step's state, inputs, tasks and sizes, and the peak disk use. Writes nothing.
 If a step's inputs are done, the stage itself yields the tasks of its first phase, so their number and memory are exact.
-For other steps, sizes are estimated from the text that will reach them. The files of a local source are already in
-place, so its normalize step is planned as if its download step were done, even if no run has listed the source yet.
+For other steps, both are unknown. The sizes of unfinished steps are estimated from the text that will reach them. The
+files of a local source are already in place, so its normalize step is planned as if its download step were done, even
+if no run has listed the source yet.
 Planning lists the sources, and hashes local files whose hashes are not stored in the root yet, because step names
 depend on the content of the files.
 """
@@ -35,7 +36,8 @@ class PlannedStep:
     """A step of a plan. Sizes are in bytes, or None if unknown. `settled` means that all inputs are done, so the
     directory is final. Otherwise, the directory will change if records are quarantined in an input, because that
     changes the input's identity. `disk` is the space that remains in use when the step is done, and `disk_peak` is the
-    space that the step needs while it runs. `earlier` lists the steps of earlier versions that this step replaces.
+    space that the step needs while it runs. `earlier` lists the predecessors of this step that earlier versions of
+    datakit finished or began.
     """
 
     stage: str

@@ -64,8 +64,8 @@ class SourceState:
 
 
 def resolve_source(source: Source, selection: dict[str, Any], root: str, options: ListingOptions) -> SourceState:
-    """Return a source's state. selection: the source's patterns, `include` and `exclude`. Raises NoInputError,
-    RecipeError or a store's error.
+    """Return a source's state. selection: the source's patterns, `include` and `exclude`. Raises RecipeError or
+    NoInputError for an unusable source, and another DatakitError if the source's files cannot be listed.
     """
     url = pinned(source.url, source.revision)
     local = urls.is_local(globs.expand(url))
@@ -134,7 +134,7 @@ def _last_download(source: Source, url: str, selection: dict[str, Any], root: st
         if name == FILE_NAME and directory.startswith(f"{NAME}-") and "/" not in directory:
             try:
                 manifest = read_manifest(urls.join(home, directory))
-            except NewerFormatError:  # no source state of this version
+            except NewerFormatError:  # made by a newer version of datakit, so this version cannot use it
                 continue
             if {key: value for key, value in manifest.parameters.items() if key != LISTING} == selection:
                 found.append((_last_run(urls.join(home, directory)), directory, manifest.parameters))

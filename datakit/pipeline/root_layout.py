@@ -3,7 +3,7 @@
 <root>/sources/<source>/<stage>-<12 digits>/     steps of a single source, shared by all recipes
 <root>/<dataset>/<stage>-<12 digits>/            all other steps
 <root>/packing/packing-<length>-<policy>-<12 digits>/   counts for a mixture's packed components
-<root>/<dataset>/latest.json                     which of these steps are current
+<root>/<dataset>/latest.json                     which of the dataset's steps are current
 <root>/<dataset>/tokenizers/                     tokenizers from the Hugging Face Hub
 <root>/<dataset>/runs/<run>/events.jsonl         the log of a run
 <root>/.cache/                                   stored hashes of local files
@@ -65,8 +65,8 @@ def steps_in(directory: str) -> list[str]:
 
 
 def sources_of(dataset: str) -> list[str]:
-    """Return the directories of the sources of a dataset, as its finished steps and the log of its newest run name
-    them. dataset: the dataset's directory; for any other directory, the list is empty.
+    """Return the directories of the sources that are named in a dataset's finished steps or in the log of its newest
+    run. dataset: the dataset's directory; for any other directory, the list is empty.
     """
     above = urls.join(urls.parent(dataset), SOURCES)
     names = subdirectories(above)
@@ -78,7 +78,9 @@ def sources_of(dataset: str) -> list[str]:
 
 
 def source_bases(root: str) -> dict[str, str]:
-    """Return the directory of each local source's files, as the newest run that names the source found it."""
+    """Return the directory of each source's files ("" for a remote source) by the source's name, from the logs of a
+    root's runs. Within a dataset, the newest run that names the source counts.
+    """
     bases: dict[str, str] = {}
     for home in subdirectories(root):
         for sources in _logged_sources(urls.join(root, home)) if home != SOURCES else ():
@@ -88,8 +90,8 @@ def source_bases(root: str) -> dict[str, str]:
 
 
 def _logged_sources(dataset: str) -> Iterator[dict[str, str]]:
-    """Yield what the first event in the log of each run of a dataset says about its sources, newest run first: the
-    directory of each source's files, or "" for a remote source. Logs without such an event are skipped.
+    """For each run of a dataset, newest first, yield the mapping that the first event in the run's log holds: from each
+    source's name to the directory of its files, or to "" for a remote source. Logs without this mapping are skipped.
     """
     for run in reversed(subdirectories(urls.join(dataset, RUNS))):
         with contextlib.suppress(NotFoundError, FileNotFoundError, json.JSONDecodeError):
@@ -114,8 +116,8 @@ def flow_order(directory: str) -> tuple[bool, str, int, str]:
 
 
 def check_root(root: str, dataset: str) -> None:
-    """Raise RootError if a local root is not a directory, or cannot be written and does not hold the dataset. In a
-    read-only root that holds it, all steps may be finished. This check writes nothing.
+    """Raise RootError if a local root is not a directory, or cannot be written and does not hold the dataset. A
+    read-only root that holds the dataset is accepted, because all steps may be finished. This check writes nothing.
     """
     if not urls.is_local(root):
         return

@@ -49,8 +49,9 @@ def pack_mixture(
     """Count the sequences in each block of every packed component, for every sequence length that the mixture uses for
     it.
 
-    `workers` is the number of tasks that run at a time, by default one per usable CPU. Raises PartialError,
-    StepFailedError, and LoaderError for a component that cannot be packed or is not a token cache.
+    `workers` is the number of tasks that run at a time, by default one per usable CPU. Raises LoaderError for a
+    component that cannot be packed or is not a token cache, PartialError if tasks failed, and StepFailedError if a step
+    cannot continue.
     """
     check_workers(workers)
     root = urls.absolute(root)

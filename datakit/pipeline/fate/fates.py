@@ -75,8 +75,9 @@ def why(
     most: int = MOST,
     report: Report = lambda done, total, what: None,
 ) -> Answer:
-    """Return what each stage did with the documents that have this id or source id (at most `most` of them). Raises
-    InputError or NotFoundError.
+    """Return what each stage did with the documents that have this id or source id (at most `most` of them).
+
+    Raises InputError for an invalid argument or if there is no such document, and NotFoundError for an unfinished step.
     """
     if (id is None) == (source_id is None):
         raise UsageError("give either --id (32 hex digits) or --source-id (the id that the record has in your files)")

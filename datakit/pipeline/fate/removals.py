@@ -81,7 +81,7 @@ def _containment(text: str, representative: str, ngram: int) -> float:
 
 
 def cluster_of(dedup: Finished, identity: str, report: Report) -> Iterator[Removal]:
-    """Yield the removals in a document's cluster. Reads the attributes of all partitions, twice."""
+    """Yield the removals in a document's cluster. Reads the removals of all partitions, twice."""
     clusters = {one.cluster_id for one in _removals(dedup, ("id", "representative_id"), [identity], report)}
     yield from _removals(dedup, ("cluster_id",), list(clusters), report)
 
