@@ -4,18 +4,18 @@ pass for a line of its own.
 Names of files, objects, columns and sources come from data, and may hold any character. Control characters move the
 cursor or change a terminal's title, bidirectional controls reorder what is read, and separators of lines and paragraphs
 start new lines in a log. Every message, table, progress line and event passes through `printable`, `one_line` or
-`escaped_json` on its way out, so no code that composes a message has to remember to. The one exception is a line feed:
-messages of several lines are common, so a *name* is escaped by `one_line` where it is put into a message.
+`escaped_json` on its way out, so code that composes a message need not escape anything. The exceptions are tabs and
+line feeds, which a message may contain: a *name* is therefore escaped by `one_line` where it is put into a message.
 
-Files keep names as they are. Cost: one scan per message.
+Names in data files are not escaped. Cost: one scan per message.
 """
 
 from __future__ import annotations
 
 import re
 
-# C0 (but tab and line feed), DEL and C1; marks and controls of direction; line and paragraph separators; invisible
-# operators and the mark of byte order; lone surrogates (from names that are not UTF-8), which cannot be encoded
+# C0 (except tab and line feed), DEL and C1; directional marks and controls; line and paragraph separators; invisible
+# characters and the byte order mark; lone surrogates (from names that are not UTF-8), which cannot be encoded
 _UNSAFE = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff"
     "\U000e0000-\U000e007f"
@@ -42,7 +42,7 @@ def one_line(name: str) -> str:
 
 
 def escaped_json(text: str) -> str:
-    r"""Return a JSON text that has the same meaning, with JSON's escapes in place of unsafe characters.
+    r"""Return a JSON text with unsafe characters replaced by JSON's escapes; its meaning stays the same.
 
     >>> print(escaped_json('{"a": "\u202e"}'))
     {"a": "\u202e"}

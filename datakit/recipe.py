@@ -125,8 +125,8 @@ Check = Callable[[dict[str, Any], str], list[str]]
 
 
 def load_recipe(name_or_path: str | os.PathLike[str], check_tables: Check = lambda document, place: []) -> Recipe:
-    """Load a recipe by catalog name or file. Raises RecipeError, which names the place of the mistake and the nearest
-    valid name.
+    """Load a recipe, given its catalog name or the path of its file. Raises RecipeError, which states the place of each
+    mistake and, for an unknown name, suggests a known one.
 
     check_tables: a function that is called with the recipe's document and place if the recipe has mistakes, and that
     returns the mistakes in the stage tables, so that all mistakes are reported at once.
@@ -190,7 +190,7 @@ def absolute(url: str, base: Path) -> str:
 
 NOT_A_FILE = re.compile(r"train|bytes|[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # the last form is package.module:function
 
-HUB_NAME = re.compile(r"(?!\.)(?!.*\.json$)[\w.-]+(/[\w.-]+)?(@[\w.-]+)?")  # ORGANIZATION/NAME@REVISION
+HUB_NAME = re.compile(r"(?!\.)(?!.*\.json$)[\w.-]+(/[\w.-]+)?(@[\w.-]+)?")  # [ORGANIZATION/]NAME[@REVISION]
 
 
 def _with_absolute_tokenizer(table: dict[str, Any] | None, base: Path) -> dict[str, Any] | None:
@@ -227,7 +227,7 @@ def _name_mistakes(name: Any, sources: Sequence[Any], place: str) -> list[str]:
 
 
 def _url_mistakes(tables: Sequence[dict[str, Any]], place: str) -> list[str]:
-    """Return a message for each source whose URL contains a password, or a query string that cannot be used."""
+    """Return a message for each source whose URL contains a user name, a password, or an unusable query string."""
     found = []
     for number, table in enumerate(tables, start=1):
         url, revision = table.get("url"), table.get("revision")

@@ -68,7 +68,7 @@ class RecipeKey:
 
 
 def heading(table: str) -> str:
-    """Return a table's header as it is written in a recipe, e.g. `[[sources]]`."""
+    """Return a table's header as written in a recipe, e.g. `[[sources]]`, or "(top)" for the keys above all tables."""
     return f"[[{table}]]" if table == SOURCES else f"[{table}]" if table else "(top)"
 
 
@@ -84,7 +84,7 @@ def _keys(table: str, kind: type) -> Iterator[RecipeKey]:
         hint, default, meaning = hints[field.name], field.default, ""
         if get_origin(hint) is not Annotated:
             if kind is not Source:
-                continue  # a field of Recipe that is a table, or its origin
+                continue  # a field of Recipe that holds one or more tables, or the field `origin`
             hint, meaning = inherited[field.name], f"Replaces `normalize.{field.name}` for this source."
         meta = next(extra for extra in get_args(hint) if isinstance(extra, msgspec.Meta))
         if field.default_factory is not MISSING:

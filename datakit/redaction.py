@@ -3,8 +3,8 @@ access keys, and the values of environment variables that hold secrets.
 
 Libraries quote the URLs and headers of the requests that failed, so their messages contain signatures and tokens. Every
 error of datakit (`errors.py`), every message of an attempt (`engine/executor.py`), every event and every message for
-the user passes through `redacted`. A text that contains a secret in another form, such as a secret that the user's own
-code has encoded, is not recognized.
+the user passes through `redacted`. A secret in another form, such as one that the user's own code has encoded, is not
+recognized.
 
 Cost: 10-20 us for a short text. Only messages are redacted, never data.
 """
@@ -17,14 +17,14 @@ from functools import lru_cache
 from urllib.parse import quote
 
 HIDDEN = "[redacted]"
-SHORTEST_SECRET = 8  # characters; the value of a variable may be a word like "test", which is also part of other names
+SHORTEST_SECRET = 8  # characters; a shorter value may be a word such as "test", which also occurs in harmless text
 SECRET_WORDS = frozenset({"APIKEY", "KEY", "PASSWD", "PASSWORD", "SAS", "SECRET", "SIGNATURE", "TOKEN"})
 PLACE_WORDS = frozenset({"DIR", "FILE", "MODE", "PATH", "URI"})  # HF_TOKEN_PATH names a file
 
-USER_INFO = re.compile(r"(?<=://)(?:[^/?#:\s'\"<>]*:(?!\d+/)[^?#\s'\"<>]*|[^/?#\s'\"<>]*)@")  # keys may contain `/`
-_END = r"[^\s'\"<>,;:.)\]}]"  # a URL's last character: punctuation behind a URL belongs to the sentence
+USER_INFO = re.compile(r"(?<=://)(?:[^/?#:\s'\"<>]*:(?!\d+/)[^?#\s'\"<>]*|[^/?#\s'\"<>]*)@")  # secrets may contain `/`
+_END = r"[^\s'\"<>,;:.)\]}]"  # a URL's last character; punctuation after a URL belongs to the sentence
 _NEW = r"(?!\[redacted)"  # a text may be redacted twice
-_PATTERNS = (  # (a text in lower case has one of these, the pattern, the replacement)
+_PATTERNS = (  # (words, pattern, replacement); a pattern is used only if the lowercase text has one of its words
     (("://",), USER_INFO, f"{HIDDEN}@"),
     (("http",), re.compile(rf"(?i)(\bhttps?://[^\s'\"<>?]*)\?{_NEW}[^\s'\"<>]*{_END}"), rf"\1?{HIDDEN}"),
     # a request's path without its host, as urllib3 quotes it; `?` is also a wildcard, but not before `name=`
@@ -66,7 +66,7 @@ def redacted(text: str) -> str:
     for value in _secret_values():
         if value in text:
             text = text.replace(value, HIDDEN)
-    lower = text.lower()  # searching for a word is 50 times as fast as the patterns that begin with it
+    lower = text.lower()  # searching for a word is 50 times as fast as matching a pattern that begins with it
     for words, pattern, replacement in _PATTERNS:
         if any(word in lower for word in words):
             text = pattern.sub(replacement, text)
@@ -93,7 +93,9 @@ def is_secret_name(name: str) -> bool:
 
 
 def _secret_values() -> list[str]:
-    """Return the values of this process's secret variables, as they are and as they are written in a URL."""
+    """Return the values of environment variables that probably hold secrets, each unchanged and percent-encoded. Values
+    of fewer than SHORTEST_SECRET characters are left out.
+    """
     found = [os.environ.get(name, "") for name in _secret_names(tuple(os.environ))]
     values = {form for value in found if len(value) >= SHORTEST_SECRET for form in (value, quote(value, safe=""))}
     return sorted(values, key=len, reverse=True)

@@ -1,6 +1,6 @@
-"""Opens local files only if they are regular files. Opening a named pipe waits for its writer, reading a device may
-never end, and opening one may change it (a tape is rewound); data and settings that others made may contain such
-entries, or links to them. Wherever a path is given, to a source or to a setting, its file is therefore opened here.
+"""Opens local files only if they are regular files. Opening a named pipe waits for its writer. Opening a device may
+change it (a tape is rewound), and reading it may never end. A directory made by others may contain such entries or
+links to them, and a setting may name one. The local files of sources and settings are therefore opened by this module.
 Cost: two system calls per file.
 """
 
@@ -23,7 +23,8 @@ def special_kind(mode: int) -> str:
 
 def open_regular(path: str) -> BinaryIO:
     """Open a local file. Raises OSError, and UnreadableError for a named pipe, a socket or a device, which is not
-    opened. An entry that is replaced at the same moment is recognized too, and a pipe's writer is not waited for.
+    opened. The file's kind is checked again once it is open, in case it was replaced; opening never waits for a pipe's
+    writer.
     """
     require_regular(path, os.stat(path))
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
@@ -36,7 +37,7 @@ def open_regular(path: str) -> BinaryIO:
 
 
 def require_regular(path: str, status: os.stat_result) -> None:
-    """Raise IsADirectoryError for a directory, and UnreadableError for an entry of another kind that is not a file."""
+    """Raise IsADirectoryError for a directory, and UnreadableError for any other entry that is not a regular file."""
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     if kind := special_kind(status.st_mode):

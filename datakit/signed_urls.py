@@ -1,8 +1,8 @@
 """Splits the query string off an HTTP URL, and refuses URLs that contain a user name or a password.
 
 The query string of an HTTP URL may be a signature that gives access to the file for some hours, as in the presigned
-URLs of object stores. It is kept apart from the rest of the URL: it is needed to read the file, but it is neither part
-of the file's name nor of the source's identity, and it is never stored. In all other URLs, `?` is a wildcard.
+URLs of object stores. It is kept apart from the rest of the URL: it is needed to read the file, but it is part of
+neither the file's name nor the source's identity, and it is never stored. In all other URLs, `?` is a wildcard.
 
 A user name or a password in a URL would end up in every place that names the URL, so such a URL is refused everywhere.
 """
@@ -20,7 +20,8 @@ REMEDY = (
 
 
 def split_query(url: str) -> tuple[str, str]:
-    """Return an HTTP URL without its query string, and the query string with its `?`. Any other URL has none.
+    """Return an HTTP URL without its query string, and the query string with its `?`. Any other URL is returned
+    unchanged, with an empty query string.
 
     >>> split_query("https://host/a.jsonl?X-Amz-Signature=0a1b")
     ('https://host/a.jsonl', '?X-Amz-Signature=0a1b')

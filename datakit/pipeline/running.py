@@ -135,8 +135,8 @@ class _Run:
     _started: str | None = None  # the directory of a step that has not ended
 
     def run(self, node: Node) -> StepResult | None:
-        """Run or reuse the node's step. Return the step's result, or None if it was skipped, refused an input, or ended
-        as partial.
+        """Run or reuse the node's step. Return the step's result, or None if the step was skipped, refused an input, or
+        ended as partial.
         """
         if self._refused and self._refused[0][0].stage != node.stage:
             return None
@@ -180,7 +180,7 @@ class _Run:
         )
 
     def _observer_for(self, reused: bool) -> Observer:
-        """Return the caller's observer or, from the first step that has to run onward, a group that consists of this
+        """Return the caller's observer if every step so far was reused. Otherwise, return a group that consists of that
         observer, an event log and, with Ray, metrics.
         """
         if self._observer is None and not reused:

@@ -37,7 +37,7 @@ TEMPORARY_PREFIX = ".tmp-"
 HASH_CHUNK = 4 << 20
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)  # exFAT and some network mounts lack hard links
 S3_PART_BYTES, S3_PARTS_AT_ONCE, S3_MOST_PARTS = 8 << 20, 4, 10_000  # s3fs's defaults would take 500 MB of memory
-SHOWN_BYTES = 60  # number of bytes of a host's or file's name kept in a temporary name (at most 255 in all)
+SHOWN_BYTES = 60  # maximum number of bytes of a host's or file's name in a temporary name (255 bytes at most)
 CONFLICT_WAITS = (0.1, 0.3, 1.0, 3.0)
 
 

@@ -1,16 +1,16 @@
 """Lists a source's files: walks directories (also through links) and applies include and exclude patterns.
-Skips named pipes, sockets and devices, and refuses links to missing files or out of the source's folder.
+Skips named pipes, sockets and devices, and refuses links that lead to missing files or out of the source's folder.
 
 A URL names a file, a directory or a glob. A pattern is matched against the path relative to the directory. `*` and `?`
 match within one path component, `[...]` matches one of the characters listed, and `**` matches any number of
 components. A pattern without `/` matches file names at any depth. `{stdlib}` at the start of a URL stands for the
 directory of the running Python's standard library, whose text files exist on every machine.
-Names that start with a dot are never read, but they are listed as left out (a directory of this kind as one entry).
-The components `.` and `..` of an object's key are ordinary names.
+Files and directories whose names start with a dot are never read, but are listed as left out (a directory as one
+entry). The components `.` and `..` of an object's key are ordinary names.
 Links to directories are followed, except links to enclosing directories. A link that leads out of the directory in the
 URL is refused: whoever wrote the data could otherwise make any file of this machine a document. The URL itself, which
-the user wrote, may contain links. Files are opened later by the same path; that the file is still the one that was
-listed is checked then (`normalize/readers/inputs.py`).
+the user wrote, may contain links. Files are opened later, by the same paths; `normalize/readers/inputs.py` then checks
+that they have not changed since they were listed.
 Cost: one listing. On a disk, this is a directory walk; in an object store, as few requests as the store allows.
 """
 
@@ -142,7 +142,7 @@ def regular(files: Sequence[FileInfo], skip_links: bool = False) -> tuple[list[F
     """Return the regular files, and a clause that counts and names the other entries. The latter must not be read:
     opening a named pipe could block forever.
 
-    Raises UnreadableError if a file is a link to a file that does not exist, or a link that leads out of the directory.
+    Raises UnreadableError if an entry is a link to a missing file, or a link that leads out of the directory.
     skip_links: if True, links of the latter kind are left out like named pipes.
     """
     _refuse(_DANGLING, "fix or exclude it", files)

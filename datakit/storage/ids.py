@@ -62,8 +62,8 @@ def strictly_ascending(high: np.ndarray, low: np.ndarray) -> bool:
 
 
 def top_bits(values: np.ndarray, count: int) -> np.ndarray:
-    """Return the bucket of each value, int64 [N], which is given by the value's top bits. `count` is the number of
-    buckets, a power of two.
+    """Return the index of each value's bucket, int64 [N]: the value's top log2(`count`) bits. `count`, the number of
+    buckets, is a power of two.
     """
     bits = count.bit_length() - 1
     return (values >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(len(values), np.int64)
