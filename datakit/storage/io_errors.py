@@ -63,7 +63,7 @@ def scratch_errors(path: Path) -> Iterator[None]:
 
 
 def _raise_ours(ours: DatakitError | None, error: Exception) -> None:
-    """Raise our error, if there is one, because of `error`."""
+    """Raise `ours`, unless it is None, with `error` as its cause."""
     try:
         if ours is not None:
             raise ours from shareable(error)
@@ -88,13 +88,13 @@ def http_failure(error: Exception) -> Exception:
 
 
 def denies_access(error: Exception) -> bool:
-    """Return True if a store or a server refuses the credentials or the URL's signature."""
+    """Return True if `error` says that a store or a server refused the credentials or the URL's signature."""
     return isinstance(error, PermissionError) or getattr(error, "status", None) in (401, 403)
 
 
 def shareable(error: BaseException) -> BaseException:
-    """Return the cause to give to an error of ours: `error`, or a substitute without secrets if the traceback of
-    `error`, which Python shows below that of our error, contains any.
+    """Return the cause to give to an error of ours: `error`, or a substitute without secrets if any message in the
+    chain of `error` contains a secret. Python prints the traceback of a cause, too.
     """
     if all(redacted(text) == text for text in map(str, chain_of(error))):
         return error
@@ -108,8 +108,8 @@ def _is_of_driver(error: Exception) -> bool:
 
 @contextmanager
 def unless_read_only() -> Iterator[None]:
-    """Suppress the failure of a block that only tidies up or remembers, if this user may not write there, or if the
-    disk is mounted read-only: a finished run can be used all the same, and a run that has to write fails by itself.
+    """Suppress the error if the block is not allowed to write (no permission, or a disk mounted read-only). Use this
+    function only for writes that a run can do without, such as the removal of leftovers.
     """
     try:
         yield

@@ -41,8 +41,8 @@ class Latest(msgspec.Struct, frozen=True):
 
 def record_latest(dataset: str, step: Current, cache: Current | None) -> str:
     """Record a complete run's last step and token cache, unless both are already recorded. If `cache` is None, the
-    recorded cache is kept. Return a message for the user if nothing could be recorded, because a newer version of
-    datakit wrote the file; else "".
+    recorded cache is kept. If a newer version of datakit wrote the file, record nothing and return a message for the
+    user; otherwise, return "".
     """
     url = urls.join(dataset, FILE_NAME)
     try:
@@ -80,8 +80,8 @@ def read_latest(dataset: str) -> Latest | None:
     for step in (latest.step, latest.cache):
         if step is not None and (not urls.is_below(step.directory) or "/" in step.directory):
             raise CorruptError(
-                f"{url} names {step.directory!r}, which is no directory of a step in {dataset}; run the recipe again, "
-                "or name a step's directory"
+                f"{url} names {step.directory!r}, which is not the directory of a step in {dataset}; run the recipe "
+                "again, or name a step's directory"
             )
     return latest
 
@@ -127,7 +127,7 @@ def _resolved(dataset: str, current: Current) -> tuple[str, Manifest]:
     directory = urls.join(dataset, current.directory)
     manifest = find_manifest(directory)
     if manifest is None or manifest.identity != current.identity:
-        problem = "is not finished or not there" if manifest is None else f"has the identity {manifest.identity}"
+        problem = "is unfinished or missing" if manifest is None else f"has the identity {manifest.identity}"
         raise NotFoundError(
             f"{urls.join(dataset, FILE_NAME)} names {current.directory} with the identity {current.identity}, but that "
             f"step {problem}; run the recipe again, or name another step of {dataset}"

@@ -1,5 +1,4 @@
-"""Defines the fields and the encoding of `manifest.json`, which describes a step's result, and reads and writes this
-file.
+"""Defines, reads and writes `manifest.json`, which describes a step's result.
 
 The manifest is written last, so a step without a manifest is unfinished. It is the only file in a step's directory on
 which other steps and programs may rely. Its keys are sorted, its paths are relative to its own directory, and it
@@ -66,8 +65,8 @@ class InputReference(msgspec.Struct, frozen=True, omit_defaults=True):
 class Partition(msgspec.Struct, frozen=True, omit_defaults=True):
     """One file of a step's output. bytes, xxh3: the size and the xxh3-128 of the file. text_bytes, tokens: the numbers
     of bytes of text and of tokens in the file, set only if the stage counts them. first_id, last_id: the first and the
-    last id in the file, if the stage records them. copy: only in a download, and only if `path`, the key of an object,
-    cannot be the path of a file: the path of the object's copy in the step's directory of copies.
+    last id in the file, if the stage records them. copy: the path of an object's copy in the step's directory of
+    copies; set only in a download, and only if the object's key (`path`) cannot be the path of a file.
     """
 
     path: str

@@ -1,10 +1,11 @@
-"""Refuses manifests whose paths lead elsewhere. A cache or a step may have been made by a stranger, and whatever its
-manifest names is opened, hashed and compared: a path such as `../../etc/passwd` would make `datakit validate` look at
-a file of this machine.
+"""Refuses manifests that name files outside of their step, or inputs that are not manifests. A cache or a step may
+have been made by a stranger, and whatever its manifest names is opened, hashed and compared: a path such as
+`../../etc/passwd` would make `datakit validate` look at a file of this machine.
 
-The path of a file is relative and leads below the step's directory. The path of an input leads up to another step's
-`manifest.json`, so it starts with any number of `..`, and contains no more of them. A training run may use caches in
-another store; it gives their URLs (never read from its manifest), and they are not part of its fingerprint.
+The path of a file is relative and leads below the step's directory. The path of an input leads to another step's
+`manifest.json`: it may start with one or more `..`, but contains none after them. The manifest
+of a training run names caches in another store by their URLs; these are not part of the run's fingerprint, and datakit
+never opens them when it reads the manifest.
 Cost: about a microsecond per file of the step.
 """
 
@@ -27,8 +28,8 @@ def check_paths(url: str, files: Iterable[str]) -> None:
 
 
 def check_input(url: str, path: str, covered: bool, file_name: str) -> None:
-    """Raise CorruptError if the path of an input does not lead to a manifest. file_name: the name of all manifests.
-    covered: False if the input is not part of the step's fingerprint.
+    """Raise CorruptError if the path of an input does not lead to a manifest. file_name: the file name of every
+    manifest. covered: False if the input is not part of the step's fingerprint.
     """
     if not covered and (path.startswith("/") or urls.SPLITTER in path):
         leads_to_a_manifest = urls.name(path) == file_name

@@ -27,8 +27,8 @@ def row_sizes(table: pa.Table) -> np.ndarray:
 
 
 def value_bytes(table: pa.Table) -> int:
-    """Return the total size in bytes of the table's values: a string counts as its length in bytes, any other value as
-    8 bytes, and a null as 0 bytes.
+    """Return the total size in bytes of the table's values: a string or binary value counts as its length in bytes, a
+    list, map or struct as the sum of its parts, any other value as 8 bytes, and a null as 0 bytes.
 
     A column that is null in all of the table's rows counts as 0 bytes, so the size does not depend on whether such a
     column is in the table.
@@ -80,7 +80,7 @@ def _sizes(array: pa.Array, name: str) -> np.ndarray:
 
 
 def _chosen(sizes: np.ndarray, indices: pa.Array) -> np.ndarray:
-    """Return the size of each place's value; a null has the size 0. indices: of the values in `sizes`, or null."""
+    """Return `sizes[index]` for each index in `indices`, and 0 for each null."""
     present = indices.is_valid().to_numpy(zero_copy_only=False)
     found = np.zeros(len(indices), np.int64)
     found[present] = sizes[indices.drop_null().to_numpy()]

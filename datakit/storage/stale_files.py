@@ -54,8 +54,8 @@ def scratch_directory() -> Path:
 
 
 def remove_dead_scratch() -> list[Path]:
-    """Remove the scratch directories of this host's dead processes and the temporary files that these processes left;
-    return the paths of what was removed.
+    """Remove the scratch directories and temporary files that dead processes of this host left in the temporary
+    directory; return the paths of what was removed.
     """
     removed = remove_dead_files_in(tempfile.gettempdir())
     for path in Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*"):

@@ -80,7 +80,7 @@ def join(base: str, *parts: str) -> str:
 
 def child(base: str, path: str) -> str:
     """Return the URL of the file at `path` below `base`. Unlike `join`, this keeps every character of the path, because
-    `a//b` and `a/../b` are the keys of other objects than `a/b` and `b`.
+    `a//b` and `a/b` are the keys of different objects, and so are `a/../b` and `b`.
 
     >>> child("s3://bucket/a", "b//../c")
     's3://bucket/a/b//../c'
@@ -182,8 +182,8 @@ def read_bytes(url: str) -> bytes:
 
 
 def read_range(url: str, start: int, stop: int | None) -> bytes:
-    """Read bytes [start, stop) of a file in one request. The result ends at the end of the file if the file is shorter
-    or `stop` is None. Raises NotFoundError, StorageError.
+    """Read bytes [start, stop) of a file in one request. If `stop` is None or beyond the end of the file, the range
+    ends at the end of the file. Raises NotFoundError, StorageError.
     """
     if stop is not None and stop <= start:
         return b""
@@ -227,8 +227,8 @@ def _visible_objects(url: str) -> Iterator[FileInfo]:
 
 
 def objects(url: str) -> list[FileInfo]:
-    """Return all objects whose keys start with those of the remote directory `url`, also hidden ones, with their keys
-    unchanged. Empty objects whose keys end with a slash are left out: they only mark a folder.
+    """Return all objects below the remote directory `url`, including hidden ones, with their keys unchanged. Empty
+    objects whose keys end with a slash are left out: they only mark folders.
     """
     with read_errors(url):
         return [info for info in _remote_listing(url) if info.size or not info.path.endswith("/")]

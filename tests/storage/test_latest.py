@@ -39,7 +39,7 @@ def test_record_that_leads_elsewhere_is_refused(root: str) -> None:
             b'{"cache":null,"format":"datakit.latest/1","step":{"directory":"%s","identity":"0"}}' % directory.encode(),
             urls.join(root, FILE_NAME),
         )
-        with pytest.raises(CorruptError, match=f"names '{directory}', which is no directory of a step"):
+        with pytest.raises(CorruptError, match=f"names '{directory}', which is not the directory of a step"):
             current_step(root)
 
 
@@ -62,7 +62,7 @@ def test_only_cache_of_an_earlier_version_needs_no_record(root: str) -> None:
 def test_missing_or_changed_step_is_named(root: str) -> None:
     finish(root, OLD)
     record_latest(root, NEW, NEW)
-    with pytest.raises(NotFoundError, match=f"names {NEW.directory} .* not finished or not there"):
+    with pytest.raises(NotFoundError, match=f"names {NEW.directory} .* is unfinished or missing"):
         current_cache(root)
     record_latest(root, OLD, Current(OLD.directory, "1" * 32))
     with pytest.raises(NotFoundError, match=f"has the identity {OLD.identity}"):

@@ -58,7 +58,7 @@ def test_undecided_and_unfinished_steps_are_not_called_superseded(finished_copy:
     latest.write_text(latest.read_text().replace("tokenize-", "tokenize-0"))
     found = ls(root)
     assert {one.state for one in found.steps} == {"undecided"}
-    assert "not finished or not there" in found.problems[0]
+    assert "is unfinished or missing" in found.problems[0]
     latest.unlink()
     (step(finished_copy, "root/shelf/tokenize-*") / "manifest.json").unlink()
     assert states(root)["tokenize"] == {"unfinished": 1}
