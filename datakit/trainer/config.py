@@ -84,7 +84,7 @@ class Run:
 
     name: str
     steps: int
-    model: Any = field(default_factory=grug.Config)  # an instance of the Config class of the model `kind`
+    model: Any = field(default_factory=grug.Config)  # an instance of the Config class of the model that `kind` names
     kind: str = "grug"
     optimizer: Optimizer = field(default_factory=Optimizer)
     seed: int = 0
@@ -130,7 +130,7 @@ class Run:
             raise UsageError(f"run {self.name!r}: `model` is not an instance of the Config class of {self.kind!r}")
 
     def content(self, mixture: dict[str, Any]) -> dict[str, Any]:
-        """Return all settings that determine the result, including defaults; `mixture` is the loader's record."""
+        """Return all settings that determine the result, including defaults; `mixture` is from `BatchSource.record`."""
         operation = operation_settings(self.model)
         model = {name: value for name, value in dataclasses.asdict(self.model).items() if name not in operation}
         return {

@@ -1,5 +1,5 @@
-"""Opens the `[data]` table of a run file: finds the caches, checks that all have the same tokenizer, builds the mixture
-and the validation sets, and rounds up the default vocabulary size.
+"""Opens the data that the `[data]` table of a run file defines: finds the caches, checks that all have the same
+tokenizer, builds the mixture and the validation sets, and rounds up the default vocabulary size.
 
     [data.components.web]                   # other keys are as in a mixture file (loader/mixture/toml_file.py)
     cache = "data/demo"                     # a cache, or a dataset, which stands for its current cache
@@ -73,7 +73,7 @@ class Opener:
             cache = self.opened[place] = open_cache(pin.cache if pin else place)
             identity = cache.manifest.identity
             if pin is not None and identity != pin.identity:
-                raise NotFoundError(f"{pin.cache} has identity {identity}; when the run began, it was {pin.identity}")
+                raise NotFoundError(f"{pin.cache} has identity {identity}, but had {pin.identity} when the run began")
             if cache.directory != place:
                 self.resolved[place] = Resolved(cache.directory, identity)
         return self.opened[place]

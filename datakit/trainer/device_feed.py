@@ -50,11 +50,11 @@ class BatchSource(Protocol):
         ...
 
     def record(self) -> dict[str, Any]:
-        """Return a description of the mixture to store in checkpoints; it has a key "fingerprint"."""
+        """Return a description of the mixture, to be stored in checkpoints; it has a key "fingerprint"."""
         ...
 
     def verify(self, saved: dict[str, Any], step: int) -> list[str]:
-        """Return a description of each difference from the record `saved`. Raises an error if one precedes `step`."""
+        """Return the differences from the record `saved`. Raises an error if the batches before `step` would differ."""
         ...
 
     def snapshot(self, step: int) -> Mapping[str, float]:

@@ -172,7 +172,7 @@ def token_byte_lengths(tokenizer: bytes, place: str) -> np.ndarray:
     if not isinstance(vocabulary, dict) or "ByteLevel" not in json.dumps(document.get("decoder")):
         raise TokenizerError(
             f"{place} has no byte-level vocabulary, so the lengths of its tokens in bytes are unknown; "
-            "to get bits per byte, pass your own `token_bytes`"
+            "to get bits per byte, pass `token_bytes` to `train` or `evaluate` in Python"
         )
     added = document.get("added_tokens", [])
     size = 1 + max([*vocabulary.values(), *(token["id"] for token in added)])

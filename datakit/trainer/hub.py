@@ -1,7 +1,7 @@
 """Converts OLMoE, Mixtral and Qwen3-MoE configs and checkpoints from the model hub to the Config and parameters of
-`models/olmoe.py`, and decides which keys of a config are used, ignored (with the reason) or refused by name. The input
-is the parsed `config.json` and a dict of numpy arrays, e.g. from the `safetensors` package. The hub stores matrices as
-[out, in], and experts either separately or stacked. In `models/olmoe.py`, all matrices are [in, out], and all experts
+`models/olmoe.py`, and decides which keys of a config are used, ignored or refused. The input is the parsed
+`config.json` and a dict of numpy arrays, e.g. from the `safetensors` package. In the hub's checkpoints, matrices are
+[out, in], and experts are either separate or stacked. In `models/olmoe.py`, all matrices are [in, out], and all experts
 are stacked.
 """
 
@@ -18,7 +18,7 @@ from datakit.trainer.models.shapes import Array
 from datakit.trainer.models.weights import Tree
 
 FAMILIES = {"olmoe": "whole", "mixtral": "none", "qwen3_moe": "head"}  # model_type -> the Config's `query_key_norm`
-FLOATS = ("float32", "bfloat16", "float16")  # supported types of tensors; quantized ones would also need their scales
+FLOATS = ("float32", "bfloat16", "float16")  # supported tensor types; quantized tensors would also need their scales
 FIELDS = {  # field of our Config -> key in config.json, for all families
     "vocabulary": "vocab_size",
     "hidden": "hidden_size",
@@ -72,8 +72,8 @@ IGNORABLE = {  # key -> the reason why it does not change what a model computes 
 
 def config_from_hub(description: dict[str, Any], **changes: Any) -> olmoe.Config:
     """Convert a parsed `config.json` to a Config; `changes` override fields of the Config. Every key is used, known to
-    be without effect on training, or refused by name. Raises UsageError for unsupported models and variants, and for
-    keys that are unknown or missing.
+    have no effect on training, or refused. Raises UsageError for unsupported models and variants, and for keys that are
+    unknown or missing.
     """
     family = description.get("model_type")
     if family not in FAMILIES:
@@ -92,7 +92,7 @@ def config_from_hub(description: dict[str, Any], **changes: Any) -> olmoe.Config
 
 
 def _check_keys(description: dict[str, Any], used: set[str], family: str) -> None:
-    """Raise a UsageError that names all unsupported values or, if there are none, all unknown keys, if any."""
+    """Raise UsageError for unsupported values or, if there are none, for unknown keys. The message names them all."""
     refused = {key: description[key] for key in sorted(set(description) & set(REQUIRED))}
     refused = {key: value for key, value in refused.items() if value not in REQUIRED[key]}
     if set(description.get("layer_types") or ["full_attention"]) != {"full_attention"}:
@@ -118,7 +118,7 @@ def _needed(description: dict[str, Any], key: str, family: str) -> Any:
 
 
 def _window(description: dict[str, Any], family: str) -> int | None:
-    """Return the window of the layers, if any. Raises UsageError for Qwen3 with windows: only some layers have them."""
+    """Return the attention window, if any. Raises UsageError for Qwen3's windows, which only some layers have."""
     if family != "qwen3_moe":
         return description.get("sliding_window")
     if description.get("use_sliding_window"):
@@ -129,7 +129,7 @@ def _window(description: dict[str, Any], family: str) -> int | None:
 
 
 def _rope_theta(description: dict[str, Any], family: str) -> float:
-    """Return the base of the rotary frequencies. Raises UsageError if they are scaled, or only some are used."""
+    """Return the base of the rotary frequencies. Raises UsageError for scaled or partial rotary embeddings."""
     rope = description.get("rope_parameters")
     if rope is None:
         return _needed(description, "rope_theta", family)

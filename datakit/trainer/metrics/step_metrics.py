@@ -21,7 +21,7 @@ NORM = "params_norm/"
 
 
 def training_flops(run: Run, outline: Outline, with_head: bool = True) -> float:
-    """Return the FLOPs of training on batches, with padding: 3 x the forward FLOPs (Kaplan et al. 2020, sec. 2.1)."""
+    """Return the training FLOPs of batches, padding included: 3 x the forward FLOPs (Kaplan et al. 2020, sec. 2.1)."""
     per_token = load_model(run.kind).flops_per_token
     return sum(
         3 * per_token(run.model, length, with_head=with_head) * batches * sequences * length
@@ -31,8 +31,8 @@ def training_flops(run: Run, outline: Outline, with_head: bool = True) -> float:
 
 @dataclass
 class StepMetrics:
-    """Builds a run's rows of metrics. `norms`: weight norms at the run's start. `counts`: numbers of sequences and
-    tokens trained on so far. `flops`: training FLOPs so far.
+    """Builds a run's rows of metrics. `norms`: the norm of each group of weights at the run's start. `counts`: numbers
+    of sequences and tokens trained on so far. `flops`: training FLOPs so far.
     """
 
     run: Run

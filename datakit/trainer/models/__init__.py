@@ -1,6 +1,6 @@
-"""Imports a model by its built-in name or its import path, and refuses modules without the functions of a model.
-`grug.py` and `olmoe.py` define models; to make a variant, copy one of them. The other modules contain the code that
-models share.
+"""Imports a model by its built-in name or its import path, and refuses modules that do not define everything a
+model needs. `grug.py` and `olmoe.py` define models; to make a variant, copy one of them. The other modules contain the
+code that models share.
 """
 
 from __future__ import annotations

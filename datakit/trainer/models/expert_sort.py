@@ -1,7 +1,7 @@
 """Sorts the assignments of tokens to experts by expert, copies tokens to the sorted rows, and sums each token's rows.
-The gradients of `spread` and `combine` are written by hand. They gather instead of scatter-adding, so every device and
-every run adds in the same order. A token's rows are gathered one choice at a time. This lets XLA fuse each gather into
-the sum, so that no [T, K, D] array is stored.
+The gradients of `spread` and `combine` are written by hand. They use gathers instead of scatter-adds, so the order of
+summation is the same on every device and in every run. A token's rows are gathered one choice at a time. This lets XLA
+fuse each gather into the sum, so that no [T, K, D] array is stored.
 """
 
 from __future__ import annotations
