@@ -1,13 +1,13 @@
 """Checks the messages of conversations, encodes each message as head, content and tail, and makes the loss mask.
 
-The three parts of a message are encoded separately, so no token spans two of them. The same holds when a model
-generates content after a head. The mask is 1 on the content and tail of each message whose role is a target
-("assistant"), and 0 elsewhere. Heads and tails are those of the recipe's chat format, and every head contains a special
-token (chat_format.py). Only known roles are allowed. The contents of messages are untrusted: a special token's string
-in a message's content is encoded as ordinary text, so a message cannot end its own turn. A message without content
-(null, as in a tool call) keeps its place as an empty turn. Such a message is never a target, because it would teach a
-model to answer with nothing. Like every document, a conversation needs a text, from which its id is computed and which
-dedup compares. The transform `with_text` makes this text.
+The three parts of a message are encoded separately, so no token spans two of them, just as no token spans a head and
+the content that a model generates after it. The mask is 1 on the content and tail of each message whose role is a
+target ("assistant"), and 0 elsewhere. Heads and tails are those of the recipe's chat format, and every head contains a
+special token (chat_format.py). Only known roles are allowed. The contents of messages are untrusted: a special token's
+string in a message's content is encoded as ordinary text, so a message cannot end its own turn. A message without
+content (null, as in a tool call) keeps its place as an empty turn. Such a message is never a target, because it would
+teach a model to answer with nothing. Like every document, a conversation needs a text, from which its id is computed
+and which dedup compares. The transform `with_text` makes this text.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def conversations(messages: pa.Array, documents: pa.Array, roles: Sequence[str],
     if unknown is not None:
         raise InputError(
             f"{place}, document {documents[int(owners[unknown])]}: {_shown(names[unknown])} is not one of the roles "
-            f"that this tokenizer allows in this chat format ({', '.join(roles)}); rename the role in a transform"
+            f"that are safe with this tokenizer and chat format ({', '.join(roles)}); rename the role in a transform"
         )
     silent = content.is_null().to_numpy(zero_copy_only=False)
     return Conversations(names, [text or "" for text in content.to_pylist()], silent, turns)
@@ -152,8 +152,8 @@ def with_text(records: pa.RecordBatch) -> pa.RecordBatch:
     """Add the column `text`, with one JSON line per message, for dedup to compare. Use this function as a source's
     `transform`.
 
-    JSON records whose role or content is not a string have already been quarantined. For other kinds of files, raises
-    ColumnError if the roles or contents are not strings.
+    JSON records whose role or content is not a string have already been quarantined. Raises ColumnError if the roles or
+    contents from another kind of file are not strings.
     """
     messages = records.column("messages")
     if not pa.types.is_null(messages.type):

@@ -70,8 +70,8 @@ def chat_format(form: str) -> ChatFormat:
 
 
 def chat_frames(form: ChatFormat, trusted: Encoder, special: Mapping[str, int]) -> ChatFrames:
-    """Encode the heads and tails of all roles that are safe with this tokenizer: those with special tokens in the head
-    and, unless it is only white space, in the tail.
+    """Encode the heads and tails of all roles that are safe with this tokenizer: those whose head contains a special
+    token, and whose tail contains one too or is only white space.
 
     trusted: an encoder that encodes the string of a special token as that token. special: the ids of the special
     tokens, by string. Raises TokenizerError if a target role or the role "user" is not safe.

@@ -76,7 +76,8 @@ class Encoding:
             texts, contents = tokenizer.long_texts(text, special_strings), tokenizer.long_texts(content, "text")
         else:
             texts, contents = (LongTexts(one, None, None, contract.long_texts) for one in (text, content))
-        reference = tokenizer.reference_encoder(special_strings)  # needed to check parts even if it is the encoder
+        # Even if the encoder is the reference itself, documents that are encoded in parts must be checked.
+        reference = tokenizer.reference_encoder(special_strings)
         return cls(contract, texts, contents, frames, reference, tokenizer.reference_encoder("text"))
 
     def verification(self, rows: int, text_bytes: int, place: str) -> Verification | None:

@@ -17,8 +17,8 @@ def added_tokens(tokenizer: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def cut_at_added(text: str, added: dict[str, int | None]) -> Iterator[tuple[str, int | None]]:
-    """Split a text at added tokens, and yield, in order, (stretch, None) for each stretch between them and (token, id)
-    for each added token. Where matches overlap, the leftmost one is taken, and of those that start at the same place,
+    """Split a text at added tokens. Yield (token, id) for each added token, and (stretch, None) for each stretch of
+    other text, in order. Where matches overlap, the leftmost one is taken, and of those that start at the same place,
     the longest one. A token whose id is None stays part of its stretch, so that no other token is found inside its
     string.
     """

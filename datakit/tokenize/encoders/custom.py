@@ -13,8 +13,8 @@ hash of this file. When a step of the same recipe loads the file, the installed 
 package's code fails, the error shows its traceback.
 
 A file is data, and may come from a stranger: the function that it names is never imported, unless it is a built-in one
-or the recipe itself names it. A cache of a custom tokenizer can therefore be read and trained on without its code, but
-its tokens cannot be shown as text.
+or the recipe itself names it. A cache made with a custom tokenizer can be read and trained on without the tokenizer's
+code, but its tokens cannot be shown as text.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ MARKED = re.compile(rb'\s*\{\s*"' + MARK.encode() + rb'"\s*:')  # this key comes
 BYTES = "bytes"
 BUILT_IN = {BYTES: f"{__name__}:ByteTokenizer"}
 BYTE_VALUES = 256
-SHOWN_NAME = 100  # maximum number of characters of a name from a file that a message shows
+SHOWN_NAME = 100  # a message shows at most this many characters of a name that comes from a file
 
 
 class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of a tokenizer.json that describes a custom tokenizer. function: see `is_custom`."""
+    """The content of a tokenizer.json that describes a custom tokenizer. function: see `resolve`."""
 
     function: str = msgspec.field(name=MARK)
     name: str
@@ -117,8 +117,8 @@ class CheckedEncoder:
                 )
         if counts[:2] != (len(ids), len(texts)) or counts[2] >= self.inner.vocabulary_size:
             raise TokenizerError(
-                f"tokenizer {self.name!r} returned {len(ids)} ids, up to {counts[2]}, and {counts[1]} lengths with the "
-                f"sum {counts[0]} for {len(texts)} texts; its vocabulary has {self.inner.vocabulary_size} ids"
+                f"tokenizer {self.name!r} returned {len(ids)} ids (highest: {counts[2]}) and {counts[1]} lengths (sum: "
+                f"{counts[0]}) for {len(texts)} texts; its vocabulary_size is {self.inner.vocabulary_size}"
             )
         return ids, lengths
 
@@ -152,7 +152,7 @@ class CustomTokenizer:
             fields = ((field.name, field.encode_name) for field in msgspec.structs.fields(Description))
             keys = ", ".join(key for name, key in fields if getattr(described, name) != getattr(installed, name))
             raise TokenizerError(
-                f"{place}: the installed {function} differs from this description in {keys}; "
+                f"{place}: the installed tokenizer {function!r} differs from this description in {keys}; "
                 f"install the described version"
             )
         return cls(hashlib.sha256(data).hexdigest(), resolve(function))

@@ -18,7 +18,8 @@ those of the cl100k kind), a table of all pairs of neighboring bytes tells which
 The text after a safe place starts with an ASCII character, which no normalization form composes with what precedes it,
 so the normalized parts, joined, are the normalized whole. Added tokens are matched before pre-tokenization. Therefore
 pairs of bytes inside an added token are removed from the table, and so are pairs at an end of a token whose match
-depends on its surroundings. With any other tokenizer, documents are not split; `find_splitter` returns the reason.
+depends on its surroundings. With any other pre-tokenizer, or with a normalizer other than the Unicode normalization
+forms, documents are not split; `find_splitter` returns the reason.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Splitter:
     safe: np.ndarray
 
     def points(self, data: np.ndarray) -> np.ndarray:
-        """Return all safe places in N bytes of UTF-8 as ascending int64 from 1 to N - 1; place i is before byte i."""
+        """Return all safe places in N bytes of UTF-8: int64, ascending, from 1 to N - 1. Place i is before byte i."""
         return np.flatnonzero(self.safe[data[:-1], data[1:]]) + 1
 
     def cuts(self, data: np.ndarray, size: int) -> Iterator[tuple[int, int]]:

@@ -1,9 +1,9 @@
 """Loads a tokenizer.json with `tokenizers` (the reference) and with `fastokens`, chooses the encoder, and limits its
 threads.
 
-fastokens gives the same ids as the reference, in about a thirtieth of the time (docs/measurements.md), and a sample of
-every partition is compared with the reference (tokenize/reference_check.py). If fastokens cannot load a tokenizer
-(WordPiece, Unigram, an unknown pre-tokenizer), panics while loading it, or is known to give different ids
+fastokens gives the same ids as the reference, in about a thirtieth of the time (docs/measurements.md). On a sample of
+every partition, its ids are compared with the reference's (tokenize/reference_check.py). If fastokens cannot load a
+tokenizer (WordPiece, Unigram, an unknown pre-tokenizer), panics while loading it, or is known to give different ids
 (disagreements.py), the reference encodes instead, and the contract records why.
 
 The fork server calls `load` once for all attempts, so `load` must not start any thread; a helper process reads remote
@@ -167,7 +167,7 @@ def _load_fast(text: str) -> tuple[fastokens.Tokenizer | None, str]:
 
 
 def _is_panic(error: BaseException) -> bool:
-    """Return True for a panic in Rust, which arrives as a direct subclass of BaseException."""
+    """Return True if the error is a panic in Rust code, which is a BaseException but not an Exception."""
     return type(error).__name__ == "PanicException"
 
 

@@ -90,7 +90,7 @@ class Broken(Codons):
     ("texts", "error", "message"),
     [
         (["secret", "fail"], UserCodeError, r"received a list of 2 strings\n[\s\S]*ValueError: no codon in \.\.\. \("),
-        (["high"], TokenizerError, "1 ids, up to 99, and 1 lengths with the sum 1 for 1 texts; its vocabulary has 66"),
+        (["high"], TokenizerError, r"1 ids \(highest: 99\) and 1 lengths \(sum: 1\) for 1 texts; its vocabulary_size"),
         (["list"], TokenizerError, "returned list as its ids; these must be a one-dimensional numpy array of uint32"),
     ],
 )
@@ -158,7 +158,7 @@ def test_mark_inside_a_tokenizer_file_has_no_meaning() -> None:
 
 
 def test_a_changed_description_of_a_built_in_tokenizer_is_refused() -> None:
-    with pytest.raises(TokenizerError, match="the installed bytes differs from this description in name, vocabulary"):
+    with pytest.raises(TokenizerError, match="tokenizer 'bytes' differs from this description in name, vocabulary"):
         parse(description("bytes"), "here")
 
 
