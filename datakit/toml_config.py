@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 
 def key(meaning: str, example: Any, choices: Sequence[str] = ()) -> msgspec.Meta:
-    """Return the metadata of a key, from which `datakit recipe keys` describes it. choices: the permitted values; empty
-    if any value of the key's type is permitted.
+    """Return the metadata of a key, which `datakit recipe keys` displays. choices: the permitted values; empty if any
+    value of the key's type is permitted.
     """
     return msgspec.Meta(
         description=meaning, examples=[example], extra_json_schema={"enum": [*choices]} if choices else {}
@@ -35,8 +35,8 @@ def load_toml(
 ) -> tuple[Path, dict[str, Any]]:
     """Find a TOML file, and return its path and its content, changed by assignments such as `model.hidden=64`.
 
-    missing, advice: see `find_toml` and `read_toml`. A value that is not valid TOML is taken as a string. Raises
-    RecipeError for a file that cannot be read, and UsageError for an unknown name or an invalid assignment.
+    missing, advice: see `find_toml` and `read_toml`. An assigned value that is not valid TOML is taken as a string.
+    Raises RecipeError for a file that cannot be read, and UsageError for an unknown name or an invalid assignment.
     """
     path = find_toml(name_or_path, folder, missing, UsageError)
     document = read_toml(path, advice)

@@ -1,5 +1,5 @@
 """Leaves out quarantined documents, and announces each batch to the engine before the batch is encoded, so that a
-document that crashes the encoder can be identified. Only a list of the quarantined documents is kept in memory.
+document that crashes the encoder can be identified.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def _long_texts(tokenizer: AnyTokenizer, encoder: Encoder, special_strings: str)
 
 
 def _vocabulary_sample(tokenizer: AnyTokenizer) -> str:
-    """Return a text that contains many of the tokens as words of their own, with no safe place between them."""
+    """Return a text that contains many of the tokens as words of their own and cannot be cut safely between them."""
     if isinstance(tokenizer, CustomTokenizer):
         return ""
     size = tokenizer.vocabulary_size

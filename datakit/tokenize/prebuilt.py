@@ -1,9 +1,9 @@
 """Checks prebuilt tokens and loss masks (types, lengths, range of ids), and removes the begin- and end-of-text tokens
 that the contract adds again. Prebuilt tokens are a column of lists of integers. An optional column with lists of the
-same lengths marks each token as a target (1) or not (0). The contract's tokens are added around these documents as
-around any others, but never twice: a begin- or end-of-text token that is already present is removed first. When it is
-added again, it keeps its value in the loss mask. Like every document, such a list needs a text, from which its id is
-computed and which dedup compares. The transform `with_text` makes this text.
+same lengths marks each token as a target (1) or not (0). The contract's tokens are added around each list of tokens, as
+around any document, but never twice: a begin- or end-of-text token that is already present is removed first. When it is
+added again, it keeps its value in the loss mask. A document of prebuilt tokens also needs a text, because the
+document's id is computed from the text, and dedup compares texts. The transform `with_text` makes this text.
 """
 
 from __future__ import annotations

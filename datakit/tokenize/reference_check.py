@@ -1,11 +1,11 @@
 """Chooses, in each partition, the sample on which the encoder is compared with the reference; the first difference
-stops the run. The sample depends only on the partition, not on its batches. It consists of 16 documents evenly spread
-over the rows, and of a window of 8 KiB in every 2.7 MB of the texts laid end to end, which is 0.3 % of the bytes. If a
-document fits in its window, the reference's ids for the whole document are compared with the ids about to be written.
-If the document is longer, both libraries encode only the window (split_check.py compares some long documents as a
-whole). Across the 16 documents, the position of the window within its document moves evenly from the start (in the
-first document) to the end (in the last). The reference takes about thirty times as long as the encoder, so the windows
-of the 16 documents are only 1 to 8 KiB long and cover only another 0.3 % of the bytes.
+stops the run. The sample depends only on the partition, not on its batches. It consists of a window of 8 KiB in every
+2.7 MB of the texts laid end to end, which is 0.3 % of the bytes, and of one window in each of 16 documents evenly
+spread over the rows. The reference takes about thirty times as long as the encoder, so the windows of the 16 documents
+are only 1 to 8 KiB long and cover only another 0.3 % of the bytes. The position of such a window moves evenly from the
+document's start (in the first of the 16) to the document's end (in the last). If a document with a window is no longer
+than the window, the reference's ids for the whole document are compared with the ids about to be written. If the
+document is longer, both libraries encode only the window (split_check.py compares some long documents as a whole).
 
 Cost: encoding 0.6 % of the bytes, but at least 16 KiB per partition, at the reference's speed.
 """
@@ -134,7 +134,7 @@ class Verification:
         position = min(len(expected), len(found)) if position is None else position
         raise TokenizerError(
             f"{self.encoder.name} and `tokenizers` give different ids in {self.place}, document {document}, first at "
-            f"token {position} of the text that starts at byte {start}; set tokenize.encoder to 'tokenizers', which is "
+            f"token {position}, counted from byte {start} of the text; set tokenize.encoder to 'tokenizers', which is "
             "slower but exact"
         )
 

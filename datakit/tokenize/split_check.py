@@ -77,6 +77,6 @@ class SplitVerification:
             raise TokenizerError(
                 f"{self.place}, document {batch.ids[row]}: when encoded in parts, bytes {first} to {last} get tokens "
                 "that differ from the reference's; set normalize.max_document_bytes to "
-                f"{self.texts.part_bytes} to leave out documents that must be encoded in parts, and report this "
-                "tokenizer as a bug in datakit"
+                f"{self.texts.part_bytes} to leave out documents that must be encoded in parts, and report this as a "
+                "bug in datakit, together with the name of the tokenizer"
             )

@@ -77,8 +77,8 @@ def _check_formats(config: Config, partitions: Sequence[Partition]) -> None:
 
 
 def _tokenizer_file(step: Step) -> bytes:
-    """Return the content of the tokenizer.json. Raises TokenizerError if this is a file that has changed since the step
-    was planned.
+    """Return the content of the tokenizer.json. Raises TokenizerError if the tokenizer was given as a file that has
+    changed since the step was planned.
     """
     tokenizer = step.parameters.get("tokenizer") or ""
     if is_custom(tokenizer):

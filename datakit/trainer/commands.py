@@ -32,9 +32,9 @@ def load_run(
     pinned: Mapping[str, Resolved] | None = None,
 ) -> tuple[Run, Data]:
     """Return the run that a run file defines, and its opened data. Overrides such as `steps=20` or `model.hidden=64`
-    replace values in the file. Without `model.vocabulary`, the model gets the tokenizer's vocabulary size, rounded up.
-    `pinned` maps datasets to the caches to use for them instead of their current ones. Raises RecipeError, UsageError,
-    TokenizerError, LoaderError, and the errors of `open_cache`.
+    replace values in the file. Without `model.vocabulary`, the model gets the tokenizer's vocabulary size, rounded up
+    to a multiple of 128. `pinned` maps datasets to the caches to use for them instead of their current ones. Raises
+    RecipeError, UsageError, TokenizerError, LoaderError, and the errors of `open_cache`.
     """
     file = read_run_file(name_or_path, overrides)
     data = open_data(file.data_table, file.path, root, pinned)

@@ -52,7 +52,7 @@ def test_difference_is_reported_by_document_and_position(tmp_path: Path) -> None
     fast = load_tokenizer().fast
     assert fast is not None
     assert verify_all(path, FastEncoder(fast), 16).documents == 16
-    with pytest.raises(TokenizerError, match=f"part-0.*document {identity(texts[11])}, first at token 5 ") as caught:
+    with pytest.raises(TokenizerError, match=f"part-0.*document {identity(texts[11])}, first at token 5, ") as caught:
         verify_all(path, Faulty(fast, text=texts[11], at=5), 16)
     assert texts[11][:20] not in str(caught.value)
 

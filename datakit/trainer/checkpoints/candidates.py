@@ -77,7 +77,7 @@ def candidates(folders: list[str], say: Say) -> list[Candidate]:
 
 def candidate_at(path: epath.Path, say: Say) -> Candidate | None:
     """Return the checkpoint in a directory. If it is not valid, return None, and warn unless it was set aside. Raises
-    NewerFormatError if a newer version wrote it: a run that ignored it would go back, and set it aside.
+    NewerFormatError if a newer version wrote it: a run that ignored it would set it aside and resume from an older one.
     """
     try:
         if urls.is_local(str(path)):

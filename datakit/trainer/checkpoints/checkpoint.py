@@ -4,14 +4,14 @@
                                      commit.json     the marker, written last: step, run, mixture, files and checksums
     <temporary>/<same names>                         rolling checkpoints, e.g. in storage that deletes old files
 
-A rolling checkpoint is written every `interval_minutes` minutes and before each evaluation, and only the newest
-`keep_temporary` are kept. The final checkpoint is permanent, and if `keep_every` is set, so is one checkpoint every
-`keep_every` steps. A new checkpoint is committed before an older one is removed, and a checkpoint's marker is removed
-before its files. So the last good checkpoint survives, no matter when the process is killed.
+A rolling checkpoint is written every `interval_minutes` minutes, and also before an evaluation if no save is in
+progress. Only the newest `keep_temporary` are kept. The final checkpoint is permanent, and if `keep_every` is set, so
+is one every `keep_every` steps. A new checkpoint is committed before an older one is removed, and a checkpoint's marker
+is removed before its files. So the last good checkpoint survives, no matter when the process is killed.
 
 During a save, the training loop waits only while the state is copied to host memory; the rest of the save runs in the
 background. A checkpoint can be restored on any number of devices, because orbax reads each array into the requested
-sharding. Verifying the checksums of a checkpoint takes one more reading of its files.
+sharding. To verify a checkpoint's checksums, its files are read one more time.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Checkpoints:
 def restore(candidate: Candidate, like: Tree, whole: bool = True) -> Tree:
     """Restore the state in a checkpoint. If `whole` is false, restore only the parts in `like` (e.g. "params" and
     "model"), whichever optimizer the checkpoint was written with. Each leaf of `like` is an array or a
-    ShapeDtypeStruct, and gives the sharding of the restored array. Raises CheckpointError if the names or shapes of the
-    model's arrays (or, if `whole` is true, of the optimizer's) differ between the checkpoint and `like`.
+    ShapeDtypeStruct, and gives the sharding of the restored array. Raises CheckpointError if the arrays to restore have
+    other names or shapes in the checkpoint than in `like`.
     """
     prepare_orbax()
     place = candidate.path / STATE

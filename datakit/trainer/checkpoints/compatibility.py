@@ -1,5 +1,5 @@
 """Checks, before a checkpoint is read, that its arrays have the names and shapes that this run expects. If they do not,
-the error names the first array that differs, and the table of the run file to change. Orbax's own error names neither.
+the error names the first array that differs, and the table to change in the run file. Orbax's own error names neither.
 """
 
 from __future__ import annotations

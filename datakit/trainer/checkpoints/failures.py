@@ -29,7 +29,7 @@ def prepare_orbax() -> None:
 def run_to_the_end(work: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine in a new event loop, which is closed only when all tasks have ended, even if one has failed.
 
-    An exception that is raised stands for all others: nobody retrieves these, and asyncio would print their tracebacks.
+    If the coroutine fails, asyncio does not print the tracebacks of other tasks' exceptions, which nobody retrieves.
     """
     loop, failed = asyncio.new_event_loop(), False
     asyncio.set_event_loop(loop)
