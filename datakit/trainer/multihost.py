@@ -23,7 +23,7 @@ def any_says(*answers: bool) -> tuple[bool, ...]:
 
 
 def disagree(value: str) -> bool:
-    """Return True if the processes passed different values, which must have the same length."""
+    """Return True if `value` differs between the processes; its length must be the same in all of them."""
     if jax.process_count() == 1:
         return False
     found = multihost_utils.process_allgather(np.frombuffer(value.encode(), np.uint8))

@@ -29,7 +29,7 @@ def group_norms(table: Tree, params: Tree) -> dict[str, Array]:
 
 
 def norms_by(name_of: Callable[[Weight], str], table: Tree, values: Tree) -> dict[str, Array]:
-    """Group the weights by the names that `name_of` gives them, and return the L2 norm of each group, by name."""
+    """Group `values` by the names that `name_of` gives to their weights, and return each group's L2 norm, by name."""
     sums: dict[str, Any] = {}
     for weight, value in zip(jax.tree.leaves(table), jax.tree.leaves(values), strict=True):
         sums[name_of(weight)] = sums.get(name_of(weight), 0.0) + jnp.sum(value.astype(jnp.float32) ** 2)

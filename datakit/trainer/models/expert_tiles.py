@@ -6,12 +6,12 @@ more tiles with a few small dense products. An expert's rows are padded to whole
 its weights are copied once per turn. In exchange, nothing is computed for experts that a token did not choose, and the
 loop ends after the last tile in use. The rows of a tile pass through two products: with the input weights and with the
 output weights. A turn handles as many tiles as possible (at most 8), as long as the rows between the two products fit
-in one core's cache. This is enough work to keep the other cores busy too. On a CPU, the backend `tiles` is by far the
+in one core's cache. Several tiles at once give work to the other cores too. On a CPU, the backend `tiles` is by far the
 fastest.
 
 In most turns, all tiles belong to one expert. Those turns come first, and each computes all its rows at once. The
-remaining tiles of each expert follow, with one product per tile. In a small layer, these keep only one core busy,
-because XLA:CPU divides a product only along its rows, into pieces no smaller than such a layer's tile.
+remaining tiles of each expert follow, with one product per tile. In a small layer, such a product keeps only one core
+busy, because XLA:CPU divides a product only along its rows, into pieces of at least as many rows as a tile has there.
 
 The backward pass is written by hand because the gradient that JAX derives for a loop would add a weight-sized array of
 zeros per tile. Weight gradients accumulate in fp32, in place, one product at a time and in a fixed order.
@@ -80,7 +80,7 @@ def lay_tiles(expert: Int[Array, "T K"], experts: int, tile: int, together: int 
 
 
 def _holder(ends: Int[Array, " E"], rest_ends: Int[Array, " E"], most: int) -> Int[Array, " N"]:
-    """Return each tile's expert, given where each expert's tiles end in single-expert turns and in the other turns."""
+    """Return each tile's expert. Its tiles end at `ends` in single-expert turns and at `rest_ends` in other turns."""
     number = jnp.arange(most)[:, None]
     over = jnp.where(number < ends[-1], ends <= number, rest_ends <= number)
     return jnp.minimum(jnp.sum(over, axis=1, dtype=jnp.int32), ends.size - 1)

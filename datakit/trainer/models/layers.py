@@ -4,11 +4,11 @@ Norms, softmaxes and the loss are computed in fp32; norms and attention return r
 sum over many terms is fp32, in the backward pass too: bf16 has 8 significant bits, so a bf16 sum soon ignores small
 terms.
 
-Attention and the loss save memory. Attention processes the queries in up to eight groups, one after the other: it keeps
-no [S, S] scores, and it reads no keys after the group or before the widest window of its first query. The loss
-processes the sequence in pieces and keeps no [B, S, V] logits. Attention and the loss recompute their intermediate
-values in the backward pass. On a CPU, working in parts also makes attention three times as fast and the loss twice as
-fast (at 256 positions), because small arrays fit in the cache.
+Attention and the loss save memory. Attention processes the queries in up to eight groups, one after the other, and
+keeps no [S, S] scores. For each group, it reads no keys after the group's last query, or before the widest window of
+the group's first query. The loss processes the sequence in pieces and keeps no [B, S, V] logits. Attention and the loss
+recompute their intermediate values in the backward pass. On a CPU, working in parts also makes attention three times as
+fast and the loss twice as fast (at 256 positions), because small arrays fit in the cache.
 
 No array with an entry per position is a constant of the compiled program: masks and rotary positions are computed at
 run time.
@@ -30,8 +30,8 @@ from datakit.trainer.models.weights import BATCH, current_mesh, gathered
 
 MASKED = -1e30  # finite, so that a fully masked row does not become NaN
 QUERY_BLOCKS, SMALLEST_BLOCK = 8, 32  # maximum number of query groups; their minimum size in positions; tuned on CPUs
-ROTARY_STRIDE = 512  # the same for all sequence lengths, so that a position's rotation is too
-# Maximum size of one piece's fp32 logits: it fits in a CPU's cache and is small for a GPU.
+ROTARY_STRIDE = 512  # the same for all sequence lengths, so that a position's rotation does not depend on the length
+# Maximum size of one piece's fp32 logits. On a CPU, they fit in the cache; on a GPU, they take little of its memory.
 LOGIT_BYTES = {"cpu": 8 << 20, "accelerator": 512 << 20}
 
 
@@ -118,7 +118,7 @@ def _attend(
     start: int,
     first: int,
 ) -> Float[Array, "B s M G H"]:
-    """Compute the attention of a group of queries, the first at position `start`, to the keys from `first` on."""
+    """Compute the attention of a group of queries, starting at `start`, to the keys from `first` to the group's end."""
     stop = start + query.shape[1]
     near_key, near_value = (wide[:, first:stop].astype(query.dtype) for wide in (key, value))
     seen = _visible(segments, window, start, first, stop)
@@ -166,8 +166,8 @@ def next_tokens(
     tokens: Int[Array, "B S"], segments: Int[Array, "B S"], loss_mask: Bool[Array, "B S"]
 ) -> tuple[Int[Array, "B S"], Float[Array, "B S"]]:
     """Return the label and weight of each position. Position i predicts token i + 1. The weight is 1 if that token's
-    mask is set and tokens i and i + 1 are in the same segment, otherwise 0. So no document's first token is predicted,
-    and the last position has weight 0.
+    mask is set and tokens i and i + 1 are in the same segment, otherwise 0. So the prediction of a document's first
+    token never counts, and the last position has weight 0.
     """
     labels = jnp.concatenate([tokens[:, 1:], tokens[:, :1]], axis=1)
     counted = loss_mask[:, 1:] & (segments[:, 1:] == segments[:, :-1])

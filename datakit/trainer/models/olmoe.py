@@ -5,11 +5,11 @@
     x = x + routed(norm(x))
     logits = norm(x) @ head
 
-The models are built from the same parts as `grug.py`, and differ from each other in size and in two settings. Queries
-and keys are normalized over the whole projection (OLMoE), per head (Qwen3) or not at all (Mixtral). A token's expert
-weights are renormalized to sum to one (Mixtral, Qwen3) or left as they are (OLMoE). The router uses a softmax, and a
-single loss, computed over all layers, balances the load. Tests compare logits, losses and all gradients with those of
-the published implementations.
+The models are built from the same parts as `grug.py`. Apart from sizes and constants, they differ in two settings.
+Queries and keys are normalized over the whole projection (OLMoE), per head (Qwen3) or not at all (Mixtral). A token's
+expert weights are renormalized to sum to one (Mixtral, Qwen3) or left as they are (OLMoE). The router uses a softmax,
+and a single loss, computed over all layers, balances the load. Tests compare logits, losses and all gradients with
+those of the published implementations.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ class Config:
     def __post_init__(self) -> None:
         check_sizes(self, ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_width", "expert_width"))
         if not 1 <= self.experts_per_token <= self.experts:
-            raise UsageError(f"experts_per_token ({self.experts_per_token}) must be between 1 and {self.experts}")
+            raise UsageError(
+                f"experts_per_token ({self.experts_per_token}) must be between 1 and experts ({self.experts})"
+            )
         if self.window is not None and self.window < 1:
             raise UsageError(
                 f"model.window is {self.window}; use at least 1, or remove this setting to attend to all previous "

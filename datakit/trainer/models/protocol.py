@@ -72,4 +72,4 @@ def check_sizes(config: Any, names: Iterable[str]) -> None:
     if config.heads % config.kv_heads:
         raise UsageError(f"heads ({config.heads}) must be a multiple of kv_heads ({config.kv_heads})")
     if config.head_width % 2:
-        raise UsageError(f"head_width ({config.head_width}) must be even: rotary positions rotate pairs of entries")
+        raise UsageError(f"head_width ({config.head_width}) must be even: rotary embedding rotates pairs of entries")

@@ -3,12 +3,12 @@
 router, which is balanced by a loss.
 
 Balancing needs, for each expert, the q-th largest of its scores over the tokens of the batch (see
-`quantile_thresholds`). This value is found a few bits at a time, by counting over [T, E]. Each count is a sum of
-integers, which is exact under any sharding. So the bias does not depend on the number of devices, and nothing is
-sorted. On a mesh, each device routes its own tokens (`on_own_tokens`). Only the statistics and the counts (eight arrays
-[15, E]) are summed over the devices, so no [T, E] array of the whole batch exists. The logits are computed in fp32:
-this is only a thousandth of a model's work, and in bf16, rounding could change which of two experts with nearly equal
-scores is trained.
+`quantile_thresholds`). This value is found bit by bit (on a mesh, four bits at a time) by counting the scores that
+reach a candidate value. Each count is a sum of integers, which is exact under any sharding. So the bias does not depend
+on the number of devices, and nothing is sorted. On a mesh, each device routes its own tokens (`on_own_tokens`). Only
+the statistics and the counts (eight arrays [15, E]) are summed over the devices, so no [T, E] array of the whole batch
+exists. The logits are computed in fp32: this is only a thousandth of a model's work, and in bf16, rounding could change
+which of two experts with nearly equal scores is trained.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Provides jaxtyping's shape annotations, or placeholders if jaxtyping is missing, and explains their axis letters.
+"""Provides jaxtyping's shape annotations, or placeholders if jaxtyping is missing, and explains the axis letters.
 Tests check every annotation in `datakit.trainer.models` and `datakit.trainer.optimizer` at run time. A training machine
 does not need jaxtyping. Each name in an annotation denotes an axis, whose size is the same throughout a function:
 

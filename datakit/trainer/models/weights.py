@@ -1,4 +1,4 @@
-"""Draws, shards, gathers and counts a model's weights from a table with one row per weight, and makes the device mesh.
+"""Describes a model's weights in a table; draws, shards, gathers and counts them; and makes the device mesh.
 
 A row gives a weight's shape, sharding, initialization and optimizer group. A model file builds the table as nested
 dicts of `Weight`, from which arrays, shardings, optimizer groups and parameter counts follow. Each weight has its own
@@ -45,10 +45,10 @@ class Weight:
 
 
 def make_mesh(replicas: int = 1, devices: Sequence[Any] | None = None) -> Mesh:
-    """Return a mesh with `replicas` equal groups of devices. Raises UsageError if they cannot be divided evenly."""
+    """Return a mesh of `replicas` equal groups of devices. Raises UsageError if the devices cannot be split evenly."""
     devices = jax.devices() if devices is None else devices
     if len(devices) % replicas:
-        raise UsageError(f"{len(devices)} devices cannot hold {replicas} replicas; choose a divisor of {len(devices)}")
+        raise UsageError(f"replicas ({replicas}) must be a divisor of the number of devices ({len(devices)})")
     shape = (replicas, len(devices) // replicas)
     return jax.make_mesh(shape, BATCH, (AxisType.Auto, AxisType.Auto), devices=devices)
 
