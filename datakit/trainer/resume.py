@@ -45,7 +45,7 @@ def begin(run: Run, place: RunPlace, trainer: Trainer, source: BatchSource, say:
     places = list(dict.fromkeys(folders))
     found = candidates(places, say)
     if any(one.marker.run != place.fingerprint for one in found):
-        raise CheckpointError(f"{folders[1]} holds checkpoints of another run; give this run a folder of its own")
+        raise CheckpointError(f"{folders[1]} holds checkpoints of another run; move them to another directory")
     if run.checkpoint.load is False:
         select.set_aside(places, -1, say)
     elif found:

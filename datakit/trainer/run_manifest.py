@@ -52,7 +52,7 @@ def predict(run: Run, outline: Outline) -> dict[str, Any]:
     """Predict the metrics that the run will reach with the batches that `outline` counts."""
     tokens = sum(batches * sequences * length for batches, sequences, length in outline)
     law = scaling.predict(training_flops(run, outline, with_head=False))
-    # The law does not apply to another model, another tokenizer, or a budget outside the fitted range.
+    # The law applies only to a Grug model with the law's vocabulary and a budget in the fitted range.
     applies = run.kind == "grug" and run.model.vocabulary == scaling.APRIL.vocabulary and not law.extrapolated
     by_law = {"eval/macro_loss": law.macro_loss, "eval/macro_bpb": law.bits_per_byte} if applies else {}
     return {

@@ -30,7 +30,7 @@ from datakit.trainer.optimizer import Optimizer
 
 @dataclass(frozen=True)
 class Trainer:
-    """The model, optimizer and mesh of a run, and the functions compiled from them; none depends on the data."""
+    """The model, optimizer and mesh of a run, and the functions compiled from them."""
 
     model: Any  # a module that implements `protocol.Model`
     config: Any

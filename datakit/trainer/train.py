@@ -211,8 +211,8 @@ class _Loop:
     def _hooks(
         self, step: int, state: Tree, row: dict[str, Any], due: bool, evaluates: bool, stopping: bool
     ) -> dict[str, Any]:
-        """Log the row; save and evaluate, if due; log the row again with the metrics of the evaluation and the time
-        taken since the first log; return these additional metrics.
+        """Log the row, save, and evaluate, each if it is due. Log the row again with the metrics of the evaluation and
+        the time that all this took, and return these additional metrics.
 
         The row is logged first, so that it is not lost if the run ends while saving or evaluating.
         """

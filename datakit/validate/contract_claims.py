@@ -1,4 +1,5 @@
-"""Rebuilds a token cache's contract from the cache's tokenizer.json and parameters, and compares the two contracts.
+"""Rebuilds a token cache's contract from the cache's tokenizer.json and parameters, and compares it with the recorded
+contract.
 
 The encoder's name, version and handling of long texts depend on the installed libraries, so they are not compared. The
 contract is compared only on machines that have the library `tokenizers`. If the tokenizer.json names a Python function,

@@ -1,9 +1,10 @@
 """Recomputes what a manifest states (fingerprint, identity, totals, and the order and sources of the partitions),
 compares the manifests of the step's inputs with the recorded checksums, and finds undescribed files.
 
-An altered manifest is refused whenever it is read, because it holds its own checksum. These checks find an alteration
-even if the checksum was recomputed as well. For a manifest of format 1, the checks that need the format version or
-checksums are skipped. An input that no longer exists is not compared, because a step may be moved without its inputs.
+An altered manifest is refused whenever it is read, because it holds its own checksum. The checks in this module find an
+alteration even if that checksum was changed to match. A manifest of format 1 holds neither the stage's format version
+nor checksums of manifests, so the checks that need them are skipped. An input that no longer exists is not compared,
+because a step may be moved without its inputs.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def _partition_differences(manifest: Manifest) -> Iterator[str]:
 
 
 def _folders(manifest: Manifest, source: str) -> tuple[str, ...]:
-    """Return the folders that may hold a source's partitions: in format 1, also `<source>/` and the step's folder."""
+    """Return a source's possible folders: `data/<source>/` and, in format 1, also `<source>/` and the step's folder."""
     now = data_path(source, "").rstrip("/")
     return (now, source, "") if manifest.format == UNSEALED else (now,)
 

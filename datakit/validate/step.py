@@ -1,5 +1,5 @@
-"""Finds the step to validate, and compares any finished step with its manifest: all files, the manifest's statements,
-and each partition's first and last id.
+"""Finds the step to validate, compares its files, and each partition's row count and first and last id, with the
+manifest, and checks the manifest's statements.
 
 A token cache is compared by `token_cache.py`. The files of a download whose source is read in place are not part of the
 step and are not read.
@@ -25,7 +25,7 @@ WITH_IDS = ("normalize", "signatures", "dedup", "consolidate")
 
 def finished_step(place: str) -> tuple[str, Manifest]:
     """Return the directory and manifest of the step at a URL. A dataset's directory stands for its current token cache
-    or, if it has none, for the last step of its current run.
+    or, if it has none, for the last step of its last complete run.
 
     Raises NotFoundError if there is neither a finished step nor a dataset, UsageError if nothing records which step of
     a dataset is current, and CorruptError if a manifest or the dataset's record is damaged.
@@ -36,7 +36,7 @@ def finished_step(place: str) -> tuple[str, Manifest]:
     found = current_cache(place) or current_step(place)
     if found is None:
         raise NotFoundError(
-            f"{place} holds no finished step (it has no {FILE_NAME}), and is no dataset with a current step; "
+            f"{place} holds no finished step (it has no {FILE_NAME}), and is not a dataset with a current step; "
             "`datakit status` shows unfinished steps"
         )
     return found

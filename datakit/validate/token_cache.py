@@ -1,9 +1,9 @@
 """Compares a token cache with its manifest: every file, the contract, and each shard's documents and tokens; lists all
 damage.
 
-Every byte is read once for its checksum, and the tokens are then read again and decoded, to check that all ids are in
-the vocabulary, that documents begin and end as the contract requires, and that loss masks have the recorded sums.
-Without pyarrow, the lists of documents are checked only by their checksums, not by their content.
+Every file is read once to compute its checksum. If no damage is found, the tokens are read again and decoded, to check
+that all ids are in the vocabulary, that documents begin and end as the contract requires, and that loss masks have the
+recorded sums. Without pyarrow, only the checksums of the files `*.docs.parquet` are checked, not their content.
 """
 
 from __future__ import annotations
