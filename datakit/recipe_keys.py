@@ -43,7 +43,7 @@ TABLES: dict[str, tuple[type, ...]] = {
 }
 MEANINGS = {
     "": "These keys stand at the top of the file, before all tables.",
-    SOURCES: "One table per source. With `[dedup]`, the first source that has a document keeps it.",
+    SOURCES: "One table per source. With `[dedup]`, a document found in several sources is kept in the first of them.",
     "normalize": "Determines how files become documents, for all sources.",
     "dedup": "Removes near duplicates and equal texts. Without this table, only equal texts in one source are removed.",
     "consolidate": "Writes the documents that are kept.",
