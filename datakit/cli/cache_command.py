@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from datakit.cli.console import INDENT, bytes_text, note, say, say_json, table, visible, wrapped
 from datakit.cli.parameters import Flag
 from datakit.errors import counted
+from datakit.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -88,7 +89,10 @@ def show(
         return 0
     facts = ", ".join(f"{key} {value}" for key, value in found.items())
     note(wrapped(f"{facts}: {counted(len(tokens), 'token')}", more=INDENT))
-    say(_coloured(parts) if _in_colour() else "".join(f"⟦{visible(part.text)}⟧" for part in parts))
+    if _in_colour():
+        print(_coloured(parts))  # not with `say`, which would escape the colors
+    else:
+        say("".join(f"⟦{visible(part.text)}⟧" for part in parts))
     if ids:
         say(" ".join(str(token) for token in shown.tolist()))
     if len(shown) < len(tokens):
@@ -180,7 +184,7 @@ def _coloured(parts: Iterable[Piece]) -> str:
     for number, part in enumerate(parts):
         background = JOINED if len(part.ids) > 1 else BACKGROUNDS[number % len(BACKGROUNDS)]
         begin, end = f"\x1b[48;5;{background}m", "\x1b[0m"
-        lines = visible(part.text).split("\n")
+        lines = printable(visible(part.text)).split("\n")
         shown.append("\n".join(f"{begin}{line}{end}" if line else "" for line in lines))
     return "".join(shown)
 

@@ -104,10 +104,10 @@ def test_credentials_that_were_not_sent_are_named(executor: RayExecutor) -> None
 def test_variables_replace_those_of_earlier_executors(
     executor: RayExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def seen(used: RayExecutor) -> list[dict[str, str | None]]:
+    def seen(used: RayExecutor) -> list[dict[str, str | None] | str]:
         names = ["DATAKIT_FIRST", "DATAKIT_SECOND"]
         attempts = [attempt("ray_tasks:variables", tmp_path, number, names=names) for number in range(4)]
-        return [outcome.result.details for outcome in run_all(used, attempts) if outcome.result is not None]
+        return [outcome.result.details if outcome.result else outcome.message for outcome in run_all(used, attempts)]
 
     with monkeypatch.context() as patch:
         patch.setenv("DATAKIT_FIRST", "1")
