@@ -8,6 +8,9 @@
 3. One mixture-of-experts layer at real sizes: milliseconds, share of the device's peak, share of a dense layer's speed.
 4. The 1e19-FLOP model (d1024, 64 experts, 4 per token) trains on random tokens: tokens/s and MFU, as
    `trainer/metrics/trackers.py` defines them.
+
+A backend that cannot be used, or that exceeds the memory, is reported, and the checks go on. The exit code is 1 if this
+happens to the backend that `auto` means, or if its step holds such a buffer.
 """
 
 from __future__ import annotations
@@ -24,8 +27,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.errors import JaxRuntimeError
 
-from benchmarks.trainer.moe_layer import GPU_SHAPES, Shape, measure, moe_step, worst_error
+from benchmarks.trainer.moe_layer import GPU_SHAPES, Shape, described, measure, moe_step, out_of_memory, worst_error
+from datakit.errors import UsageError
 from datakit.trainer.config import Run
 from datakit.trainer.device_feed import place
 from datakit.trainer.metrics.trackers import peak_flops
@@ -34,6 +39,7 @@ from datakit.trainer.scaling import size
 from datakit.trainer.train import trainer_of
 
 CHECKED = Shape(4096, 512, 256, 32, 4)
+ARRAY_TEXT = re.compile(r"tensor<((?:[0-9]+x)+)(?:f32|f16|bf16)>")
 SHAPE_TEXT = re.compile(r"\b(?:f32|f16|bf16)\[([0-9,]+)\]")
 VOCABULARY = 50_304
 SMALLEST_WIDTH = 16  # more than any number of choices
@@ -44,12 +50,25 @@ def dense_buffers(program: str, experts: int, rows: int) -> list[str]:
     found = set()
     for line in buffers_of(program):
         for match in SHAPE_TEXT.finditer(line):
-            axes = [int(axis) for axis in match.group(1).split(",")]
-            if experts in axes:
-                axes.remove(experts)
-                if len(axes) >= 2 and max(axes) >= rows and sorted(axes)[-2] >= SMALLEST_WIDTH:
-                    found.add(match.group(0))
+            if is_dense([int(axis) for axis in match.group(1).split(",")], experts, rows):
+                found.add(match.group(0))
     return sorted(found)
+
+
+def dense_arrays(program: str, experts: int, rows: int) -> list[str]:
+    """Arrays of this kind in a program that is not yet compiled (StableHLO)."""
+    found = {match.group(0): match.group(1) for match in ARRAY_TEXT.finditer(program)}
+    axes = {text: [int(axis) for axis in sizes.split("x")[:-1]] for text, sizes in found.items()}
+    return sorted(text for text, sizes in axes.items() if is_dense(sizes, experts, rows))
+
+
+def is_dense(axes: list[int], experts: int, rows: int) -> bool:
+    """Tell if an array has an axis of all experts, one of at least `rows`, and one of some width."""
+    if experts not in axes:
+        return False
+    others = axes.copy()
+    others.remove(experts)
+    return len(others) >= 2 and max(others) >= rows and sorted(others)[-2] >= SMALLEST_WIDTH
 
 
 def buffers_of(program: str) -> Iterator[str]:
@@ -66,6 +85,22 @@ def compiled_text(shape: Shape, backend: Any, dtype: Any) -> str:
     """The optimized program of a layer's forward and backward pass."""
     step, inputs = moe_step(shape, dtype, backend)
     return jax.jit(step).lower(*inputs).compile().as_text() or ""
+
+
+def check_backends(backends: list[str], shape: Shape) -> dict[str, dict[str, Any]]:
+    """Error against the oracle and dense buffers of each backend, or why it cannot be used."""
+    found: dict[str, dict[str, Any]] = {}
+    for backend in backends:
+        try:
+            error = worst_error(shape, jax.numpy.bfloat16, backend)
+            text = compiled_text(shape, backend, jax.numpy.bfloat16)
+            found[backend] = {"error": error, "dense_buffers": dense_buffers(text, shape.experts, shape.tokens)}
+        except UsageError as error:
+            found[backend] = {"failed": str(error)}
+        except JaxRuntimeError as error:
+            found[backend] = {"failed": out_of_memory(error)}
+        print(f"{backend}: {found[backend]}", flush=True)
+    return found
 
 
 class Random:
@@ -115,19 +150,46 @@ def main() -> int:
     if device.platform != "gpu":
         print(f"no GPU here ({device.device_kind}); pip install 'jax[cuda12]' on a machine that has one")
         return 2
-    backends = list(dict.fromkeys([resolve("auto"), "ragged"]))
-    report: dict[str, Any] = {"device": device.device_kind, "jax": jax.__version__, "backends": {}}
-    for backend in backends:
-        error = worst_error(CHECKED, jax.numpy.bfloat16, backend)
-        buffers = dense_buffers(compiled_text(CHECKED, backend, jax.numpy.bfloat16), CHECKED.experts, CHECKED.tokens)
-        report["backends"][backend] = {"error": error, "dense_buffers": buffers}
-        print(f"{backend}: error {error:.2e}, dense buffers {buffers or 'none'}")
-    report["layers"] = [row for shape in GPU_SHAPES for row in measure(shape, backends, "bfloat16", options.steps)]
-    report["training"] = train_speed(options.sequences, options.length, options.steps)
+    report = full_report(resolve("auto"), options)
     print(json.dumps(report, indent=1))
     if options.json:
         options.json.write_text(json.dumps(report, indent=1) + "\n")
-    return int(bool(report["backends"][backends[0]]["dense_buffers"]))
+    return int(not passed(report))
+
+
+def full_report(default: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Results of all checks. The default backend is compared with those that need no package."""
+    checked = check_backends(list(dict.fromkeys([default, "tiles", "ragged"])), CHECKED)
+    usable = [name for name, result in checked.items() if "failed" not in result]
+    layers = []
+    for shape in GPU_SHAPES:
+        rows = measure(shape, usable, "bfloat16", options.steps)
+        layers += rows
+        print(shape, *map(described, rows), sep="\n", flush=True)
+    return {
+        "device": jax.devices()[0].device_kind,
+        "jax": jax.__version__,
+        "default": default,
+        "backends": checked,
+        "layers": layers,
+        "training": checked_training(options) if default in usable else {"failed": checked[default]["failed"]},
+    }
+
+
+def checked_training(options: argparse.Namespace) -> dict[str, Any]:
+    """Speed of training, or the error if the training step exceeds the memory."""
+    try:
+        return train_speed(options.sequences, options.length, options.steps)
+    except JaxRuntimeError as error:
+        return {"failed": out_of_memory(error)}
+
+
+def passed(report: dict[str, Any]) -> bool:
+    """Tell if the default backend works at every size and holds no dense buffer."""
+    default = report["default"]
+    rows = [report["backends"][default], report["training"]]
+    rows += [row for row in report["layers"] if row["backend"] == default]
+    return not any(row.get("failed") or row.get("dense_buffers") for row in rows)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ A shape is tokens, hidden, expert width, experts, choices. Every contestant comp
 its weights. The layers include router, sort and combination. Contestants take turns in one process, so a busy machine
 slows all of them; the ratio of medians is the result. Useful FLOPs are 18 x tokens x choices x hidden x width (three
 products, three passes); router, sort and padding do not count. Each backend is first compared with the dense oracle on
-256 tokens. Each row names its device.
+256 tokens. Each row names its device. If the step of a backend exceeds the memory, its row has the error, not times.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.errors import JaxRuntimeError
 
 from datakit.trainer.metrics.trackers import peak_flops
 from datakit.trainer.models import layers, router
@@ -102,11 +103,29 @@ def worst_error(shape: Shape, dtype: Any, backend: Any) -> float:
     return max(float(jnp.max(jnp.abs(a - b)) / (jnp.max(jnp.abs(b)) + 1e-30)) for a, b in pairs)
 
 
+def warm_up(steps: dict[str, Step]) -> tuple[dict[str, Step], dict[str, str]]:
+    """Compile and run each step twice. Return the steps that fit in the memory, and the errors of the others."""
+    fitting, failures = dict[str, Step](), dict[str, str]()
+    for name, (step, inputs) in steps.items():
+        try:
+            for _ in range(2):
+                jax.block_until_ready(step(*inputs))
+            fitting[name] = step, inputs
+        except JaxRuntimeError as error:
+            failures[name] = out_of_memory(error)
+    return fitting, failures
+
+
+def out_of_memory(error: Exception) -> str:
+    """The first line of an error about exhausted memory; any other error is raised again."""
+    line = str(error).splitlines()[0]
+    if "RESOURCE_EXHAUSTED" not in line:
+        raise error
+    return line
+
+
 def take_turns(steps: dict[str, Step], rounds: int) -> dict[str, np.ndarray]:
-    """Seconds of each step in each round."""
-    for step, inputs in steps.values():
-        for _ in range(2):
-            jax.block_until_ready(step(*inputs))
+    """Seconds of each warm step in each round."""
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(rounds):
         for name, (step, inputs) in steps.items():
@@ -117,7 +136,7 @@ def take_turns(steps: dict[str, Step], rounds: int) -> dict[str, np.ndarray]:
 
 
 def measure(shape: Shape, backends: list[str], dtype: str, rounds: int) -> list[dict[str, Any]]:
-    """Rows for the floor and for each backend."""
+    """Rows for the floor and for each backend; if a backend's step exceeds the memory, its row has only the error."""
     steps: dict[str, Step] = {"floor": floor_step(shape, jnp.dtype(dtype))}
     errors = {"floor": 0.0}
     for backend in backends:
@@ -125,18 +144,20 @@ def measure(shape: Shape, backends: list[str], dtype: str, rounds: int) -> list[
         if errors[backend] > TOLERANCE[dtype]:
             raise SystemExit(f"{backend} differs from the oracle by {errors[backend]:.2e}; not timed")
         steps[backend] = moe_step(shape, jnp.dtype(dtype), backend)
-    seconds = take_turns(steps, rounds)
+    fitting, failures = warm_up(steps)
+    if "floor" in failures:
+        raise SystemExit(f"{shape}: the floor does not fit in the memory: {failures['floor']}")
+    seconds = take_turns(fitting, rounds)
     device = jax.devices()[0].device_kind
     peak, floor = peak_flops(device), float(np.median(seconds["floor"]))
-    rows = []
+    common = {"device": device, "dtype": dtype, **shape._asdict()}
+    rows = [{**common, "backend": name, "failed": failure} for name, failure in failures.items()]
     for name, values in seconds.items():
         median = float(np.median(values))
         rate = shape.useful_flops / median
         rows.append(
             {
-                "device": device,
-                "dtype": dtype,
-                **shape._asdict(),
+                **common,
                 "backend": name,
                 "milliseconds": median * 1e3,
                 "p10": float(np.quantile(values, 0.1)) * 1e3,
@@ -148,6 +169,17 @@ def measure(shape: Shape, backends: list[str], dtype: str, rounds: int) -> list[
             }
         )
     return rows
+
+
+def described(row: dict[str, Any]) -> str:
+    """A row as a line of text."""
+    if "failed" in row:
+        return f"  {row['backend']:8} {row['failed']}"
+    share = f"{row['percent_of_peak']:.1f} % of peak" if row["percent_of_peak"] else ""
+    return (
+        f"  {row['backend']:8} {row['milliseconds']:9.2f} ms  {row['gflops_per_second']:9.1f} useful GFLOP/s  "
+        f"{row['of_floor']:.2f} of the floor  {share}"
+    )
 
 
 def main() -> None:
@@ -165,11 +197,7 @@ def main() -> None:
     for shape in shapes:
         print(f"\n{shape}, {jax.devices()[0].device_kind}")
         for row in measure(shape, list(dict.fromkeys(backends)), "float32" if on_cpu else "bfloat16", options.rounds):
-            share = f"{row['percent_of_peak']:.1f} % of peak" if row["percent_of_peak"] else ""
-            print(
-                f"  {row['backend']:8} {row['milliseconds']:9.2f} ms  {row['gflops_per_second']:9.1f} useful GFLOP/s  "
-                f"{row['of_floor']:.2f} of the floor  {share}"
-            )
+            print(described(row))
             if options.json:
                 with options.json.open("a") as file:
                     file.write(json.dumps(row) + "\n")

@@ -3,15 +3,17 @@
     experts(x, expert, share, w_in, w_out, gate, backend) -> y
     y[t] = sum over k of share[t, k] * gate(x[t] @ w_in[expert[t, k]]) @ w_out[expert[t, k]]
 
-docs/trainer.md describes the backends. `auto` means `tiles` on a CPU, `tokamax` (if it is installed) on a GPU, and
-`ragged` otherwise. On a CPU, `ragged` would be 5 times slower with 8 experts, and slower still with more, because
-XLA:CPU expands `ragged_dot` to the dense computation, which takes E / K times the work. On a mesh, each device computes
-the experts for its own tokens, after gathering the weights of all experts (FSDP).
+docs/trainer.md describes the backends. `auto` means `tiles` on a CPU, `tokamax` on a GPU (`tiles`, with a warning, if
+tokamax is not installed), and `ragged` otherwise. On a CPU, `ragged` would be 5 times slower with 8 experts, and slower
+still with more, because XLA:CPU expands `ragged_dot` to the dense computation, which takes E / K times the work. So
+does XLA:GPU (JAX 0.11.2), with buffers that exceed 80 GB in a large layer. On a mesh, each device computes the experts
+for its own tokens, after gathering the weights of all experts (FSDP).
 """
 
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -21,6 +23,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 
+from datakit.errors import UsageError
 from datakit.trainer.models.expert_sort import combine, sort_by_expert, spread
 from datakit.trainer.models.expert_tiles import tiled_experts
 from datakit.trainer.models.layers import GATES
@@ -29,6 +32,10 @@ from datakit.trainer.models.weights import BATCH, current_mesh
 
 Backend = Literal["auto", "tiles", "ragged", "tokamax", "dense"]
 GroupedMatmul = Callable[[Any, Any, Any], Any]
+NO_TOKAMAX = (
+    "tokamax is not installed, so the experts are computed by the backend tiles, which was written for CPUs; "
+    'for a GPU, `pip install tokamax`. To silence this warning, set moe_backend = "tiles" in the run file'
+)
 SAVED_NAME = "moe_rows"  # name of the arrays that the remat policy "save_moe" keeps
 
 
@@ -55,12 +62,16 @@ def experts(
 
 def resolve(backend: Backend) -> str:
     """Return the given backend, or the one that `auto` means on this machine."""
-    if backend != "auto":
-        return backend
-    platform = jax.default_backend()
-    if platform == "cpu":
-        return "tiles"
-    return "tokamax" if platform == "gpu" and importlib.util.find_spec("tokamax") else "ragged"
+    return automatic(jax.default_backend()) if backend == "auto" else backend
+
+
+def automatic(platform: str) -> str:
+    """Return the backend that `auto` means on a platform of JAX. On a GPU without tokamax, print a warning."""
+    if platform == "gpu":
+        if importlib.util.find_spec("tokamax"):
+            return "tokamax"
+        warnings.warn(NO_TOKAMAX, stacklevel=2)
+    return "tiles" if platform in {"cpu", "gpu"} else "ragged"
 
 
 def _dense(x: Any, expert: Any, share: Any, w_in: Any, w_out: Any, gate: Callable[[Any], Any]) -> Any:
@@ -79,8 +90,13 @@ def _sorted_experts(
 
 
 def _tokamax_matmul(rows: Any, weights: Any, count: Any) -> Any:
-    import tokamax  # pyright: ignore[reportMissingImports] - optional; takes a second to import
-
+    try:
+        import tokamax  # pyright: ignore[reportMissingImports] - optional; takes a second to import
+    except ImportError as error:
+        raise UsageError(
+            f"the backend tokamax cannot be used, because importing it failed: {error}. `pip install tokamax` also "
+            'installs what it needs; or set moe_backend = "tiles" in the run file'
+        ) from error
     return tokamax.ragged_dot(rows, weights, count)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import sys
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,8 +13,9 @@ import numpy as np
 import pytest
 
 from benchmarks.trainer import gpu_check
-from benchmarks.trainer.gpu_check import compiled_text, dense_buffers
-from benchmarks.trainer.moe_layer import Shape, moe_step
+from benchmarks.trainer.gpu_check import compiled_text, dense_arrays, dense_buffers
+from benchmarks.trainer.moe_layer import Shape, moe_step, warm_up
+from datakit.errors import UsageError
 from datakit.trainer.models import expert_tiles, router
 from datakit.trainer.models import experts as expert_layer
 
@@ -108,6 +111,35 @@ def test_auto_is_tiles_on_the_cpu() -> None:
     assert expert_layer.resolve("ragged") == "ragged"
 
 
+def test_auto_on_a_gpu_without_tokamax_warns_and_is_never_ragged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "tokamax", raising=False)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if not Path(path, "tokamax").exists()])
+    with pytest.warns(UserWarning, match="pip install tokamax"):
+        assert expert_layer.automatic("gpu") == "tiles"
+
+
+def test_auto_on_a_gpu_is_an_installed_tokamax(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_broken_tokamax(tmp_path, monkeypatch)
+    assert expert_layer.automatic("gpu") == "tokamax"
+
+
+def test_auto_on_a_tpu_is_ragged() -> None:
+    assert expert_layer.automatic("tpu") == "ragged"
+
+
+def test_a_tokamax_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_broken_tokamax(tmp_path, monkeypatch)
+    with pytest.raises(UsageError, match=r"tokamax.*No module named 'needed_by_tokamax'.*pip install tokamax"):
+        value_and_gradients("tokamax", inputs(8), "swiglu")
+
+
+def install_broken_tokamax(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a tokamax before all others that lacks one of its own requirements."""
+    (folder / "tokamax.py").write_text("import needed_by_tokamax\n")
+    monkeypatch.delitem(sys.modules, "tokamax", raising=False)
+    monkeypatch.syspath_prepend(folder)
+
+
 SMALL = Shape(tokens=256, hidden=64, width=32, experts=8, choices=2)
 
 
@@ -121,12 +153,47 @@ def test_the_compiled_step_holds_no_dense_buffer() -> None:
     assert found["dense"] and found["ragged"]
 
 
-def test_ragged_stays_grouped_on_a_gpu() -> None:
-    """Check the input of the GPU's compiler; `make gpu-check` checks its output."""
-    step, inputs = moe_step(SMALL, jnp.bfloat16, "ragged")
-    program = jax.jit(step).trace(*inputs).lower(lowering_platforms=("cuda",)).as_text()
+def gpu_program(backend: Any) -> str:
+    """The program that a GPU's compiler receives for a small layer; `make gpu-check` checks what the compiler makes."""
+    step, inputs = moe_step(SMALL, jnp.bfloat16, backend)
+    return jax.jit(step).trace(*inputs).lower(lowering_platforms=("cuda",)).as_text()
+
+
+def test_ragged_leaves_grouped_products_to_the_gpu_compiler() -> None:
+    program = gpu_program("ragged")
     assert program.count('"chlo.ragged_dot"') == 6  # two forward, four backward
     assert program.count("stablehlo.dot_general") == 3  # the router's
+
+
+def test_tiles_give_the_gpu_compiler_no_dense_array() -> None:
+    found = {backend: dense_arrays(gpu_program(backend), SMALL.experts, SMALL.tokens) for backend in ("tiles", "dense")}
+    assert found["tiles"] == []
+    assert found["dense"]  # the search works
+
+
+def test_a_step_that_exceeds_the_memory_is_reported() -> None:
+    """The array of 512 TiB exceeds the memory of any machine."""
+    huge = jax.jit(lambda value: jnp.zeros(1 << 47, jnp.float32) + value), (jnp.float32(1.0),)
+    small = jax.jit(lambda value: value + 1), (jnp.float32(1.0),)
+    fitting, failures = warm_up({"small": small, "huge": huge})
+    assert list(fitting) == ["small"]
+    assert "RESOURCE_EXHAUSTED" in failures["huge"]
+
+
+def test_other_errors_of_a_step_are_raised() -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        warm_up({"broken": (fail, ())})
+
+
+def test_the_gpu_check_goes_on_after_an_unusable_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_broken_tokamax(tmp_path, monkeypatch)
+    found = gpu_check.check_backends(["tokamax", "tiles"], SMALL)
+    assert "needed_by_tokamax" in found["tokamax"]["failed"]
+    assert found["tiles"]["error"] < 6e-2
+    assert found["tiles"]["dense_buffers"] == []
 
 
 @pytest.mark.soak
