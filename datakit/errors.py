@@ -16,6 +16,7 @@ from datakit.redaction import redacted
 LONGEST_CHAIN = 20  # maximum length of a chain of causes, which may be circular
 _PLURAL = re.compile(r"\b(duplicate|file|message|token)s\b")
 REFUSALS_SHOWN = 20  # number of inputs that one error names
+INTERRUPTED, TERMINATED = 130, 143  # exit codes after Ctrl-C and SIGTERM: 128 plus the signal's number, as in shells
 
 
 class DatakitError(Exception):
@@ -169,6 +170,23 @@ def chain_of(error: BaseException | None) -> Iterator[BaseException]:
             return
         yield error
         error = error.__cause__ or error.__context__
+
+
+def exit_code_of(error: BaseException | None) -> int:
+    """Return the exit code of a command that ends with this exception, or 0 if there is none.
+
+    >>> exit_code_of(None), exit_code_of(PartialError("")), exit_code_of(KeyboardInterrupt()), exit_code_of(OSError())
+    (0, 3, 130, 1)
+    """
+    if error is None:
+        return 0
+    if isinstance(error, DatakitError):
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    return InputError.exit_code if isinstance(error, ModuleNotFoundError) else DatakitError.exit_code
 
 
 def messages_of(errors: Iterable[DatakitError]) -> list[str]:

@@ -36,9 +36,9 @@ from datakit.cli.status_command import status
 from datakit.cli.tokenizer_command import train
 from datakit.cli.train_command import evaluate, plot, train_model
 from datakit.cli.why.command import why
-from datakit.errors import DatakitError, NoSpaceError
+from datakit.errors import INTERRUPTED, TERMINATED, DatakitError, NoSpaceError, exit_code_of
 
-DONE, FAILURE, USAGE, PARTIAL, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 130, 143
+DONE, FAILURE, USAGE, PARTIAL = 0, 1, 2, 3
 DEBUG_VARIABLE = "DATAKIT_DEBUG"
 _INDENTED = re.compile(r"(?m)(?:^ {4}\S.*\n?)+")  # the description of one parameter
 
@@ -130,39 +130,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CycloptsError as error:
         note(f"error: {error}")
         return USAGE
-    except KeyboardInterrupt:
-        return _stopped("interrupted", INTERRUPTED)
+    except KeyboardInterrupt as error:
+        return _stopped("interrupted", INTERRUPTED, error)
     except SystemExit as end:
         if end.code != TERMINATED:
             raise
-        return _stopped("terminated", TERMINATED)
+        return _stopped("terminated", TERMINATED, end)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise, Python would print an error at exit
         return FAILURE
     except NoSpaceError as error:
+        _show_notes(error)
         note(f"error: {error}")  # a traceback would add nothing
         return error.exit_code
     except DatakitError as error:
-        return _failed(str(error), error.exit_code)
+        return _failed(str(error), error)
     except ModuleNotFoundError as error:
-        return _failed(f"{error}; run `pip install datakit` without --no-deps to install every dependency", USAGE)
+        return _failed(f"{error}; run `pip install datakit` without --no-deps to install every dependency", error)
     except Exception as error:  # noqa: BLE001 - last resort: one readable line, never a bare traceback
-        return _failed(f"{type(error).__name__}: {error} (unexpected: a bug in datakit or a library it calls)", FAILURE)
+        return _failed(f"{type(error).__name__}: {error} (unexpected: a bug in datakit or a library it calls)", error)
     return code if isinstance(code, int) else DONE
 
 
-def _stopped(how: str, code: int) -> int:
+def _stopped(how: str, code: int, error: BaseException) -> int:
+    _show_notes(error)
     note(f"{how}; no partial output is left; run the same command again to continue")
     return code
 
 
-def _failed(message: str, code: int) -> int:
+def _failed(message: str, error: Exception) -> int:
     if os.environ.get(DEBUG_VARIABLE):
         note(traceback.format_exc().rstrip("\n"))
+    code = exit_code_of(error)
+    _show_notes(error)
     note(f"error: {message}")
     if code == FAILURE and not os.environ.get(DEBUG_VARIABLE):
         note(f"({DEBUG_VARIABLE}=1 shows the traceback)")
     return code
+
+
+def _show_notes(error: BaseException) -> None:
+    """Show what was added to the error on its way, such as the id of the run that it ended."""
+    for text in getattr(error, "__notes__", ()):
+        note(text)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

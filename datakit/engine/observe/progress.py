@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from datakit.engine.executor import Outcome, Verdict
+from datakit.engine.observe.observer import RunStart
 from datakit.engine.observe.step_views import StepView, StepViews
 from datakit.engine.task import Step
 from datakit.errors import counted
@@ -136,7 +137,9 @@ def _cells(view: StepView) -> dict[str, str]:
 
 
 class LineView(StepViews):
-    """Prints a line when a step starts or ends, when an attempt fails, and whenever 30 s have passed without a line."""
+    """Prints a line when the run starts, when a step starts or ends, when an attempt fails, and whenever 30 s have
+    passed without a line.
+    """
 
     def __init__(self, stream: TextIO | None = None) -> None:
         super().__init__()
@@ -154,6 +157,9 @@ class LineView(StepViews):
 
     def note(self, text: str) -> None:
         self._say(text)
+
+    def run_started(self, start: RunStart) -> None:
+        self._say(f"run {start.run} of {start.dataset}; events: {start.log}")
 
     def step_started(self, step: Step) -> None:
         super().step_started(step)
