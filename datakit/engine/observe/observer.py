@@ -31,6 +31,9 @@ class Observer:
     def kernels_compiling(self, compiling: bool) -> None:
         """Tasks have begun (`compiling` is True) or ceased (False) to wait for kernels to be compiled."""
 
+    def disk_written(self, running: int) -> None:
+        """The attempts that are running now have written `running` bytes so far. Called before each tick."""
+
     def tick(self) -> None:
         """Called every half second, or more often, while tasks run."""
 
@@ -42,7 +45,8 @@ class Observer:
 
 
 EVENTS = (
-    "note", "step_started", "phase_started", "attempt_ended", "kernels_compiling", "tick", "step_ended", "step_failed",
+    "note", "step_started", "phase_started", "attempt_ended", "kernels_compiling", "disk_written", "tick", "step_ended",
+    "step_failed",
 )  # fmt: skip
 
 
