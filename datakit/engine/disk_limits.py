@@ -71,9 +71,9 @@ class WriteLimit:
         wrote = f"{file}: reading this file makes a task write" if file else f"{task} writes"
         remedy = f"exclude this file or, if its content is right, {self._remedy()}" if file else self._remedy()
         return ExpansionError(
-            f"{wrote} at least {size_text(written)}, but its limit is {size_text(self.bytes)} for an input of "
-            f"{size_text(self.input_bytes)} (limits.max_expansion = {self.limits.max_expansion} times the input, or "
-            f"limits.expansion_floor_bytes = {size_text(self.limits.expansion_floor_bytes)} if that is more); {remedy}"
+            f"{wrote} at least {written:,} bytes, but its limit is {self.bytes:,} bytes for an input of "
+            f"{self.input_bytes:,} bytes (limits.max_expansion = {self.limits.max_expansion} times the input, or "
+            f"limits.expansion_floor_bytes = {self.limits.expansion_floor_bytes} if that is more); {remedy}"
         )
 
     def _remedy(self) -> str:

@@ -63,7 +63,10 @@ def shortage(step_directory: str, limits: DiskLimits) -> NoSpaceError | None:
     if urls.is_local(step_directory):
         places[urls.local_path(step_directory)] = "choose another --root"
     for place, remedy in places.items():
-        space = DiskSpace.of(place)
+        try:
+            space = DiskSpace.of(place)
+        except OSError:  # a network disk that does not answer: writing there fails, too, and the task reports that
+            continue
         floor = limits.free_bytes(space.size)
         if space.size and space.free < floor:  # a file system without a size, such as a mounted store, is never full
             return NoSpaceError(

@@ -40,14 +40,14 @@ def test_endless_writer_is_stopped_and_its_file_named(tmp_path: Path) -> None:
     outcome = run(tmp_path, task("only", file="a\x1b[31m/bomb.parquet"))
     assert (outcome.cause, outcome.error_type) == (Cause.REFUSED, ExpansionError.__name__)
     assert outcome.message.startswith("a\\x1b[31m/bomb.parquet: reading this file makes a task write at least")
-    assert "its limit is 1.0 MB" in outcome.message and outcome.written > FLOOR
+    assert "its limit is 1,048,576 bytes" in outcome.message and outcome.written > FLOOR
 
 
 def test_writer_that_ends_before_a_check_is_refused_all_the_same(tmp_path: Path) -> None:
     assert run(tmp_path, task("only", bytes=FLOOR)).cause is Cause.DONE
     outcome = run(tmp_path, task("only", bytes=FLOOR + 1))
     assert (outcome.cause, outcome.error_type) == (Cause.REFUSED, ExpansionError.__name__)
-    assert outcome.message.startswith("task only of phase write writes at least 1.0 MB")
+    assert outcome.message.startswith("task only of phase write writes at least 1,048,577 bytes")
 
 
 def test_limit_follows_the_stored_input(tmp_path: Path) -> None:
