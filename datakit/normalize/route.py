@@ -110,17 +110,20 @@ class Router:
         ours = {HIGH: high, LOW: low, TEXT: texts, FILE: files, POSITION: positions}
         rows = _exchange_rows(ours, records.table, self.columns.union)
         values = rows.drop_columns([FILE, POSITION])
-        self.value_bytes += value_bytes(values)
-        self._require_moderate(records, values)
+        size = value_bytes(values)
+        self.value_bytes += size
+        self._check_expansion(records, values, size)
         write(rows, top_bits(high, self._buckets))
 
-    def _require_moderate(self, records: Chunk, values: pa.Table) -> None:
-        """Add up the sizes of the exchange's rows, by file. Raises ExpansionError, which names the file with most."""
+    def _check_expansion(self, records: Chunk, values: pa.Table, size: int) -> None:
+        """Add up the sizes of the exchange's rows, by file. Raises ExpansionError, which names the file with the most.
+        size: the total size of the values, in bytes.
+        """
         if records.files:
-            for file, size in zip(records.files, row_sizes(values).tolist(), strict=True):
-                self._bytes_of[file] += size + ROW_BYTES
+            for file, one in zip(records.files, row_sizes(values).tolist(), strict=True):
+                self._bytes_of[file] += one + ROW_BYTES
         else:
-            self._bytes_of[records.file] += value_bytes(values) + ROW_BYTES * values.num_rows
+            self._bytes_of[records.file] += size + ROW_BYTES * values.num_rows
         total = self._bytes_of.total()
         if self._limit is not None and total > self._limit.bytes:
             ((file, _),) = self._bytes_of.most_common(1)

@@ -29,6 +29,7 @@ def test_merge_is_used_only_above_a_million_reads() -> None:
     phase = next(merged(Step("stage", "set", "unused", "0" * 32, {}), "route", sizes, 1_000))
     assert len(phase.tasks) == 32  # groups of sqrt(1,001), rounded up
     assert [run for task in phase.tasks for run in task.arguments["runs"]] == runs
+    assert sum(task.input_bytes for task in phase.tasks) == len(runs), "the sizes limit what the tasks may write"
 
 
 @pytest.fixture

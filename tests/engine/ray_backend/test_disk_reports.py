@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from datakit.engine.disk_limits import DiskLimits
 from datakit.engine.executor import Attempt, Cause
@@ -16,7 +17,7 @@ from tests.support.engine.runs import wait_until
 LIMITS = DiskLimits(max_expansion=10, expansion_floor_bytes=1 << 20)
 
 
-def write_attempt(directory: Path, limits: DiskLimits = LIMITS, **arguments: object) -> Attempt:
+def write_attempt(directory: Path, limits: DiskLimits = LIMITS, **arguments: Any) -> Attempt:
     """An attempt at a task that writes."""
     return Attempt(task("only", **arguments), "write", str(directory), 1, 1, 1 << 30, limits=limits)
 

@@ -80,7 +80,7 @@ def test_a_higher_limit_continues_the_step(tmp_path: Path) -> None:
     with pytest.raises(ExpansionError):
         run_step_of(writing_step(tmp_path, LIMITS), writers(*tasks))
     run_step_of(writing_step(tmp_path, replace(LIMITS, expansion_floor_bytes=3 * FLOOR)), writers(*tasks))
-    assert [(line.key, line.cause) for line in attempts(tmp_path)].count(("small", "done")) == 1
+    assert [(line.key, line.cause) for line in attempts(tmp_path)].count(("small", Cause.DONE)) == 1
 
 
 def test_step_stops_while_its_disk_has_too_little_space(tmp_path: Path) -> None:
