@@ -80,6 +80,10 @@ class UnreadableError(RefusedError):
     """An input file that cannot be opened or decoded."""
 
 
+class ExpansionError(RefusedError):
+    """An input from which a task writes far more bytes than it reads (see `[limits]` in a recipe)."""
+
+
 class ChangedInputError(InputError):
     """An input file that changed after it was listed."""
 

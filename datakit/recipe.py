@@ -85,6 +85,7 @@ class Recipe:
     dedup: dict[str, Any] | None = None
     consolidate: dict[str, Any] = field(default_factory=dict)
     tokenize: dict[str, Any] | None = None
+    limits: dict[str, Any] = field(default_factory=dict)
     origin: str = ""  # the recipe's file, shown in messages; not part of the definition
 
     @property

@@ -14,6 +14,7 @@ import msgspec
 
 from datakit.consolidate.stage import Config as Consolidate
 from datakit.dedup.stage import Config as Dedup
+from datakit.engine.disk_limits import DiskLimits
 from datakit.normalize.config import Config as Normalize
 from datakit.recipe import Recipe, Source
 from datakit.tokenize.config import Config as Tokenize
@@ -40,6 +41,7 @@ TABLES: dict[str, tuple[type, ...]] = {
     "consolidate": (Consolidate,),
     "tokenize": (_Switch, Tokenize),
     "tokenize.train": (Train,),
+    "limits": (DiskLimits,),
 }
 MEANINGS = {
     "": "These keys stand at the top of the file, before all tables.",
@@ -49,6 +51,10 @@ MEANINGS = {
     "consolidate": "Writes the documents that are kept.",
     "tokenize": "Writes a token cache. Without this table, the run ends when the documents are written.",
     "tokenize.train": 'Settings for `tokenizer = "train"`.',
+    "limits": (
+        "Limits on the disk space that a run takes. They never change the output, so a stopped run continues with "
+        "other limits. See [Limits on disk use](operations.md#limits-on-disk-use)."
+    ),
 }
 
 

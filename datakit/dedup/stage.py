@@ -35,7 +35,7 @@ from datakit.dedup.phase_data import ForestFiles, Judged, Labelled, PartRange, R
 from datakit.dedup.report import check_removal, cluster_report, removal_report
 from datakit.dedup.survivors import check_columns, check_prefer
 from datakit.dedup.verification.rules import COUNTED, MEASURES
-from datakit.engine.exchange.exchange import merged
+from datakit.engine.exchange.exchange import merged, run_sizes
 from datakit.engine.partition_grouping import neighbours
 from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskResult
 from datakit.errors import suggestion
@@ -100,7 +100,7 @@ def plan(step: Step) -> Plan:
     shared = replace(shared, exact_runs=(yield from _exact(step, sources, shared)))
     forests = yield from _forests(step, shared)
     judged = (yield from _verdicts(step, forests, shared)) if forests else []
-    verdict_runs = yield from merged(step, "verdicts", _runs(judged), readers=len(parts))
+    verdict_runs = yield from merged(step, "verdicts", run_sizes(judged), readers=len(parts))
     tasks = _tasks("attributes:write", [part.signature_bytes for part in parts])
     shared = replace(shared, verdict_runs=verdict_runs)
     written = yield Phase("attributes", tasks, msgspec.to_builtins(shared), PRELOADS)
@@ -111,10 +111,6 @@ def plan(step: Step) -> Plan:
     details = {"sources": report, "clusters": clusters, "s_curve": s_curve(config.bands, config.rows)}
     zeros = dict.fromkeys([f"dedup/{name}" for name in (*COUNTED, "clustered", "clusters")], 0)  # in case no task ran
     return Output(_partitions(parts, written), SCHEMA, zeros, details)
-
-
-def _runs(results: Sequence[TaskResult]) -> list[str]:
-    return [run for result in details_of(results, Runs) for run in result.runs]
 
 
 def _tasks(function: str, sizes: Sequence[int], buckets: int = 0) -> tuple[Task, ...]:
@@ -129,7 +125,7 @@ def _exact(step: Step, sources: list[str], shared: Shared) -> Generator[Phase, S
     if len(sources) < 2:
         return []
     results = yield Phase("exact", exact_duplicates.tasks(shared.parts), msgspec.to_builtins(shared), PRELOADS)
-    return (yield from merged(step, "exact", _runs(results), readers=2 * len(shared.parts)))
+    return (yield from merged(step, "exact", run_sizes(results), readers=2 * len(shared.parts)))
 
 
 def _forests(step: Step, shared: Shared) -> Generator[Phase, Sequence[TaskResult], list[tuple[str, int]]]:
@@ -139,7 +135,7 @@ def _forests(step: Step, shared: Shared) -> Generator[Phase, Sequence[TaskResult
     buckets = power_of_two(sum(part.rows for part in shared.parts) * shared.bands * ROW_BYTES / TASK_BYTES)
     tasks = _tasks("clusters.bands:route", [part.signature_bytes for part in shared.parts], buckets)
     routed = yield Phase("bands", tasks, msgspec.to_builtins(shared), PRELOADS)
-    runs = yield from merged(step, "bands", _runs(routed), readers=buckets)
+    runs = yield from merged(step, "bands", run_sizes(routed), readers=buckets)
     tasks = _bucket_tasks("clusters.bands:connect", routed, buckets)
     results = yield Phase("buckets", tasks, msgspec.to_builtins(Runs(runs)), PRELOADS)
     level = 0
@@ -168,14 +164,14 @@ def _verdicts(step: Step, forests: Sequence[tuple[str, int]], shared: Shared) ->
     """Yield the phases `labels`, `shingles` and `verify`, and return the results of the last one."""
     parts, task = shared.parts, _forest_task("all", "label", forests)
     labelled = yield Phase("labels", (task,), msgspec.to_builtins(shared), PRELOADS, memory_per_input_byte=10.0)
-    labels = yield from merged(step, "labels", _runs(labelled), readers=len(parts))
+    labels = yield from merged(step, "labels", run_sizes(labelled), readers=len(parts))
     (about,) = details_of(labelled, Labelled)
     documents, text = sum(part.rows for part in parts), sum(part.text_bytes for part in parts)
     row_bytes = 1.3 * text / documents + 250  # bytes for the shingles of an average text, and for the other columns
     buckets = power_of_two(about.rows * row_bytes / (2 * TASK_BYTES))
     tasks = _tasks("verification.cluster_shingles:route", [part.text_bytes for part in parts], buckets)
     routed = yield Phase("shingles", tasks, msgspec.to_builtins(replace(shared, runs=labels)), PRELOADS)
-    runs = yield from merged(step, "shingles", _runs(routed), readers=buckets)
+    runs = yield from merged(step, "shingles", run_sizes(routed), readers=buckets)
     tasks = _bucket_tasks("verification.verify:judge", routed, buckets)
     return (yield Phase("verify", tasks, msgspec.to_builtins(replace(shared, runs=runs)), PRELOADS))
 

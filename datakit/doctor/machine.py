@@ -1,7 +1,7 @@
-"""Checks this machine before a run: libraries, temporary disk, memory for tasks, open-file limit and kernel cache.
-Where possible, a check tries the operation itself instead of guessing. `examine` decides which checks run, including
-those of the root (`root.py`) and the cluster (`cluster.py`). All checks together take one second (three seconds with a
-cluster, twenty if the cluster refuses the connection).
+"""Checks this machine before a run: libraries, temporary disk, memory for tasks, open-file limit, the count of bytes
+written, and kernel cache. Where possible, a check tries the operation itself instead of guessing. `examine` decides
+which checks run, including those of the root (`root.py`) and the cluster (`cluster.py`). All checks together take one
+second (three seconds with a cluster, twenty if the cluster refuses the connection).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from datakit.doctor.finding import Finding, State, disk_usage, nearest_existing
 from datakit.doctor.root import check_local_root, check_store
 from datakit.engine.task import Phase
 from datakit.engine.versions import LIBRARIES, versions
+from datakit.engine.worker.disk_use import written_bytes
 from datakit.engine.worker.memory import MEMORY_SHARE, memory_limit, usable_memory
 from datakit.storage import urls
 
@@ -29,7 +30,7 @@ def examine(root: str | None = None, ray: str | None = None) -> Iterator[Finding
     """Yield findings on this machine and, if given, on `root` and the cluster at the address `ray`. An early problem
     may explain later ones.
     """
-    for check in (libraries, temporary_disk, memory, open_files, kernel_cache):
+    for check in (libraries, temporary_disk, memory, open_files, bytes_written, kernel_cache):
         yield check()
     if root is not None:
         root = urls.absolute(root)
@@ -86,6 +87,16 @@ def open_files() -> Finding:
     if soft != resource.RLIM_INFINITY and soft < OPEN_FILES:
         return Finding("open files", State.PROBLEM, f"at most {soft} (hard limit {hard})", f"ulimit -n {OPEN_FILES}")
     return Finding("open files", State.OK, f"at most {soft}")
+
+
+def bytes_written() -> Finding:
+    """Check that the kernel counts what a process writes; the limits on disk use need this count."""
+    before = written_bytes("self")
+    Path(os.devnull).write_bytes(b"0")
+    if written_bytes("self") > before:
+        return Finding("bytes written", State.OK, "counted by the kernel")
+    text = "the kernel does not count them (/proc/self/io), so limits.max_expansion does not stop a task while it runs"
+    return Finding("bytes written", State.WARNING, text, "use a kernel with CONFIG_TASK_IO_ACCOUNTING")
 
 
 def kernel_cache() -> Finding:

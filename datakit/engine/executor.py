@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
+from datakit.engine.disk_limits import DiskLimits
 from datakit.engine.task import Preload, QuarantinedRecord, RecordRange, Task, TaskResult, Tolerance
 from datakit.redaction import redacted
 
@@ -41,7 +42,7 @@ class Attempt:
     exclusive: True if no other attempt may compete for this attempt's memory. Such an attempt has the node to itself if
     its budget exceeds its CPUs' share of the node's memory.
     try_singly, skip: see TaskContext. tolerance: see Phase.
-    stage: the name of the stage, for display.
+    stage: the name of the stage, for display. limits: what each task may write, and what must stay free.
     """
 
     task: Task
@@ -59,6 +60,7 @@ class Attempt:
     skip: tuple[QuarantinedRecord, ...] = ()
     tolerance: Tolerance = field(default_factory=Tolerance)
     stage: str = ""
+    limits: DiskLimits = field(default_factory=DiskLimits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class Outcome:
     peak_memory: the peak, in bytes, of anonymous memory beyond that inherited from the fork server (limit: `budget`).
     peak_resident: the peak, in bytes, of all resident memory, including mapped files and inherited pages.
     in_progress: the records that the attempt was working on when it died.
+    written: the number of bytes that the attempt has written to files of any kind.
     more: for a finished batch, the results of all tasks after the first.
     """
 
@@ -96,6 +99,7 @@ class Outcome:
     cpu_seconds: float = 0.0
     node: str = ""
     in_progress: RecordRange | None = None
+    written: int = 0
     more: tuple[BatchedResult, ...] = ()
 
     @classmethod
@@ -129,6 +133,11 @@ class Executor(Protocol):
     def compiling(self) -> bool:
         """True while attempts wait because kernels are being compiled."""
         return False
+
+    @property
+    def written(self) -> int:
+        """The number of bytes that the running attempts have written so far."""
+        return 0
 
     def submit(self, attempt: Attempt) -> None:
         """Queue an attempt to start once a slot is free. The driver keeps at most three submitted attempts per slot."""

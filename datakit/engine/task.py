@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from datakit.engine.disk_limits import DiskLimits, WriteLimit
 from datakit.storage import urls
 from datakit.storage.fingerprint import spelled_out
 from datakit.storage.manifest import InputReference, Manifest, Partition, manifest_url
@@ -60,6 +61,7 @@ class Step:
     operations: dict[str, Any] = field(default_factory=dict)
     version: int = 1  # the stage's format version, which the fingerprint covers
     code: str = ""  # the hash of the file with the user's own code that the step runs; not part of the fingerprint
+    limits: DiskLimits = field(default_factory=DiskLimits)
 
     def inputs_of(self, role: str) -> list[StepInput]:
         """Return the inputs with this role, in recipe order."""
@@ -76,6 +78,9 @@ class Task:
     bisect_argument: the name of a list argument. If attempts die and no record can be blamed, the list is split to find
     the bad entry. A task that gets only part of the list must write the same files for its entries as the whole task
     would.
+    stored_bytes: the size of the input as it is stored, which limits what the task may write (`disk_limits.py`); None
+    if `input_bytes` is this size.
+    file: the file that the task reads, for messages; "" if there are several.
     secret: a value that the function needs but that must not be stored, such as a URL's signature; the function finds
     it in its arguments under the name SECRET. It is not part of the task's digest, since it may differ in every run.
     """
@@ -85,6 +90,8 @@ class Task:
     arguments: dict[str, Any]
     input_bytes: int = 0  # used for scheduling (largest first), the memory budget and the ETA
     bisect_argument: str = ""
+    stored_bytes: int | None = None
+    file: str = ""
     secret: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
@@ -221,6 +228,8 @@ class TaskContext:
     try_singly: the (file, position) of each batch in which an earlier attempt died. The records of these batches, or
     all records of the task if ALL_RECORDS is among the batches, are tried one by one.
     skip: the (file, position) of each record to skip, with the reason.
+    write_limit: the limit on what the task may write. The engine enforces it; a task that knows which of its files is
+    to blame should stop by itself.
     Calls to `report`, `hold` and `release` take less than a microsecond each; make them for every batch.
     """
 
@@ -233,6 +242,7 @@ class TaskContext:
     try_singly: frozenset[tuple[str, int]] = frozenset()
     skip: Mapping[tuple[str, int], str] = field(default_factory=dict)
     tolerance: Tolerance = Tolerance()
+    write_limit: WriteLimit | None = None
 
     def records(
         self, files: str | Sequence[str], positions: Sequence[int] | np.ndarray, try_record: Callable[[int], object]

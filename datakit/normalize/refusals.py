@@ -38,7 +38,9 @@ def _refusals(context: ReadContext, own: RouteArguments, check: Check) -> Iterat
     """Yield the error of each file that is refused for a fault of its own, or whose columns conflict with those of
     earlier files.
     """
-    trial = replace(context.for_trial(), task=TaskContext("", context.task.scratch, report=context.task.report))
+    task = context.task
+    quiet = TaskContext("", task.scratch, report=task.report, write_limit=task.write_limit)
+    trial = replace(context.for_trial(), task=quiet)
     sound, union, largest = [], UpstreamColumns(context.config).union, dict[Path, int]()
     for part in own.ranges:
         try:

@@ -5,6 +5,9 @@ holds the id as two integers, the text, the record's file and position, and ever
 In this phase, the types of columns are united only across the files of a slice. The sort phase converts the columns to
 the source's common types.
 
+A file of a few MB may stand for many GB of rows. A slice whose values exceed the limit on what its task may write
+(`engine/disk_limits.py`) is refused before they are written, and the error names the file with the most values.
+
 If a compressed file of a slice turns out to be damaged, the slice is routed again, without the damaged stream and what
 follows it in the file. No exchange run is committed before the streams that its rows come from have been decoded to the
 end.
@@ -15,6 +18,7 @@ the exchange writer's budget.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -25,6 +29,7 @@ import pyarrow as pa
 import xxhash
 from pyarrow import types
 
+from datakit.engine.disk_limits import WriteLimit
 from datakit.engine.exchange.exchange import ExchangeWriter
 from datakit.engine.quarantine import SHOWN
 from datakit.engine.task import TaskContext, TaskResult
@@ -46,12 +51,13 @@ from datakit.normalize.where.predicate import Predicate
 from datakit.printable import one_line
 from datakit.storage.fingerprint import config_of
 from datakit.storage.ids import ids_from_digests, top_bits
-from datakit.storage.row_size import value_bytes
+from datakit.storage.row_size import row_sizes, value_bytes
 from datakit.text.string_buffers import string_buffers
 
 PHASE = "route"
 HIGH, LOW, TEXT, FILE, POSITION = "high", "low", "text", "file", "position"  # our columns in the exchange
 UPSTREAM = "."  # prefix for the names of upstream columns in the exchange
+ROW_BYTES = 20  # of a row in the exchange, for its file and position and for the offset of its text
 BUDGET_BYTES = 256 << 20  # memory for the exchange writer; a slice with 64 MiB of text usually makes one run
 WHOLE_SLICE_BYTES = SLICE_BYTES // 2  # a task gives up at the end of its slice only if the slice is at least this large
 
@@ -61,11 +67,20 @@ Texts: TypeAlias = "pa.LargeStringArray | pa.LargeBinaryArray"
 class Router:
     """Routes the chunks of one slice, in order.
 
-    value_bytes: the size in bytes of all values written so far. files: the counts of records and documents, by file.
+    value_bytes: the size in bytes of all values routed so far. files: the counts of records and documents, by file.
+    limit: see `TaskContext.write_limit`.
     """
 
-    def __init__(self, own: RouteArguments, common: RouteShared, config: Config, counts: RecordCounts) -> None:
+    def __init__(
+        self,
+        own: RouteArguments,
+        common: RouteShared,
+        config: Config,
+        counts: RecordCounts,
+        limit: WriteLimit | None = None,
+    ) -> None:
         self._config, self._counts, self._buckets = config, counts, common.buckets
+        self._limit, self._bytes_of, self._key = limit, Counter[str](), own.key
         self._where = Predicate(config.where, common.where_types) if config.where else None
         self._transform = Transform(config.transform) if config.transform else None
         self.columns: UpstreamColumns = UpstreamColumns(config)
@@ -73,7 +88,9 @@ class Router:
         self.value_bytes: int = 0
 
     def route(self, chunk: Chunk, write: Callable[[pa.Table, np.ndarray], None]) -> None:
-        """Pass the documents of one chunk and the bucket of each to `write`. Raises InputError or PartialError."""
+        """Pass the documents of one chunk and the bucket of each to `write`. Raises InputError or PartialError; the
+        former is an ExpansionError if the slice's values exceed the limit.
+        """
         self.files.add_records(chunk)
         records = self._transformed(chunk)
         self.columns.add(records.file, records.table)
@@ -92,8 +109,25 @@ class Router:
         self.files.add_documents(files, np.diff(string_buffers(texts)[1]))
         ours = {HIGH: high, LOW: low, TEXT: texts, FILE: files, POSITION: positions}
         rows = _exchange_rows(ours, records.table, self.columns.union)
-        self.value_bytes += value_bytes(rows.drop_columns([FILE, POSITION]))
+        values = rows.drop_columns([FILE, POSITION])
+        size = value_bytes(values)
+        self.value_bytes += size
+        self._check_expansion(records, values, size)
         write(rows, top_bits(high, self._buckets))
+
+    def _check_expansion(self, records: Chunk, values: pa.Table, size: int) -> None:
+        """Add up the sizes of the exchange's rows, by file. Raises ExpansionError, which names the file with the most.
+        size: the total size of the values, in bytes.
+        """
+        if records.files:
+            for file, one in zip(records.files, row_sizes(values).tolist(), strict=True):
+                self._bytes_of[file] += one + ROW_BYTES
+        else:
+            self._bytes_of[records.file] += size + ROW_BYTES * values.num_rows
+        total = self._bytes_of.total()
+        if self._limit is not None and total > self._limit.bytes:
+            ((file, _),) = self._bytes_of.most_common(1)
+            raise self._limit.error(total, one_line(file), f"task {self._key} of phase {PHASE}")
 
     def _seen_by_where(self, table: pa.Table, texts: Texts) -> pa.Table:
         """Return the table; if `where` reads the text column, its values are converted to valid strings."""
@@ -201,7 +235,7 @@ def route_slice(arguments: dict[str, Any], shared: dict[str, Any], task: TaskCon
         return despite_damage(context, own.ranges, lambda streams: _route(own, common, config, task, streams))
 
     def check(context: ReadContext, part: RouteArguments) -> UpstreamColumns:
-        router = Router(part, common, config, context.counts)
+        router = Router(part, common, config, context.counts, task.write_limit)
         for chunk in read_slice(context, part.ranges):
             router.route(chunk, lambda *rows: None)
             context.task.report(context.counts.counters[IN], 0)
@@ -214,7 +248,7 @@ def route_slice(arguments: dict[str, Any], shared: dict[str, Any], task: TaskCon
 def _route(own: RouteArguments, common: RouteShared, config: Config, task: TaskContext, streams: Streams) -> TaskResult:
     inputs, counts = own.inputs(common.base), RecordCounts(task.tolerance)
     context = ReadContext(inputs, config, counts, replace(task, hold=_hold_or_give_up(counts, task)), streams)
-    router, bytes_read = Router(own, common, config, counts), 0
+    router, bytes_read = Router(own, common, config, counts, task.write_limit), 0
     with ExchangeWriter(
         task, PHASE, own.key, common.buckets, BUDGET_BYTES, before_commit=inputs.check, input_state=streams
     ) as writer:

@@ -20,7 +20,7 @@ from dataclasses import replace
 import msgspec
 import pyarrow as pa
 
-from datakit.engine.exchange.exchange import merged
+from datakit.engine.exchange.exchange import merged, run_sizes
 from datakit.engine.task import BATCH_HANG_SECONDS, Output, Phase, Plan, Preload, Step, Task, TaskResult, tolerance_of
 from datakit.engine.user_modules import CODE_FOLDER, beside
 from datakit.errors import ColumnError, DatakitError, EmptyStageError, RecipeError, counted, suggestion
@@ -76,7 +76,7 @@ def plan(step: Step) -> Plan:
     _check_not_empty(step, config, routed)
     schema, columns = output_schema(union, config, again=all(entry.documents for entry in details))
     bits = partition_bits(sum(entry.value_bytes for entry in details), config.partition_bytes)
-    runs = yield from merged(step, route.PHASE, [run for entry in details for run in entry.runs], readers=1 << bits)
+    runs = yield from merged(step, route.PHASE, run_sizes(routed), readers=1 << bits)
     source, serialized = step.parameters["source"], schema.serialize().to_pybytes()
     shared = SortShared(runs, bits, bucket_bits, source, serialized, columns)
     exchanged = sum(output.bytes for result in routed for output in result.outputs)
@@ -121,9 +121,12 @@ def _route_phase(
     step: Step, config: Config, slices: Sequence[Sequence[FileRange]], buckets: int, where_types: bytes
 ) -> Phase:
     first, inputs = origins.first_files(slices), _inputs(step)
+    stored = stored_bytes({file.path: file.bytes for file in step.inputs[0].manifest.partitions}, slices)
     return Phase(
         route.PHASE,
-        tuple(_route_task(number, ranges, first[number], inputs) for number, ranges in enumerate(slices)),
+        tuple(
+            _route_task(number, ranges, first[number], inputs, stored[number]) for number, ranges in enumerate(slices)
+        ),
         to_plain(RouteShared(step.operations["base"], spelled_out(config), buckets, where_types)),
         (*PRELOADS, *beside(step.operations.get(CODE_FOLDER, ""))),
         memory_bytes=route_memory(config),
@@ -142,13 +145,30 @@ def route_memory(config: Config) -> int:
     return (1 << 30) + RECORD_COPIES * max(0, config.max_document_bytes - Config.max_document_bytes)
 
 
-def _route_task(number: int, ranges: Sequence[FileRange], first_file: int, inputs: Inputs) -> Task:
+def stored_bytes(sizes: Mapping[str, int], slices: Sequence[Sequence[FileRange]]) -> list[int]:
+    """Return how many bytes of the files, whose sizes are given by path, each slice reads. A range's share of its file
+    is its share of the file's weight, which for Parquet is the size that the file's footer claims.
+
+    >>> ranges = [FileRange("a", "parquet", 30, 0, 1), FileRange("a", "parquet", 10, 1, 2), FileRange("b", "json", 9)]
+    >>> stored_bytes({"a": 400, "b": 3}, [ranges[:1], ranges[1:]])
+    [300, 103]
+    """
+    weights = Counter[str]()
+    for ranges in slices:
+        for part in ranges:
+            weights[part.path] += part.weight
+    return [sum(sizes[one.path] * one.weight // max(1, weights[one.path]) for one in ranges) for ranges in slices]
+
+
+def _route_task(number: int, ranges: Sequence[FileRange], first_file: int, inputs: Inputs, stored: int) -> Task:
     """Create a task whose arguments describe only its own files, so that a touched file invalidates no other task."""
     key = f"{number:05d}"
     listed = {part.path: inputs.listed[part.path] for part in ranges if part.path in inputs.listed}
     copies = {part.path: inputs.copies[part.path] for part in ranges if part.path in inputs.copies}
     arguments = to_plain(RouteArguments(key, list(ranges), listed, first_file, copies))
-    return Task(key, "datakit.normalize.route:route_slice", arguments, input_bytes=sum(part.weight for part in ranges))
+    weight, file = sum(part.weight for part in ranges), ranges[0].path if len(ranges) == 1 else ""
+    function = "datakit.normalize.route:route_slice"
+    return Task(key, function, arguments, input_bytes=weight, stored_bytes=stored, file=file)
 
 
 def _sort_phase(shared: SortShared, exchange_bytes: int, heavy: Mapping[int, int], files_task: Task) -> Phase:

@@ -19,6 +19,7 @@ from datakit.consolidate import stage as consolidate
 from datakit.dedup import stage as dedup
 from datakit.dedup.minhash import signatures_stage as signatures
 from datakit.download import stage as download
+from datakit.engine.disk_limits import DiskLimits
 from datakit.engine.task import TOLERANCES
 from datakit.engine.user_modules import CODE_FOLDER
 from datakit.errors import NotFoundError, RecipeError, TokenizerError
@@ -40,6 +41,7 @@ CHOICES = """tokenize.tokenizer can be
   "bytes"                      one token per byte
   "package.module:function"    a tokenizer of your own"""
 TRAIN_TABLE = "train"  # the subtable [tokenize.train], which holds the settings for training
+LIMITS = "limits"  # the table of limits on disk use, which belongs to no stage
 ENABLED = "enabled"
 READING_KEYS = ("format", "text", "id", "where", "types", "sample", "transform", "transform_version", "quoting")
 
@@ -78,7 +80,7 @@ def configure(recipe: Recipe) -> Configuration:
         refuse([str(error), *table_mistakes(vars(recipe), recipe.place)])
         raise
     found: dict[str, str] = {}  # a mistake in [normalize] is found for every source, but reported once
-    for table in tables:
+    for table in (*tables, _limits_table(recipe.limits, recipe.place)):
         for message in mistakes(table.values, table.kind, table.place, other_keys=table.other_keys):
             found.setdefault(message.replace(f" of source {table.source!r}", ""), message)
     refuse(found.values())
@@ -87,6 +89,15 @@ def configure(recipe: Recipe) -> Configuration:
     for table, config in zip(tables, configs, strict=True):
         configuration.setdefault(table.stage, {})[table.source] = _settings(table, config, recipe.folder)
     return configuration
+
+
+def disk_limits(recipe: Recipe) -> DiskLimits:
+    """Return the limits on disk use, which apply to all stages."""
+    return convert(recipe.limits, DiskLimits, f"{recipe.place}, [{LIMITS}]")
+
+
+def _limits_table(values: Any, place: str) -> _Table:
+    return _Table(LIMITS, None, values, DiskLimits, f"{place}, [{LIMITS}]")
 
 
 def table_mistakes(document: Mapping[str, Any], place: str) -> list[str]:
@@ -103,6 +114,8 @@ def _present(document: Mapping[str, Any], place: str) -> Iterator[_Table]:
         (normalize.NAME, normalize.Config, ()), (dedup.NAME, dedup.Config, (ENABLED,)),
         (consolidate.NAME, consolidate.Config, ()), (tokenize.NAME, tokenize.Config, (ENABLED, TRAIN_TABLE)),
     )  # fmt: skip
+    if isinstance(limits := document.get(LIMITS), dict):
+        yield _limits_table(limits, place)
     for name, kind, own in kinds:
         if isinstance(values := document.get(name), dict):
             yield _Table(name, None, _without(values, own), kind, f"{place}, [{name}]", own)

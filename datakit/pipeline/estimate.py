@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from datakit.download.listing import SourceFile
+from datakit.engine.disk_limits import DiskSpace
 from datakit.engine.task import Phase
 from datakit.engine.worker.memory import MEMORY_SHARE, memory_limit
 from datakit.storage import urls
@@ -73,11 +74,7 @@ def disk_free(root: str) -> int | None:
     """
     if not urls.is_local(root):
         return None
-    place = urls.local_path(root)
-    while not os.path.exists(place):
-        place = os.path.dirname(place)
-    state = os.statvfs(place)
-    return state.f_bavail * state.f_frsize
+    return DiskSpace.of(urls.local_path(root)).free
 
 
 def raw_text_bytes(files: Iterable[SourceFile]) -> int:

@@ -14,7 +14,7 @@ upstream steps that are already located, and assumes that unfinished upstream st
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
@@ -23,12 +23,13 @@ from datakit.dedup import stage as dedup
 from datakit.dedup.minhash import signatures_stage as signatures
 from datakit.download import stage as download
 from datakit.download.hub_tokenizer import hub_tokenizer
+from datakit.engine.disk_limits import DiskLimits
 from datakit.engine.ledger.code_changes import made_with_other_code
 from datakit.engine.task import Step, StepInput
 from datakit.engine.user_modules import CODE_FOLDER, hash_of
 from datakit.errors import CorruptError, RefusedError, TokenizerError, UsageError, refuse_all, suggestion
 from datakit.normalize import stage as normalize
-from datakit.pipeline.configure import CHOICES, Configuration, Settings, configure
+from datakit.pipeline.configure import CHOICES, Configuration, Settings, configure, disk_limits
 from datakit.pipeline.earlier_steps import EarlierStep, find_earlier
 from datakit.pipeline.resolve_sources import ListingOptions, SourceState, resolve_source
 from datakit.pipeline.root_layout import TOKENIZERS, check_root, step_directory
@@ -96,12 +97,13 @@ class LocatedStep:
 
 @dataclass(frozen=True)
 class Graph:
-    """All nodes of a recipe, upstream nodes first. notes: messages for the user."""
+    """All nodes of a recipe, upstream nodes first. notes: messages for the user. limits: those on disk use."""
 
     dataset: str
     root: str
     nodes: tuple[Node, ...]
     notes: tuple[str, ...]
+    limits: DiskLimits = field(default_factory=DiskLimits)
 
     def locate(self, node: Node, located: Mapping[str, LocatedStep]) -> LocatedStep:
         """Return the node with the directory of its step and, if the step is done, the step's manifest. located: the
@@ -161,7 +163,8 @@ def build(recipe: Recipe, root: str, options: ListingOptions, until: str | None 
         for source, settings in configuration[module.NAME].items():
             upstream = tuple(node for read in READS[module] for node in nodes if _feeds(node, read, source))
             nodes.append(Node(module, source, source or recipe.name, settings, upstream))
-    return Graph(recipe.name, root, tuple(nodes), (*notes, *(state.note for state in states if state.note)))
+    notes = (*notes, *(state.note for state in states if state.note))
+    return Graph(recipe.name, root, tuple(nodes), notes, disk_limits(recipe))
 
 
 def _with_hub_tokenizer(recipe: Recipe, root: str, options: ListingOptions) -> tuple[Recipe, tuple[str, ...]]:

@@ -57,7 +57,8 @@ def plan(step: Step) -> Plan:
     counted = yield Phase("count", tasks, shared, PRELOADS, memory_per_input_byte=0.0)
     _require_all_tokens(step, parameters, counted)
     parts = [output.path for result in counted for output in result.outputs]
-    (joined,) = yield Phase("join", (Task("join", f"{__name__}:join_task", {"parts": parts}),), preloads=PRELOADS)
+    size = sum(output.bytes for result in counted for output in result.outputs)
+    (joined,) = yield Phase("join", (Task("join", f"{__name__}:join_task", {"parts": parts}, size),), preloads=PRELOADS)
     (file,) = joined.outputs
     sequences = sum(result.details["sequences"] for result in counted)
     partition = Partition(file.path, step.dataset, file.rows, file.bytes, file.xxh3)

@@ -177,7 +177,8 @@ class _Run:
         if self.check_disk and not reused:
             check_disk_space(self.graph, self._done, self.executor.workers, self.executor.ray is not None)
             self.check_disk = False
-        step, observer = engine_step(located, self._done), ObserverGroup([self.report.observer, memory])
+        step = replace(engine_step(located, self._done), limits=self.graph.limits)
+        observer = ObserverGroup([self.report.observer, memory])
         for earlier in located.earlier:
             observer.note(earlier.message(node.label))
         if changed := changed_code(located):

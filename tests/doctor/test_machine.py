@@ -34,6 +34,7 @@ def test_a_healthy_machine_has_no_problem(tmp_path: Path) -> None:
     assert shown.returncode == 0 and answer["healthy"], shown.stdout
     checks = {finding["check"] for finding in answer["findings"]}
     assert checks >= {"libraries", "temporary disk", "memory", "open files", "compiled kernels", "root", "root's disk"}
+    assert "bytes written" in checks
     assert list(tmp_path.iterdir()) == [], "it leaves nothing"
 
 

@@ -37,10 +37,13 @@ def quiet(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, s
     return tree(root)
 
 
-def run_twice(recipe: Path, root: str, folder: Path, size: str, **variables: str) -> tuple[list[str], str, Path]:
+def run_twice(
+    recipe: Path, root: str, folder: Path, size: str, floor: int = 0, **variables: str
+) -> tuple[list[str], str, Path]:
     """Return the output of `TWICE`, the messages of the first run, and a copy of the disk at the end."""
     messages, kept = folder / "messages", folder / "kept"
     command = [sys.executable, "-m", "datakit", "run", recipe, "--root", root, "--workers", "2", "--ignore-disk-space"]
+    command += ["--set", f"limits.min_free_bytes={floor}"]
     variables |= {"MESSAGES": str(messages), "KEPT": str(kept), "SIZE": size}
     done = on_a_disk(folder / "disk", TWICE, *command, **variables)
     return done.stdout.split(), messages.read_text() + done.stderr, kept
@@ -107,3 +110,18 @@ def test_full_scratch_is_an_error_not_a_signal(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and len(lines) == 2, done.stderr
     assert all(f"on the temporary disk ({disk})" in line and "set TMPDIR" in line for line in lines)
+
+
+@pytest.mark.parametrize("temporary", [False, True])
+def test_run_stops_before_the_disk_is_full(
+    recipe: Path, quiet: dict[str, str], tmp_path: Path, temporary: bool
+) -> None:
+    disk, root = tmp_path / "disk", tmp_path / "root"
+    variables = {"TMPDIR": str(disk)} if temporary else {}
+    place, size = (root, "1m") if temporary else (disk, "2m")
+    codes, said, kept = run_twice(recipe, str(place), tmp_path, size, 1_500_000, **variables)
+    assert codes == ["1", "0", "0"], (codes, said)
+    assert "1.5 MB must stay free" in said
+    assert f"the disk of {tmp_path}/disk" in said and ("set TMPDIR" if temporary else "choose another --root") in said
+    assert "no space left" not in said, "the disk was never full"
+    assert tree(str(root if temporary else kept)) == quiet

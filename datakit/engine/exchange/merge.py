@@ -14,7 +14,7 @@ INDEX_BYTES is written as several runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -31,20 +31,35 @@ INDEX_BYTES = 64 << 20  # limit on the input runs' indexes that are held at once
 MEMORY_BYTES = 512 << 20  # two copies of the window, the indexes with copies for writing, and a margin
 
 
-def merged(step: Step, phase: str, runs: list[str], readers: int) -> Generator[Phase, Sequence[TaskResult], list[str]]:
-    """Merge the runs if runs x reducers exceeds a million, and return the paths of the runs to read. `readers` is the
-    number of reducers.
+def run_sizes(results: Iterable[TaskResult]) -> dict[str, int]:
+    """Return the runs that tasks have written, in order: path -> size in bytes."""
+    found = dict[str, int]()
+    for result in results:
+        sizes = {output.path: output.bytes for output in result.outputs}
+        found |= {run: sizes[run] for run in result.details["runs"]}
+    return found
 
-    Call this function as `runs = yield from merged(step, "route", runs, readers)`.
+
+def merged(
+    step: Step, phase: str, runs: Mapping[str, int], readers: int
+) -> Generator[Phase, Sequence[TaskResult], list[str]]:
+    """Merge the runs (see `run_sizes`) if runs x reducers exceeds a million, and return the paths of the runs to read.
+    `readers` is the number of reducers.
+
+    Call this function as `runs = yield from merged(step, "route", run_sizes(results), readers)`.
     """
-    if len(runs) * readers <= MOST_READS:
-        return runs
-    size = math.isqrt(len(runs) - 1) + 1
+    paths = list(runs)
+    if len(paths) * readers <= MOST_READS:
+        return paths
+    size = math.isqrt(len(paths) - 1) + 1
     name = f"{phase}-merge"
-    groups = [runs[start : start + size] for start in range(0, len(runs), size)]
+    groups = [paths[start : start + size] for start in range(0, len(paths), size)]
     keyed = {f"{number:05d}": group for number, group in enumerate(groups)}
     function = "datakit.engine.exchange.merge:merge_runs"
-    tasks = [Task(key, function, {"phase": name, "key": key, "runs": group}) for key, group in keyed.items()]
+    tasks = [
+        Task(key, function, {"phase": name, "key": key, "runs": group}, sum(runs[run] for run in group))
+        for key, group in keyed.items()
+    ]
     results = yield Phase(name, tuple(tasks), memory_bytes=MEMORY_BYTES, memory_per_input_byte=0.0)
     return [run for result in results for run in result.details["runs"]]
 

@@ -48,7 +48,8 @@ class PhaseLine(msgspec.Struct, tag="phase", tag_field="kind", frozen=True):
 class AttemptLine(msgspec.Struct, tag="attempt", tag_field="kind", frozen=True, omit_defaults=True):
     """The end of an attempt. `digest` covers all inputs of the task (see Digests), so that the result is reused only
     for an identical task. A line with the cause DONE but no result is from an attempt at part of a task during a
-    bisection (`engine/scheduler/bisect_input.py`). For `peak_memory` and `peak_resident`, see Outcome.
+    bisection (`engine/scheduler/bisect_input.py`). For `peak_memory`, `peak_resident` and `written`, see
+    Outcome.
     """
 
     phase: str
@@ -65,6 +66,7 @@ class AttemptLine(msgspec.Struct, tag="attempt", tag_field="kind", frozen=True, 
     work_seconds: float = 0.0
     cpu_seconds: float = 0.0
     node: str = ""
+    written: int = 0
     time: float = 0.0
 
 

@@ -97,6 +97,7 @@ class EventLog(Observer):
             cpu_seconds=round(outcome.cpu_seconds, 4),
             peak_memory=outcome.peak_memory,
             budget=outcome.budget,
+            written=outcome.written,
             node=outcome.node,
         )
 

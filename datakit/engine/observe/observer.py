@@ -72,6 +72,9 @@ class Observer:
     def kernels_compiling(self, compiling: bool) -> None:
         """Tasks have started (`compiling` is True) or stopped (False) waiting for kernels to be compiled."""
 
+    def disk_written(self, running: int) -> None:
+        """The attempts that are running now have written `running` bytes so far. Called before each tick."""
+
     def tick(self) -> None:
         """Called every half second, or more often, while tasks run."""
 
@@ -83,8 +86,8 @@ class Observer:
 
 
 EVENTS = (
-    "run_started", "note", "step_started", "phase_started", "attempt_ended", "kernels_compiling", "tick", "step_ended",
-    "step_failed", "run_ended",
+    "run_started", "note", "step_started", "phase_started", "attempt_ended", "kernels_compiling", "disk_written",
+    "tick", "step_ended", "step_failed", "run_ended",
 )  # fmt: skip
 
 

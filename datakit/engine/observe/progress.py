@@ -1,7 +1,8 @@
-"""Displays a run's progress (rates, time left, failures, memory): a live table on a terminal, plain lines elsewhere.
+"""Displays a run's progress (rates, time left, failures, disk use, memory): a live table on a terminal, plain lines
+elsewhere.
 
 Only the driver displays progress, never the workers. The table and the lines show the same state, which `step_views.py`
-keeps. The table has one line per step and fits into the width of the terminal.
+keeps. The table has one line per step and fits into the width of the terminal; plain lines fit into 80 columns.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from datakit.engine.disk_limits import size_text
 from datakit.engine.executor import Outcome, Verdict
 from datakit.engine.observe.observer import RunStart
 from datakit.engine.observe.step_views import StepView, StepViews
@@ -35,12 +37,15 @@ COLUMNS = (
     "skipped",
     "records/s",
     "MB/s",
+    "written",
     "left",
     "peak / budget",
     "time",
 )
 WORDS = ("step", "state")  # aligned left; the other columns are aligned right
-DISPENSABLE = ("records/s", "running", "peak / budget", "MB/s", "left", "skipped")  # left out in this order if needed
+# left out in this order if needed
+DISPENSABLE = ("records/s", "running", "peak / budget", "MB/s", "left", "skipped", "written")
+LINE_WIDTH = 80
 GAP = "  "
 MIN_NAME = 12  # minimum width, in characters, of the column with the steps' names
 MARGIN = 3  # number of lines of the terminal that the table leaves free
@@ -129,6 +134,7 @@ def _cells(view: StepView) -> dict[str, str]:
         str(view.quarantined or ""),
         f"{view.records / seconds:,.0f}" if view.records and not view.reused else "",
         f"{rate:,.1f}" if running and view.bytes_done else "",
+        size_text(view.written()) if view.written() else "",
         f"{left:,.0f} s" if left is not None else "",
         f"{view.peak_memory // MEGABYTE} / {view.budget // MEGABYTE} MB" if view.peak_memory else "",
         ran,
@@ -180,10 +186,7 @@ class LineView(StepViews):
     def tick(self) -> None:
         super().tick()
         if time.monotonic() - self._printed >= LINE_SECONDS:
-            view, left = self._current, self._current.left()
-            eta = f", about {left:,.0f} s left" if left is not None else ""
-            self._say(f"{view.name}: {view.phase} {view.done}/{view.total} done, {view.running} running, "
-                      f"{view.failed} failed, peak {view.peak_memory // MEGABYTE} MB{eta}")  # fmt: skip
+            self._say(progress_line(self._current))
 
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
         super().step_ended(step, manifest, reused)
@@ -195,6 +198,29 @@ class LineView(StepViews):
         super().step_failed(step, error)
         view = self.views[step.directory]
         self._say(f"{view.name}: {view.state()} after {view.seconds():.1f} s")
+
+
+def progress_line(view: StepView, width: int = LINE_WIDTH) -> str:
+    """Return a line about a running step, at most `width` characters long. If it would be longer, its least important
+    parts are left out; if it is still too long, the step's name is cut.
+    """
+    left = view.left()
+    parts = {
+        "tasks": f"{view.phase} {view.done}/{view.total} done",
+        "running": f"{view.running} running",
+        "failed": f"{view.failed} failed",
+        "written": f"{size_text(view.written())} written",
+        "rate": f"{view.write_rate() / MEGABYTE:,.0f} MB/s",
+        "peak": f"peak {view.peak_memory // MEGABYTE} MB" if view.peak_memory else "",
+        "left": f"about {left:,.0f} s left" if left is not None else "",
+    }
+    for name in ("", "peak", "running", "failed" if not view.failed else "", "left", "rate"):
+        parts.pop(name, None)
+        line = ", ".join(filter(None, parts.values()))
+        if len(view.name) + 2 + len(line) <= width:
+            break
+    room = max(MIN_NAME, width - 2 - len(line))
+    return f"{view.name if len(view.name) <= room else view.name[: room - 1] + '…'}: {line}"[:width]
 
 
 def view_for_terminal() -> TableView | LineView:

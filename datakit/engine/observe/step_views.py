@@ -1,6 +1,7 @@
 """Derives the displayed state of each step of a run (tasks, rates, time left, memory) from the run's events.
 
-The rate in MB/s and the remaining time are based on bytes of input, and exclude the time spent compiling kernels.
+The rate in MB/s and the remaining time are based on bytes of input, and exclude the time spent compiling kernels. What
+tasks have written is known while they run, so it shows progress, or a disk that fills up, before any task is done.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from datakit.storage.manifest import Manifest
 @dataclass
 class StepView:
     """The displayed state of one step. `bytes_done` and `records` cover only this run's attempts, and `bytes_done`
-    starts at 0 in each phase. At the end of the step, `records` is set to the step's number of rows.
+    starts at 0 in each phase. At the end of the step, `records` is set to the step's number of rows. `written_ended`
+    and `written_running` are the bytes that the attempts that have ended, and those that are running, have written to
+    files; `written_before` of them were written before the phase started.
     """
 
     name: str
@@ -33,6 +36,9 @@ class StepView:
     bytes_total: int = 0
     peak_memory: int = 0
     budget: int = 0
+    written_ended: int = 0
+    written_running: int = 0
+    written_before: int = 0
     slots: int = 0
     reused: bool = False
     compiling: bool = False
@@ -44,6 +50,14 @@ class StepView:
     def seconds(self) -> float:
         """Return the step's duration so far, in seconds."""
         return (self.ended or time.monotonic()) - self.started
+
+    def written(self) -> int:
+        """Return how many bytes the step's attempts have written to files in this run."""
+        return self.written_ended + self.written_running
+
+    def write_rate(self) -> float:
+        """Return how many bytes per second are written in this phase."""
+        return max(0, self.written() - self.written_before) / max(time.monotonic() - self.phase_started, 1e-9)
 
     def left(self) -> float | None:
         """Estimate, from the bytes done, the seconds left in the phase; return None if no estimate is possible."""
@@ -78,12 +92,13 @@ class StepViews(Observer):
         view = self._current
         view.phase, view.total, view.done, view.slots = phase.name, len(phase.tasks), done, slots
         view.bytes_total, view.bytes_done = sum(task.input_bytes for task in phase.tasks), 0
-        view.phase_started = time.monotonic()
+        view.phase_started, view.written_before = time.monotonic(), view.written()
         self._sizes = {task.key: task.input_bytes for task in phase.tasks}
 
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
         view = self._current
         view.done += verdict is Verdict.DONE
+        view.written_ended += outcome.written
         view.failed += verdict in (Verdict.FAIL, Verdict.REFUSE)
         if outcome.budget and outcome.peak_memory * view.budget >= view.peak_memory * outcome.budget:
             view.peak_memory, view.budget = outcome.peak_memory, outcome.budget  # the attempt closest to its budget
@@ -97,6 +112,9 @@ class StepViews(Observer):
         view = self._current
         view.compiling, view.phase_started = compiling, time.monotonic()  # MB/s and time left exclude compiling
 
+    def disk_written(self, running: int) -> None:
+        self._current.written_running = running
+
     def tick(self) -> None:
         """Estimate the number of running tasks: one per slot, but no more than there are unfinished tasks."""
         view = self._current
@@ -105,10 +123,11 @@ class StepViews(Observer):
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
         view = self.views.setdefault(step.directory, StepView(f"{step.stage} {step.dataset}"))
         view.ended, view.reused, view.running, view.compiling = time.monotonic(), reused, 0, False
+        view.written_running = 0
         view.records = manifest.totals.rows
 
     def step_failed(self, step: Step, error: BaseException) -> None:
         view = self.views.setdefault(step.directory, StepView(f"{step.stage} {step.dataset}"))
-        view.ended, view.running, view.compiling = time.monotonic(), 0, False
+        view.ended, view.running, view.compiling, view.written_running = time.monotonic(), 0, False, 0
         stopped = "failed" if isinstance(error, Exception) else "interrupted"
         view.error = "partial" if isinstance(error, PartialError) else stopped

@@ -32,6 +32,7 @@ from datakit.engine.executor import Attempt, Executor, Outcome
 from datakit.engine.ray_backend import failures
 from datakit.engine.ray_backend.agreement import Expected, nonce_below, take_announcement
 from datakit.engine.ray_backend.connection import LOCAL, Head, connected, connection_errors
+from datakit.engine.ray_backend.disk_reports import DiskReports, new_key
 from datakit.engine.ray_backend.node_environment import sent_variables
 from datakit.engine.ray_backend.nodes import Node, Nodes, ResourceRequest, choose
 from datakit.engine.ray_backend.probe import probe
@@ -46,10 +47,11 @@ NO_NODE_SECONDS = 900.0  # how long to wait for a node: an autoscaler takes minu
 
 @dataclass(frozen=True)
 class _Sent:
-    """An attempt handed to Ray, and the resources requested for it."""
+    """An attempt handed to Ray, the resources requested for it, and the key of its `disk_reports`."""
 
     attempt: Attempt
     request: ResourceRequest
+    key: str
 
 
 class RayExecutor(Executor):
@@ -64,7 +66,7 @@ class RayExecutor(Executor):
         self._workers = None if address == LOCAL else workers  # a private cluster is started with this many CPUs
         self._running: dict[ray.ObjectRef, _Sent] = {}
         self._recalled: set[ray.ObjectRef] = set()
-        self._variables = encode(sent_variables())
+        self._variables, self._reports = encode(sent_variables()), DiskReports()
         self._remote = ray.remote(max_retries=0)(run_encoded_attempt)
         self._nodes, self._refreshed = Nodes(), -REFRESH_SECONDS
         self._had_nodes = time.monotonic()
@@ -88,6 +90,11 @@ class RayExecutor(Executor):
     def compiling(self) -> bool:
         """True from the time when a node announces that it is compiling kernels until the next attempt ends."""
         return self._compiling
+
+    @property
+    def written(self) -> int:
+        """The number of bytes that the running attempts have written, according to their nodes' latest reports."""
+        return self._reports.total(sent.key for sent in self._running.values())
 
     def submit(self, attempt: Attempt) -> None:
         self._waiting.append(attempt)
@@ -157,9 +164,10 @@ class RayExecutor(Executor):
             request = self._request_for(attempt)
             name = f"{attempt.stage} {attempt.phase}".strip()  # few names: Ray's dashboard groups tasks by name
             function = self._remote.options(name=name, **request.options())
+            key, sparing = new_key(), self._nodes.sparing
             with connection_errors():
-                reference = function.remote(encode(attempt), self._expected, self._nodes.sparing, self._variables)
-            self._running[reference] = _Sent(attempt, request)
+                reference = function.remote(encode(attempt), self._expected, sparing, self._variables, key)
+            self._running[reference] = _Sent(attempt, request, key)
 
     def _has_room(self, attempt: Attempt) -> bool:
         """Return True if the cap on CPUs allows this attempt to run now; Ray alone would fill the whole cluster."""

@@ -13,6 +13,7 @@ from functools import cache
 from datakit.engine.executor import Attempt, Cause, Outcome
 from datakit.engine.ray_backend import node_environment
 from datakit.engine.ray_backend.agreement import Expected, announce_compilation, examine, require
+from datakit.engine.ray_backend.disk_reports import Reporter
 from datakit.engine.ray_backend.nodes import has_accelerators
 from datakit.engine.task import decode, encode
 from datakit.engine.worker.forkserver_client import ForkServerPool
@@ -20,14 +21,15 @@ from datakit.engine.worker.run_attempt import run_attempt
 from datakit.errors import DatakitError, InputError
 
 _SERVERS = ForkServerPool()
+_REPORTER = Reporter()
 _CHECKED: set[bytes] = set()
 
 
-def run_encoded_attempt(data: bytes, expected: bytes, sparing: bool, variables: bytes) -> bytes | None:
+def run_encoded_attempt(data: bytes, expected: bytes, sparing: bool, variables: bytes, key: str) -> bytes | None:
     """Run one attempt, given as msgpack; return its outcome as msgpack, or None if the attempt must not run on this
     node. The node must match `expected`, an encoded Expected; if `sparing` is True, the node must have no accelerators.
 
-    variables: the encoded environment variables that the driver sends.
+    variables: the encoded environment variables that the driver sends. key: that of the attempt's `disk_reports`.
     """
     if sparing and _has_accelerators():
         return None
@@ -36,7 +38,8 @@ def run_encoded_attempt(data: bytes, expected: bytes, sparing: bool, variables: 
     _SERVERS.on_compiling = lambda: announce_compilation(decode(expected, Expected))
     try:
         _check_once(expected)
-        return encode(run_attempt(attempt, _SERVERS))
+        with _REPORTER.attempt(key):
+            return encode(run_attempt(attempt, _SERVERS, report_written=_REPORTER.note))
     except DatakitError as error:
         cause = Cause.REFUSED if isinstance(error, InputError) else Cause.INFRASTRUCTURE
         facts = {"message": str(error), "error_type": type(error).__name__, "node": os.uname().nodename}

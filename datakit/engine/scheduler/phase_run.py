@@ -129,6 +129,7 @@ class PhaseRun:
             if self._executor.compiling != self._compiling:
                 self._compiling = not self._compiling
                 self._observer.kernels_compiling(self._compiling)
+            self._observer.disk_written(self._executor.written)
             self._observer.tick()
 
     # --- submitting
@@ -165,6 +166,7 @@ class PhaseRun:
             more=more,
             tolerance=phase.tolerance,
             stage=self._step.stage,
+            limits=self._step.limits,
         )
 
     def _retry(self, task: TaskState) -> None:
@@ -366,11 +368,15 @@ def describe_failure(history: TaskHistory, key: str = "max_quarantined") -> str:
 
 
 def _singles(outcome: Outcome) -> list[Outcome]:
-    """Split a batch's outcome into one outcome per task; each gets an equal share of the child's overhead."""
+    """Split a batch's outcome into one outcome per task; each gets an equal share of the child's overhead
+    and of the bytes that it has written.
+    """
     parts = [(outcome.key, outcome.result, outcome.work_seconds)]
     parts += [(done.key, done.result, done.work_seconds) for done in outcome.more]
     overhead = max(0.0, outcome.seconds - sum(work for _, _, work in parts)) / len(parts)
-    whole = replace(outcome, cpu_seconds=outcome.cpu_seconds / len(parts), more=())
+    whole = replace(
+        outcome, cpu_seconds=outcome.cpu_seconds / len(parts), written=outcome.written // len(parts), more=()
+    )
     return [
         replace(whole, key=key, result=result, work_seconds=work, seconds=work + overhead)
         for key, result, work in parts

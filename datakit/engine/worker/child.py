@@ -25,6 +25,7 @@ from typing import Any
 
 from datakit.engine.executor import Attempt
 from datakit.engine.task import Preload, TaskContext, decode, encode, resolve
+from datakit.engine.worker.disk_use import excess, write_limit, written_bytes
 from datakit.engine.worker.framing import receive_frame, send_frame
 from datakit.engine.worker.heartbeat import Heartbeat
 from datakit.engine.worker.memory import limit_own_memory, used_memory
@@ -67,7 +68,7 @@ def run(channel_descriptor: int, heartbeat_descriptor: int, preloads: tuple[Prel
         reply = {"results": results, "memory": used_memory("self")[0]}
     except BaseException as error:  # noqa: BLE001 - reported to the parent, which decides
         reply = describe_error(error)
-    send_frame(channel, encode(reply))
+    send_frame(channel, encode({**reply, "written": written_bytes("self")}))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
@@ -88,8 +89,8 @@ def _run_tasks(request: Request, scratch: Path, heartbeat: Heartbeat) -> Iterato
     skip = {(record.file, record.position): record.reason for record in attempt.skip}
     try_singly = frozenset((batch.file, batch.position) for batch in attempt.try_singly)
     for number, task in enumerate((attempt.task, *attempt.more)):
-        started = time.monotonic()
-        heartbeat.begin(number)
+        started, before = time.monotonic(), written_bytes("self")
+        heartbeat.begin(number, before)
         task_scratch = scratch / str(number)
         task_scratch.mkdir()
         context = TaskContext(
@@ -102,8 +103,12 @@ def _run_tasks(request: Request, scratch: Path, heartbeat: Heartbeat) -> Iterato
             try_singly=try_singly,
             skip=skip,
             tolerance=attempt.tolerance,
+            write_limit=write_limit(attempt, task),
         )
-        yield resolve(task.function)(task.all_arguments(), shared, context), time.monotonic() - started
+        result = resolve(task.function)(task.all_arguments(), shared, context)
+        if too_much := excess(attempt, number, written_bytes("self") - before):
+            raise too_much
+        yield result, time.monotonic() - started
 
 
 def assert_clean_boot(preloads: tuple[Preload, ...]) -> None:

@@ -4,7 +4,8 @@
     what the child left                                   cause
     a complete reply with results                         done
     a complete reply with an exception                    error, refused, memory or quarantine, as the child reports
-    killed by us                                          memory, hang or cancelled: our reason for the kill
+    killed by us                                          memory, hang, cancelled, refused (wrote too much) or error
+                                                          (a disk is nearly full): our reason for the kill
     SIGKILL, and the kernel's count of memory kills rose  memory
     any other SIGKILL                                     killed
     death after a failed allocation                       memory: Rust and C++ abort without raising anything
@@ -33,6 +34,7 @@ from datakit.engine.task import TaskResult, decode
 from datakit.engine.worker import child
 from datakit.engine.worker.heartbeat import HeartbeatState
 from datakit.engine.worker.memory_watcher import MemoryUse
+from datakit.errors import DatakitError
 
 FAILED_ALLOCATION = re.compile(rb"memory allocation of \d+ bytes failed|std::bad_alloc|out of memory", re.I)
 TAIL_BYTES = 64 << 10  # number of bytes read at the end of a child's output, where the message of an abort appears
@@ -50,7 +52,9 @@ class ExitStatus:
 
 @dataclass(frozen=True)
 class ChildExit:
-    """All that is known about a child that has exited. status: None if the fork server is gone."""
+    """All that is known about a child that has exited. status: None if the fork server is gone. stopped_by: the
+    error for which we killed the child. written: the bytes that it was seen to have written.
+    """
 
     status: ExitStatus | None
     killed_for: Cause | None
@@ -59,6 +63,8 @@ class ChildExit:
     kernel_killed: bool
     heartbeat: HeartbeatState
     scratch: Path
+    stopped_by: DatakitError | None = None
+    written: int = 0
 
 
 def conclude(attempt: Attempt, ended: ChildExit, reply: bytes | None, started: float) -> Outcome:
@@ -70,11 +76,13 @@ def conclude(attempt: Attempt, ended: ChildExit, reply: bytes | None, started: f
         "budget": ended.budget,
         "cpu_seconds": status.user_seconds + status.system_seconds,
         "in_progress": ended.heartbeat.in_progress,
+        "written": ended.written,
     }
     if reply is None or ended.killed_for is not None:
         cause, kind, message = _cause_of_death(attempt, ended)
         return make_outcome(attempt, cause, started, message=message, error_type=kind, **facts)
     content = decode(reply)
+    facts["written"] = content["written"]
     if "results" not in content:
         cause, message = _reported_failure(content, ended)
         return make_outcome(attempt, cause, started, message=message, error_type=content["error"], **facts)
@@ -102,6 +110,8 @@ def _cause_of_death(attempt: Attempt, ended: ChildExit) -> tuple[Cause, str, str
         return Cause.MEMORY, "OverBudget", f"{_used(ended)}{place}"
     if ended.killed_for is Cause.HANG:
         return Cause.HANG, "Hang", f"no progress for {attempt.hang_seconds:g} s{_progress(ended)}{place}"
+    if ended.killed_for is not None and ended.stopped_by is not None:
+        return ended.killed_for, type(ended.stopped_by).__name__, str(ended.stopped_by)
     if ended.killed_for is not None:
         return ended.killed_for, "Cancelled", "the run was stopped"
     if ended.status is None:

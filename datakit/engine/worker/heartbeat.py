@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 from datakit.engine.task import RecordRange
 
-PROGRESS = struct.Struct("<QQQQ")  # last update (ns of the monotonic clock), records, bytes, task index
+# last update (ns of the monotonic clock), records, bytes, task index, bytes written before the task
+PROGRESS = struct.Struct("<QQQQQ")
 VALID_SLOT = PROGRESS.size  # offset of the byte that selects the slot
 HELD = struct.Struct("<qQQ")  # position, records, length of the file's name
 NAME_BYTES = 4096  # PATH_MAX on Linux; longer names are truncated
@@ -28,7 +29,8 @@ SIZE = SLOTS[1] + HELD.size + NAME_BYTES
 @dataclass(frozen=True)
 class HeartbeatState:
     """A snapshot of a heartbeat. `updated` is the time of the last report, in seconds on the monotonic clock, or 0 if
-    there is none yet; `task` is the index of the current task in the attempt's batch.
+    there is none yet; `task` is the index of the current task in the attempt's batch; `written_before` is the number of
+    bytes that the child had written when this task began.
     """
 
     updated: float
@@ -36,6 +38,7 @@ class HeartbeatState:
     bytes_read: int
     task: int
     in_progress: RecordRange | None
+    written_before: int = 0
 
 
 class Heartbeat:
@@ -45,11 +48,13 @@ class Heartbeat:
 
     def __init__(self, descriptor: int) -> None:
         self._memory = mmap.mmap(descriptor, SIZE)
-        self._task = self._records = self._bytes = 0
+        self._task = self._records = self._bytes = self._written_before = 0
 
-    def begin(self, task: int) -> None:
-        """Report the start of the task with this index in the attempt's batch."""
-        self._task = task
+    def begin(self, task: int, written: int = 0) -> None:
+        """Report the start of the task with this index in the attempt's batch. `written`: the number of bytes that this
+        process has written so far.
+        """
+        self._task, self._written_before = task, written
         self.release()
         self.report(0, 0)
 
@@ -73,16 +78,17 @@ class Heartbeat:
         self.hold("", 0, 0)
 
     def _beat(self) -> None:
-        PROGRESS.pack_into(self._memory, 0, time.monotonic_ns(), self._records, self._bytes, self._task)
+        state = self._records, self._bytes, self._task, self._written_before
+        PROGRESS.pack_into(self._memory, 0, time.monotonic_ns(), *state)
 
     def state(self) -> HeartbeatState:
         """Read the child's last report."""
-        updated, records, bytes_read, task = PROGRESS.unpack_from(self._memory, 0)
+        updated, records, bytes_read, task, written_before = PROGRESS.unpack_from(self._memory, 0)
         start = SLOTS[self._memory[VALID_SLOT]]
         position, count, length = HELD.unpack_from(self._memory, start)
         name = self._memory[start + HELD.size : start + HELD.size + length].decode("utf-8", "surrogateescape")
         in_progress = RecordRange(name, position, count) if count else None
-        return HeartbeatState(updated / 1e9, records, bytes_read, task, in_progress)
+        return HeartbeatState(updated / 1e9, records, bytes_read, task, in_progress, written_before)
 
     def updated(self) -> float:
         """Read only the time of the last update, in seconds on the monotonic clock."""

@@ -43,6 +43,7 @@ class LocalExecutor(Executor):
         self._waiting: deque[Attempt] = deque()
         self._running: dict[int, Attempt] = {}  # keyed by id()
         self._lending: set[int] = set()
+        self._written: dict[int, int] = {}  # bytes written by running attempts, keyed like `_running`
         self._ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         self._threads: set[threading.Thread] = set()
         self._lock, self._cancelled = threading.Lock(), threading.Event()
@@ -54,6 +55,11 @@ class LocalExecutor(Executor):
     @property
     def compiling(self) -> bool:
         return self._servers.compiling
+
+    @property
+    def written(self) -> int:
+        with self._lock:
+            return sum(self._written.values())
 
     def submit(self, attempt: Attempt) -> None:
         with self._lock:
@@ -77,6 +83,7 @@ class LocalExecutor(Executor):
             self._ended = queue.SimpleQueue()  # attempts that are being killed report to the old queue
             self._running.clear()
             self._lending.clear()
+            self._written.clear()
         cancelled.set()
 
     def close(self) -> None:
@@ -115,7 +122,8 @@ class LocalExecutor(Executor):
 
     def _run(self, attempt: Attempt, cancelled: threading.Event, ended: queue.SimpleQueue[Outcome]) -> None:
         try:
-            ended.put(run_attempt(attempt, self._servers, cancelled, partial(self._lend_slot, attempt)))
+            reports = partial(self._lend_slot, attempt), partial(self._note_written, attempt)
+            ended.put(run_attempt(attempt, self._servers, cancelled, *reports))
         except BaseException as error:  # noqa: BLE001 - the driver would wait forever for an attempt without an outcome
             message = f"the engine itself failed: {child.describe_error(error)['message']}"
             ended.put(Outcome.of(attempt, Cause.INFRASTRUCTURE, message=message))
@@ -123,7 +131,13 @@ class LocalExecutor(Executor):
             self._threads.discard(threading.current_thread())
             self._running.pop(id(attempt), None)
             self._lending.discard(id(attempt))
+            self._written.pop(id(attempt), None)
         self._start_what_fits()
+
+    def _note_written(self, attempt: Attempt, written: int) -> None:
+        with self._lock:
+            if id(attempt) in self._running:
+                self._written[id(attempt)] = written
 
     def _lend_slot(self, attempt: Attempt, silent: bool) -> None:
         key = id(attempt)

@@ -2,7 +2,8 @@
 
 A child whose heartbeat has not changed for the phase's `hang_seconds` is made to dump its stack and is then killed. A
 process beside the fork server watches the child's memory (`memory_watcher.py`), and `exit_causes.py` determines how the
-child ended. An attempt costs 3-12 ms in addition to its work.
+child ended. A child that writes too much, or that runs while a disk is nearly full, is killed, too (`disk_use.py`). An
+attempt costs 3-12 ms in addition to its work.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from datakit.engine.executor import Attempt, Cause, Outcome
 from datakit.engine.task import encode
 from datakit.engine.worker import child, forking, forkserver
 from datakit.engine.worker.boot_output import BootDeathError
+from datakit.engine.worker.disk_use import DiskWatch, shortage
 from datakit.engine.worker.exit_causes import ChildExit, ExitStatus, conclude, make_outcome
 from datakit.engine.worker.forkserver_client import BootError, ForkServer, ForkServerPool
 from datakit.engine.worker.framing import receive_frame, send_frame
 from datakit.engine.worker.heartbeat import Heartbeat, create_heartbeat_memory
 from datakit.engine.worker.memory import kernel_kills, usable_memory
 from datakit.engine.worker.memory_watcher import MEMORY_USE, MemoryUse, kill
-from datakit.errors import StorageError
+from datakit.errors import DatakitError, RefusedError, StorageError
 from datakit.storage import urls
 from datakit.storage.stale_files import scratch_directory
 
@@ -44,18 +46,25 @@ def run_attempt(
     servers: ForkServerPool,
     cancelled: threading.Event | None = None,
     report_silence: Callable[[bool], None] = lambda silent: None,
+    report_written: Callable[[int], None] = lambda written: None,
 ) -> Outcome:
     """Run one attempt to its end, and return an outcome even if the child or the fork server dies. Raises RootError if
     access to the shared data is denied. `report_silence` is called repeatedly: with True while the heartbeat has been
-    still for over a quarter of `hang_seconds`, and otherwise with False.
+    still for over a quarter of `hang_seconds`, and otherwise with False. `report_written` is called with the number of
+    bytes written so far.
     """
     started = time.monotonic()
     scratch = scratch_directory()
     try:
+        if full := shortage(attempt.step_directory, attempt.limits):
+            raise full
+        watch = DiskWatch(attempt, report_written)
         shared = _shared(urls.join(attempt.step_directory, attempt.shared)) if attempt.shared else None
         budget = min(attempt.memory_bytes, _usable_memory())
         with servers.use(attempt.preloads) as server:
-            return _run_in_child(_Request(attempt, shared, scratch, budget, started, report_silence), server, cancelled)
+            return _run_in_child(
+                _Request(attempt, shared, scratch, budget, started, report_silence, watch), server, cancelled
+            )
     except BootError as error:
         cause, kind, message = error.reply["cause"], error.reply["error"], error.reply["message"]
         return make_outcome(attempt, Cause(cause), started, message=message, error_type=kind)
@@ -85,6 +94,7 @@ class _Request:
     budget: int
     started: float
     report_silence: Callable[[bool], None]
+    disk: DiskWatch
     kernel_kills: int = field(default_factory=kernel_kills)
 
     def encode(self) -> bytes:
@@ -93,7 +103,9 @@ class _Request:
 
 @dataclass
 class _Child:
-    """The parent's view of a running child. dumped: the time at which the child was asked for its stack, or 0."""
+    """The parent's view of a running child. dumped: the time at which the child was asked for its stack, or 0.
+    stopped_by: the error for which the child was killed, if there is one.
+    """
 
     channel: socket.socket
     status: int
@@ -101,6 +113,13 @@ class _Child:
     pid: int = 0
     killed_for: Cause | None = None
     dumped: float = 0.0
+    stopped_by: DatakitError | None = None
+
+    def stop(self, error: DatakitError) -> None:
+        """Kill the child because of this error, unless it has been killed for another reason."""
+        if self.killed_for is None:
+            self.stopped_by = error
+        self.kill(Cause.REFUSED if isinstance(error, RefusedError) else Cause.ERROR)
 
     def kill(self, cause: Cause) -> None:
         self.killed_for = self.killed_for or cause
@@ -147,6 +166,8 @@ def _await_reply(running: _Child, request: _Request, cancelled: threading.Event 
     while not poll.poll(POLL_SECONDS * 1000):
         if cancelled is not None and cancelled.is_set():
             running.kill(Cause.CANCELLED)
+        elif error := request.disk.check(running.pid, running.heartbeat):
+            running.stop(error)
         else:
             _kill_if_hung(running, request)
     try:
@@ -186,4 +207,6 @@ def _exit_of(running: _Child, request: _Request) -> ChildExit:
         kernel_killed=kernel_kills() > request.kernel_kills,
         heartbeat=running.heartbeat.state(),
         scratch=request.scratch,
+        stopped_by=running.stopped_by,
+        written=request.disk.written,
     )

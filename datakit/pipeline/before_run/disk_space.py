@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from datakit.engine.disk_limits import DiskLimits, DiskSpace, nearest_existing, size_text
 from datakit.errors import NoSpaceError
 from datakit.normalize.stage import partition_bits
 from datakit.pipeline import estimate
@@ -46,9 +47,9 @@ def check_disk_space(graph: Graph, done: Mapping[str, LocatedStep], workers: int
         needs.append(Need(tempfile.gettempdir(), TEMPORARY, temporary_bytes(graph, left, workers)))
     by_disk: dict[int, list[Need]] = {}
     for need in needs:
-        by_disk.setdefault(os.stat(_existing(need.folder)).st_dev, []).append(need)
+        by_disk.setdefault(os.stat(nearest_existing(urls.local_path(need.folder))).st_dev, []).append(need)
     for sharing in by_disk.values():
-        _check_disk(sharing)
+        _check_disk(sharing, graph.limits)
 
 
 def _whole_run(graph: Graph) -> Remaining:
@@ -70,25 +71,16 @@ def temporary_bytes(graph: Graph, left: Remaining, workers: int | None) -> int:
     return int(min(text, at_a_time) * share)
 
 
-def _check_disk(needs: list[Need]) -> None:
-    free, needed = estimate.disk_free(needs[0].folder), sum(need.bytes for need in needs)
-    if free is None or needed <= free:
+def _check_disk(needs: list[Need], limits: DiskLimits) -> None:
+    folder, needed = needs[0].folder, sum(need.bytes for need in needs)
+    free, kept = estimate.disk_free(folder), limits.free_bytes(DiskSpace.of(urls.local_path(folder)).size)
+    if free is None or not needed or needed + kept <= free:
         return
-    uses = [f"about {_size(need.bytes)} in {need.folder} for {need.use}" for need in needs if need.bytes]
+    uses = [f"about {size_text(need.bytes)} in {need.folder} for {need.use}" for need in needs if need.bytes]
     advice = "choose another --root" if needs[0].use != TEMPORARY else "set TMPDIR to a larger disk"
     raise NoSpaceError(
-        f"this run needs {', '.join(uses)}, but the disk has {_size(free)} free; {advice}, free some space "
+        f"this run needs {', '.join(uses)}, but the disk has {size_text(free)} free, of which {size_text(kept)} "
+        f"must stay free (limits.min_free_bytes); {advice}, free some space "
         "(`datakit gc` lists leftovers), or start the run anyway with --ignore-disk-space, since the estimate may be "
         "off by 50 %"
     )
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
-
-
-def _existing(folder: str) -> str:
-    place = urls.local_path(folder)
-    while not os.path.exists(place):
-        place = os.path.dirname(place)
-    return place

@@ -21,13 +21,15 @@ from tests.support.engine.exchange_runs import merge_inline, merge_inline_always
 
 def test_merge_is_used_only_above_a_million_reads() -> None:
     runs = [f"exchange/route/{number:05d}-00000.arrow" for number in range(1_001)]
-    plan = merged(Step("stage", "set", "unused", "0" * 32, {}), "route", runs[:1_000], 1_000)
+    fewer, sizes = dict.fromkeys(runs[:1_000], 1), dict.fromkeys(runs, 1)
+    plan = merged(Step("stage", "set", "unused", "0" * 32, {}), "route", fewer, 1_000)
     with pytest.raises(StopIteration) as stop:
         next(plan)
     assert stop.value.value == runs[:1_000]
-    phase = next(merged(Step("stage", "set", "unused", "0" * 32, {}), "route", runs, 1_000))
+    phase = next(merged(Step("stage", "set", "unused", "0" * 32, {}), "route", sizes, 1_000))
     assert len(phase.tasks) == 32  # groups of sqrt(1,001), rounded up
     assert [run for task in phase.tasks for run in task.arguments["runs"]] == runs
+    assert sum(task.input_bytes for task in phase.tasks) == len(runs), "the sizes limit what the tasks may write"
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from datakit.engine.executor import Cause, Outcome, Verdict
-from datakit.engine.observe.progress import LineView, TableView, table_lines
+from datakit.engine.observe.progress import LineView, TableView, progress_line, table_lines
 from datakit.engine.observe.step_views import StepView, StepViews
 from datakit.errors import StepFailedError
 from datakit.text.compilation import NOTICE
@@ -77,6 +77,35 @@ def wide_views() -> list[StepView]:
         view.started, view.phase_started = view.started - 100_000, view.phase_started - 100_000
     views[1].ended, views[2].reused, views[3].error = views[1].started + 5, True, "failed"
     return views
+
+
+def test_line_fits_into_80_columns() -> None:
+    for view in wide_views():
+        view.written_ended = 34_000_000_000_000
+        line = progress_line(view)
+        assert len(line) <= 80 and "attributes 99999/100000 done" in line and "34,000.0 GB written" in line
+
+
+def test_line_shows_what_the_first_task_writes() -> None:
+    view = StepView("normalize bomb", "route", 1, running=1, started=time.monotonic() - 100)
+    view.phase_started -= 100
+    view.written_running = 34_000_000_000
+    line = "normalize bomb: route 0/1 done, 1 running, 0 failed, 34.0 GB written, 340 MB/s"
+    assert progress_line(view) in (line, line.replace("340", "339"))
+    heading, row = table_lines([view], 80)
+    assert "written" in heading and "34.0 GB" in row
+
+
+def test_written_bytes_of_ended_and_running_attempts_add_up(tmp_path: Path) -> None:
+    views, step = StepViews(), engine_tasks.number_step(str(tmp_path))
+    views.step_started(step)
+    (view,) = views.views.values()
+    views.attempt_ended(Outcome("sum", "00001", 1, Cause.DONE, written=100), Verdict.DONE)
+    views.attempt_ended(Outcome("sum", "00002", 1, Cause.CRASH, written=20), Verdict.RETRY)
+    views.disk_written(3)
+    assert view.written() == 123
+    views.step_failed(step, StepFailedError("stopped"))
+    assert view.written() == 120
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 200])

@@ -22,7 +22,7 @@ NEEDED = 100_000  # the shelf has about 65 kB of text
 def test_refusal_names_folder_sizes_and_override(shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "root"
     monkeypatch.setattr(estimate, "disk_free", lambda folder: 10_000)
-    with pytest.raises(NoSpaceError, match=r"this run needs about .* MB in .*/root for .*--ignore-disk-space"):
+    with pytest.raises(NoSpaceError, match=r"this run needs about .* kB in .*/root for .*--ignore-disk-space"):
         datakit.run(shelf, root, workers=1, until="normalize")
     assert not list(root.glob("sources/*/normalize-*"))
     datakit.run(shelf, root, workers=1, until="normalize", ignore_disk_space=True)

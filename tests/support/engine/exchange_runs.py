@@ -38,10 +38,10 @@ def write_all(directory: str, everything: list[Written], buckets: int, budget: i
 
 def merge_inline(directory: str, runs: list[str], readers: int) -> list[str]:
     """Call `merged` as a stage does, and run its tasks."""
-    found: list[str] = []
+    found, sizes = list[str](), dict.fromkeys(runs, 1)
 
     def plan() -> Plan:
-        found.extend((yield from merged(Step("stage", "set", directory, "0" * 32, {}), "route", runs, readers)))
+        found.extend((yield from merged(Step("stage", "set", directory, "0" * 32, {}), "route", sizes, readers)))
         return Output([], PLAIN)
 
     run_plan_inline(plan(), directory)

@@ -17,6 +17,7 @@ class InlineExecutor:
 
     slots = 1
     compiling = False
+    written = 0
 
     def __init__(self, workers: int | None = None) -> None:
         self._ended: list[Outcome] = []

@@ -1,0 +1,99 @@
+"""Tells the driver what the attempts that run on a Ray cluster have written so far, for the progress display.
+
+Each Ray worker process puts the number of bytes that its attempt has written into the key-value store of Ray's head
+node, every REPORT_SECONDS and under the attempt's own key; the driver reads the keys of its running attempts. This
+needs no process, and no file in the root. The limits on disk use do not depend on it: each node enforces them itself.
+Nothing depends on a report, so a failure to send or read one is ignored: if the head node is unreachable, the executor
+notices (`connection.py`). The report of an attempt whose worker is killed stays in the store: some 50 bytes.
+
+Cost: one request per REPORT_SECONDS and running attempt, sent by a thread of its own so that a slow head node delays no
+check; none for attempts of less than REPORT_SECONDS. The driver spends at most 5 % of its time on reading.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+
+import ray.exceptions
+from ray.experimental import internal_kv
+
+NAMESPACE = b"datakit"
+REPORT_SECONDS = 2.0
+READING_SHARE = 0.05  # the largest share of the driver's time that may go into reading reports
+FAILURES = (ray.exceptions.RayError, RuntimeError, ConnectionError, TimeoutError)
+
+
+def new_key() -> str:
+    """Return a key for the reports of one attempt."""
+    return f"written-{uuid.uuid4().hex}"
+
+
+class Reporter:
+    """Sends the reports of this process's attempts, which run one after another."""
+
+    def __init__(self) -> None:
+        self._key, self._written, self._changed = "", 0, threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    @contextlib.contextmanager
+    def attempt(self, key: str) -> Iterator[None]:
+        """During the `with` block, send what `note` is given under this key; remove the report at the end."""
+        with self._changed:
+            self._key, self._written = key, 0
+            self._changed.notify()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._key = ""
+                self._changed.notify()
+
+    def note(self, written: int) -> None:
+        """Note that the attempt has written this many bytes so far. Returns at once."""
+        with self._changed:
+            self._written = written
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._send_all, daemon=True)
+                self._thread.start()
+
+    def _send_all(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._key)
+                key = self._key
+            sent = False
+            while self._still_runs(key):
+                with contextlib.suppress(*FAILURES):
+                    internal_kv._internal_kv_put(key, str(self._written), namespace=NAMESPACE)
+                    sent = True
+            if sent:
+                with contextlib.suppress(*FAILURES):
+                    internal_kv._internal_kv_del(key, namespace=NAMESPACE)
+
+    def _still_runs(self, key: str) -> bool:
+        """Wait for REPORT_SECONDS; return False as soon as the attempt with this key has ended."""
+        with self._changed:
+            return not self._changed.wait_for(lambda: self._key != key, REPORT_SECONDS)
+
+
+class DiskReports:
+    """Reads reports in the driver, at most every REPORT_SECONDS."""
+
+    def __init__(self) -> None:
+        self._total, self._due = 0, 0.0
+
+    def total(self, keys: Iterable[str]) -> int:
+        """Return how many bytes the attempts with these keys have written, according to their latest reports."""
+        started = time.monotonic()
+        if started < self._due:
+            return self._total
+        with contextlib.suppress(*FAILURES):
+            found = [internal_kv._internal_kv_get(key, namespace=NAMESPACE) for key in keys]
+            self._total = sum(int(written) for written in found if written)
+        spent = time.monotonic() - started
+        self._due = time.monotonic() + max(REPORT_SECONDS, spent / READING_SHARE)
+        return self._total
