@@ -11,6 +11,7 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from datakit.exit_codes import ExitCode
 from datakit.redaction import redacted
 
 LONGEST_CHAIN = 20  # maximum number of causes followed from an exception, as causes may form a cycle
@@ -21,7 +22,7 @@ REFUSALS_SHOWN = 20  # number of inputs that one error names
 class DatakitError(Exception):
     """The base class of all errors. A command that ends with an error returns the error's `exit_code`."""
 
-    exit_code = 1
+    exit_code: ExitCode = ExitCode.FAILURE
 
     def __init__(self, *arguments: object) -> None:
         """Redact the message."""
@@ -31,7 +32,7 @@ class DatakitError(Exception):
 class InputError(DatakitError):
     """Input from the user that cannot be used: an option, a recipe, data, a root or a tokenizer."""
 
-    exit_code = 2
+    exit_code = ExitCode.USAGE
 
 
 class UsageError(InputError):
@@ -153,13 +154,13 @@ class CheckpointError(DatakitError):
 class DivergedError(DatakitError):
     """A training run whose loss, gradient or weights are NaN or infinite. Its last good checkpoint is kept."""
 
-    exit_code = 4
+    exit_code = ExitCode.DIVERGED
 
 
 class PartialError(DatakitError):
     """A step with failed tasks. The results of all other tasks are kept; the next run retries the failed ones."""
 
-    exit_code = 3
+    exit_code = ExitCode.PARTIAL
 
 
 def chain_of(error: BaseException | None) -> Iterator[BaseException]:
