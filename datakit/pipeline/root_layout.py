@@ -87,6 +87,16 @@ def source_bases(root: str) -> dict[str, str]:
     return bases
 
 
+def run_logs(directory: str) -> list[list[str]]:
+    """Return the logs of the runs of each dataset in a root, oldest run first, or those of one dataset, whose directory
+    or step is given.
+    """
+    place = urls.parent(directory) if STEP_NAME.fullmatch(urls.name(directory)) else directory
+    homes = [place, *(urls.join(place, name) for name in subdirectories(place) if not STEP_NAME.fullmatch(name))]
+    found = ([urls.join(home, RUNS, run, EVENTS) for run in subdirectories(urls.join(home, RUNS))] for home in homes)
+    return [logs for logs in found if logs]
+
+
 def _logged_sources(dataset: str) -> Iterator[dict[str, str]]:
     """Yield what the first event in the log of each run of a dataset says about its sources, newest run first: the
     directory of each source's files, or "" for a remote source. Logs without such an event are skipped.
