@@ -172,6 +172,23 @@ def chain_of(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
+def exit_code_of(error: BaseException | None) -> int:
+    """Return the exit code of a command that ends with this exception, or 0 if there is none.
+
+    >>> exit_code_of(None), exit_code_of(PartialError("")), exit_code_of(KeyboardInterrupt()), exit_code_of(OSError())
+    (0, 3, 130, 1)
+    """
+    if error is None:
+        return 0
+    if isinstance(error, DatakitError):
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return ExitCode.INTERRUPTED
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    return InputError.exit_code if isinstance(error, ModuleNotFoundError) else DatakitError.exit_code
+
+
 def messages_of(errors: Iterable[DatakitError]) -> list[str]:
     """Return the messages of these errors, each as a single line. A RefusedInputsError contributes one message per
     refused input.

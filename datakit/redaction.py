@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from typing import Any
 from urllib.parse import quote
 
 HIDDEN = "[redacted]"
@@ -71,6 +73,37 @@ def redacted(text: str) -> str:
         if any(word in lower for word in words):
             text = pattern.sub(replacement, text)
     return text
+
+
+def redacted_values(value: Any) -> Any:
+    """Return plain data (dicts, lists, tuples, texts, other values) with `[redacted]` in place of each secret in its
+    texts. If there is no secret, which takes a single search, the data is returned as it is.
+
+    >>> redacted_values({"urls": ["https://host/a?sig=0a1b"], "number": 3})
+    {'urls': ['https://host/a?[redacted]'], 'number': 3}
+    """
+    together = "\n".join(_texts(value))  # white space ends every secret
+    return value if redacted(together) == together else _each_redacted(value)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from _texts(key)
+            yield from _texts(one)
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _texts(one)
+
+
+def _each_redacted(value: Any) -> Any:
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, Mapping):
+        return {_each_redacted(key): _each_redacted(one) for key, one in value.items()}
+    return [_each_redacted(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def has_user_info(url: str) -> bool:

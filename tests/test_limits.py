@@ -109,6 +109,8 @@ ELSEWHERE = {
     "storage.atomic:S3_PART_BYTES": "storage/test_atomic.py",
     "storage.atomic:S3_MOST_PARTS": "storage/test_atomic.py",
     "engine.exchange.exchange:STAGED_BYTES": "normalize/test_route.py",
+    "engine.observe.event_file:MOST_BYTES": "engine/observe/test_event_file.py",
+    "engine.worker.boot_output:LINE_CHARACTERS": "engine/worker/test_boot_output.py",
     "engine.worker.memory_watcher:ENTRIES": "engine/worker/test_memory_watcher.py",
     "engine.worker.exit_causes:TAIL_BYTES": "engine/worker/test_exit_causes.py",
     "download.transfer:READ_BYTES": "test_limits.py",

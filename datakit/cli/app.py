@@ -158,12 +158,12 @@ def _run(arguments: list[str]) -> int:
         sys.stdout.flush()
     except CycloptsError as error:
         return _failed(error, ExitCode.USAGE, explained=True)
-    except KeyboardInterrupt:
-        return _stopped("interrupted", ExitCode.INTERRUPTED)
+    except KeyboardInterrupt as error:
+        return _stopped("interrupted", ExitCode.INTERRUPTED, error)
     except SystemExit as end:
         for code, how in STOPPED.items():
             if end.code == code:
-                return _stopped(how, code)
+                return _stopped(how, code, end)
         raise
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise, Python would print an error at exit
@@ -179,7 +179,8 @@ def _run(arguments: list[str]) -> int:
     return code if isinstance(code, int) else ExitCode.DONE
 
 
-def _stopped(how: str, code: ExitCode) -> ExitCode:
+def _stopped(how: str, code: ExitCode, error: BaseException) -> ExitCode:
+    _show_notes(error)
     message = f"{how}; no partial output is left; run the same command again to continue"
     note(message, Level.ERROR, event="error", error=code.name, exit_code=code)
     return code
@@ -192,10 +193,17 @@ def _failed(error: Exception, code: ExitCode, message: str = "", explained: bool
     debug = bool(os.environ.get(DEBUG_VARIABLE))
     if debug and not explained:
         note(traceback.format_exc().rstrip("\n"), Level.ERROR, event="traceback")
+    _show_notes(error)
     note(f"error: {message or error}", event="error", error=type(error).__name__, exit_code=code)
     if code == ExitCode.FAILURE and not debug and not explained:
         note(f"({DEBUG_VARIABLE}=1 shows the traceback)")
     return code
+
+
+def _show_notes(error: BaseException) -> None:
+    """Show what was added to the error on its way, such as the id of the run that it ended."""
+    for text in getattr(error, "__notes__", ()):
+        note(text)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -116,7 +116,7 @@ def run(
 def _document(result: RunResult, lines: list[StageLine]) -> dict[str, object]:
     directories = {step.label: step.directory for step in result.steps}
     return {
-        "dataset": result.dataset, "root": result.root, "cache": result.cache, "log": result.log,
+        "dataset": result.dataset, "root": result.root, "cache": result.cache, "run": result.run, "log": result.log,
         "seconds": result.seconds, "reused": result.reused, "steps": directories, "stages": lines,
     }  # fmt: skip
 
@@ -173,12 +173,14 @@ def _quarantine_lists(result: RunResult) -> Iterator[str]:
 
 def _next_steps(result: RunResult) -> list[str]:
     last = result.steps[-1].directory
+    log = [f"events:    {result.log}"] if result.log else []
     if result.cache is None:
-        return [f"output:    {last}", f"inspect:   datakit inspect {last}"]
+        return [f"output:    {last}", f"inspect:   datakit inspect {last}", *log]
     return [
         f"cache:     {result.cache}",
         *(f"card:      {step.directory}/{CARD}" for step in result.steps_of("consolidate")),
         f"inspect:   datakit inspect {result.cache}",
         f"show it:   datakit cache show {result.cache}",
         f"in Python: datakit.open_cache({result.cache!r})",
+        *log,
     ]

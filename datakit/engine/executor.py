@@ -14,6 +14,8 @@ from typing import Any, Protocol
 from datakit.engine.task import Preload, QuarantinedRecord, RecordRange, Task, TaskResult, Tolerance
 from datakit.redaction import redacted
 
+BOOT_DEATH = "BootDeath"  # the error type of an attempt whose fork server died while it started, of its own doing
+
 
 class Cause(StrEnum):
     """The reason why an attempt ended."""

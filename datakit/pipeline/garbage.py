@@ -4,6 +4,8 @@
     exchange files     of a finished step whose run was killed after it wrote the manifest and before the cleanup
     unfinished steps   directories with a ledger but no manifest that have not changed within the age limit and that no
                        live process on this host is working on
+    rotated events     `events-00001.jsonl` and the like, of a run that is not alive on this host and whose log has not
+                       changed within the age limit; `events.jsonl`, with the first and the last events, is kept
 
 The output of finished steps is never touched, and neither is a directory that datakit did not create: a step's
 directory is recognized by its name and its ledger (or its `partial.json`). A resumed run can continue an unfinished
@@ -24,9 +26,10 @@ import psutil
 
 from datakit.engine.ledger.ledger import FOLDER as LEDGER
 from datakit.engine.ledger.ledger import DriverLine, read_ledger
+from datakit.engine.observe.event_file import ROTATED
 from datakit.engine.scheduler.finish import EXCHANGE_FOLDER
 from datakit.errors import InputError
-from datakit.pipeline.root_layout import STEP_NAME
+from datakit.pipeline.root_layout import RUNS, SOURCES, STEP_NAME
 from datakit.storage import atomic, removal, store_clock, urls
 from datakit.storage.manifest import FILE_NAME, PARTIAL_NAME
 from datakit.storage.urls import FileInfo
@@ -50,8 +53,10 @@ def find_leftovers(root: str, age_seconds: float = DAY_SECONDS) -> list[Leftover
     root = urls.absolute(root)
     if urls.is_local(root) and not os.path.isdir(urls.local_path(root)):
         raise InputError(f"{root} does not exist; give the root of a run")
-    limit = _AgeLimit(root, age_seconds)
-    found = [leftover for step, files in _steps(root).items() for leftover in _step_leftovers(root, step, files, limit)]
+    limit, listed = _AgeLimit(root, age_seconds), urls.listing(root)
+    steps = _steps(listed).items()
+    found = [leftover for step, files in steps for leftover in _step_leftovers(root, step, files, limit)]
+    found += [leftover for run, files in _logs(listed).items() for leftover in _rotated(root, run, files, limit)]
     gone = tuple(f"{leftover.url}/" for leftover in found)
     temporary = (entry for entry in _temporary_files(root, limit) if not entry.url.startswith(gone))
     return sorted([*found, *temporary], key=lambda leftover: leftover.url)
@@ -66,17 +71,27 @@ def remove_leftovers(found: list[Leftover]) -> None:
             removal.remove_tree(leftover.url)
 
 
-def _steps(root: str) -> dict[str, list[FileInfo]]:
+def _steps(listed: list[FileInfo]) -> dict[str, list[FileInfo]]:
     """Return a mapping from the path of every step in `<root>/<dataset>/<step>/` or `<root>/sources/<source>/<step>/`
     to the step's files.
     """
     steps: dict[str, list[FileInfo]] = {}
-    for info in urls.listing(root):
+    for info in listed:
         parts = info.path.split("/")
-        depth = 3 if parts[0] == "sources" else 2
+        depth = 3 if parts[0] == SOURCES else 2
         if len(parts) > depth and STEP_NAME.fullmatch(parts[depth - 1]):
             steps.setdefault("/".join(parts[:depth]), []).append(info)
     return steps
+
+
+def _logs(listed: list[FileInfo]) -> dict[str, list[FileInfo]]:
+    """Return a mapping from the path of every run's log, `<root>/<dataset>/runs/<run>`, to the log's files."""
+    logs: dict[str, list[FileInfo]] = {}
+    for info in listed:
+        parts = info.path.split("/")
+        if len(parts) == 4 and parts[1] == RUNS and parts[0] != SOURCES:
+            logs.setdefault("/".join(parts[:3]), []).append(info)
+    return logs
 
 
 @dataclass(frozen=True)
@@ -109,9 +124,21 @@ def _in_use(directory: str, files: list[FileInfo], limit: _AgeLimit) -> bool:
     """Return True if one of the step's drivers is alive on this host, or if the step changed within the limit."""
     if any(isinstance(line, DriverLine) and _is_running(line.driver) for line in read_ledger(directory)):
         return True
+    return not limit.exceeded(_last_change(directory, files))
+
+
+def _last_change(directory: str, files: list[FileInfo]) -> float:
+    """Return the time at which one of the files last changed, by the clock of the disk or store."""
     local = urls.is_local(directory)
-    changed = max(os.path.getmtime(info.url) for info in files) if local else urls.last_change(directory)
-    return not limit.exceeded(changed)
+    return max(os.path.getmtime(info.url) for info in files) if local else urls.last_change(directory)
+
+
+def _rotated(root: str, run: str, files: list[FileInfo], limit: _AgeLimit) -> Iterator[Leftover]:
+    """Yield the rotated files of a run's log, unless the run is alive on this host or has written within the limit."""
+    rotated = [info for info in files if ROTATED.fullmatch(urls.name(info.path))]
+    if rotated and not _is_running(urls.name(run)) and limit.exceeded(_last_change(urls.join(root, run), files)):
+        for info in rotated:
+            yield Leftover(info.url, info.size, "rotated events of a run that has ended")
 
 
 def _is_running(driver: str) -> bool:

@@ -19,7 +19,7 @@ from datakit.download.stage import FORMAT_VERSION, NAME
 from datakit.engine.ledger.ledger import DriverLine, read_ledger
 from datakit.errors import DatakitError, NewerFormatError, NoInputError, RecipeError
 from datakit.pipeline.root_layout import source_directory, step_directory
-from datakit.recipe import Source
+from datakit.recipe import Recipe, Source
 from datakit.signed_urls import split_query
 from datakit.storage import globs, urls
 from datakit.storage.fingerprint import fingerprint
@@ -81,6 +81,12 @@ def resolve_source(source: Source, selection: dict[str, Any], root: str, options
     base, files, note = _list(source, url, selection, root, options)
     query = split_query(url)[1]
     return SourceState(source.name, {**selection, LISTING: listing_digest(files)}, base, tuple(files), note, query)
+
+
+def local_folders(recipe: Recipe) -> dict[str, str]:
+    """Return the directory of each source's files, or "" for a remote source. Nothing is listed."""
+    places = {source.name: globs.expand(source.url) for source in recipe.sources}
+    return {name: source_base(url) if urls.is_local(url) else "" for name, url in places.items()}
 
 
 def _list(

@@ -5,7 +5,7 @@
 <root>/packing/packing-<length>-<policy>-<12 digits>/   counts for a mixture's packed components
 <root>/<dataset>/latest.json                     which of these steps are current
 <root>/<dataset>/tokenizers/                     tokenizers from the Hugging Face Hub
-<root>/<dataset>/runs/<run>/events.jsonl         the log of a run
+<root>/<dataset>/runs/<run>/events.jsonl         the log of a run (events-00001.jsonl, ...: its rotated files)
 <root>/.cache/                                   stored hashes of local files
 """
 
@@ -17,7 +17,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from datakit.engine.observe.event_log import FILE_NAME as EVENTS
+from datakit.engine.observe.event_file import FILE_NAME as EVENTS
 from datakit.errors import NotFoundError, RootError
 from datakit.storage import urls
 from datakit.storage.fingerprint import SHOWN_DIGITS, short

@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass
 
 from datakit.engine.ledger.ledger import driver_name
 from datakit.engine.observe.event_log import EventLog
-from datakit.engine.observe.observer import Observer, ObserverGroup
+from datakit.engine.observe.observer import Observer, RunStart
+from datakit.engine.observe.run_report import RunReport
 from datakit.engine.scheduler.driver import run_step
 from datakit.engine.task import Step, StepInput
 from datakit.errors import LoaderError, PartialError, UsageError
@@ -56,22 +57,25 @@ def pack_mixture(
     root = urls.absolute(root)
     check_root(root, HOME)
     steps = _steps(mixture, root)
-    driver, observer = driver_name(), observer or Observer()
-    if any(packing.counts.manifest() is None for packing in steps):
-        require_writable(root)
-        observer = ObserverGroup([observer, EventLog(run_directory(root, HOME, driver))])
+    driver = driver_name()
+    log = EventLog(run_directory(root, HOME, driver))
+    start = RunStart(driver, log.url, HOME, root, options={"workers": workers})
     executor = LazyExecutor(workers, None, root)
     results, partial = [], []
-    try:
-        for packing in steps:
-            try:
-                results.append(_run(packing, executor, observer, driver))
-            except PartialError as error:
-                partial.append(f"{packing.counts.stage} of {packing.component}: {error}")
-    finally:
-        executor.close()
-    if partial:
-        raise PartialError("\n".join(["packing is partial", *partial]))
+    with RunReport(start, observer or Observer(), [log]) as report:
+        try:
+            if any(packing.counts.manifest() is None for packing in steps):
+                require_writable(root)
+                report.begin()
+            for packing in steps:
+                try:
+                    results.append(_run(packing, executor, report.observer, driver))
+                except PartialError as error:
+                    partial.append(f"{packing.counts.stage} of {packing.component}: {error}")
+        finally:
+            executor.close()
+        if partial:
+            raise PartialError("\n".join(["packing is partial", *partial]))
     return results
 
 

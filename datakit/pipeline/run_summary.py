@@ -80,9 +80,9 @@ class StepResult:
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run. `cache` is the token cache's directory, or None if the run has no tokenize step; `log` is the
-    event log's URL, or None if nothing ran. The result is printed as a summary of a few lines; a notebook also shows a
-    table of the stages.
+    """A finished run. `cache` is the token cache's directory, or None if the run has no tokenize step; `run` is the
+    run's id, and `log` its event log's URL, both None if nothing ran. The result is printed as a summary of a few
+    lines; a notebook also shows a table of the stages.
     """
 
     dataset: str
@@ -91,6 +91,7 @@ class RunResult:
     cache: str | None
     log: str | None
     seconds: float
+    run: str | None = None
     notes: tuple[str, ...] = ()
 
     def steps_of(self, stage: str) -> list[StepResult]:
@@ -178,6 +179,7 @@ def summary_text(result: RunResult) -> str:
         "dropped": reasons,
         "tokens": f"{tokens:,}" if tokens is not None else "",
         "cache": result.cache or "",
+        "run": result.run or "",
         "output": "" if result.cache or not result.steps else result.steps[-1].directory,
     }
     title = f"{result.dataset}: {counted(len(result.steps), 'step')}, {ending}"

@@ -2,7 +2,8 @@
 lists the partial and skipped steps at the end. Reusing a finished step takes one read of its manifest. The executor is
 created when the first task must run, so a second run of the same recipe starts no worker and ends in well under a
 second. If a step ends as partial, the steps that depend on it are skipped and all others run. The run then ends as
-partial. A run that executes anything writes its events to `<root>/<dataset>/runs/<run>/events.jsonl`.
+partial. A run that executes anything, lasts long or fails writes its events to
+`<root>/<dataset>/runs/<run>/events.jsonl`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from datakit.engine.ledger.ledger import driver_name
+from datakit.engine.observe.event_file import FILE_NAME as EVENTS
 from datakit.engine.observe.event_log import EventLog
-from datakit.engine.observe.observer import Observer, ObserverGroup, PeakMemory
+from datakit.engine.observe.observer import Observer, ObserverGroup, PeakMemory, RunStart
+from datakit.engine.observe.run_report import RunReport
 from datakit.engine.ray_backend.agreement import remove_dead_nonces
 from datakit.engine.ray_backend.metrics import RayMetrics
 from datakit.engine.scheduler.driver import run_step
@@ -21,7 +24,7 @@ from datakit.errors import PartialError, RefusedError, RefusedInputsError, messa
 from datakit.pipeline.before_run.disk_space import check_disk_space
 from datakit.pipeline.graph import Graph, LocatedStep, Node, build, changed_code, check_workers, engine_step
 from datakit.pipeline.lazy_executor import LazyExecutor
-from datakit.pipeline.resolve_sources import ListingOptions
+from datakit.pipeline.resolve_sources import ListingOptions, local_folders
 from datakit.pipeline.root_layout import require_writable, run_directory, stage_order
 from datakit.pipeline.run_summary import RunResult, StepResult
 from datakit.pipeline.tolerances import check_tolerances
@@ -51,28 +54,32 @@ def run(
     sources are kept, because other recipes may share them. With `ignore_disk_space`, the run starts even if a local
     disk probably lacks the space. Raises InputError, PartialError, StepFailedError or StorageError.
     """
-    started = time.monotonic()
     check_workers(workers)
     root = urls.absolute(root)
-    graph = build(recipe, root, ListingOptions(offline=offline), until)
-    removed = _remove_own_steps(graph) if fresh else []
-    remove_dead_nonces(root)
-    executor = LazyExecutor(workers, ray, root)
-    progress = _Run(graph, executor, observer or Observer(), check_disk=not ignore_disk_space)
-    try:
-        steps = [step for node in graph.nodes if (step := progress.run(node)) is not None]
-    finally:
-        executor.close()
-        progress.tidy_up()
-    progress.raise_unfinished()
-    unrecorded = _record_latest(urls.join(root, graph.dataset), steps)
+    options = {"workers": workers, "ray": ray, "until": until, "offline": offline, "fresh": fresh}
+    start = _run_start(recipe, root, options)
+    metrics = [RayMetrics()] if ray is not None else []
+    with RunReport(start, observer or Observer(), [EventLog(urls.parent(start.log)), *metrics]) as report:
+        graph = build(recipe, root, ListingOptions(offline=offline), until)
+        removed = _remove_own_steps(graph) if fresh else []
+        remove_dead_nonces(root)
+        executor = LazyExecutor(workers, ray, root)
+        progress = _Run(graph, executor, report, check_disk=not ignore_disk_space)
+        try:
+            steps = [step for node in graph.nodes if (step := progress.run(node)) is not None]
+        finally:
+            executor.close()
+            progress.tidy_up()
+        progress.raise_unfinished()
+        unrecorded = _record_latest(urls.join(root, graph.dataset), steps)
     return RunResult(
         dataset=graph.dataset,
         root=root,
         steps=tuple(steps),
         cache=next((step.directory for step in steps if step.stage == TOKENIZE), None),
-        log=progress.log,
-        seconds=time.monotonic() - started,
+        run=report.run,
+        log=report.log,
+        seconds=report.seconds(),
         notes=(
             *graph.notes,
             *progress.notes,
@@ -80,6 +87,13 @@ def run(
             *([unrecorded] if unrecorded else []),
         ),
     )
+
+
+def _run_start(recipe: Recipe, root: str, options: dict[str, object]) -> RunStart:
+    """Describe the run for its first event; nothing is listed yet."""
+    run = driver_name()
+    log = urls.join(run_directory(root, recipe.name, run), EVENTS)
+    return RunStart(run, log, recipe.name, root, recipe.place, recipe.document(), local_folders(recipe), options)
 
 
 def _record_latest(dataset: str, steps: Sequence[StepResult]) -> str:
@@ -123,15 +137,12 @@ class _Run:
 
     graph: Graph
     executor: LazyExecutor
-    user_observer: Observer
+    report: RunReport
     check_disk: bool = True
-    driver: str = field(default_factory=driver_name)
-    log: str | None = None
     notes: list[str] = field(default_factory=list)
     _done: dict[str, LocatedStep] = field(default_factory=dict)
     _unfinished: dict[str, str] = field(default_factory=dict)  # label -> message, which names the step
     _refused: list[tuple[Node, RefusedError]] = field(default_factory=list)
-    _observer: Observer | None = None
     _started: str | None = None  # the directory of a step that has not ended
 
     def run(self, node: Node) -> StepResult | None:
@@ -162,35 +173,23 @@ class _Run:
         reused, memory = located.manifest is not None, PeakMemory()
         if not reused:
             require_writable(self.graph.root)
+            self.report.begin()
         if self.check_disk and not reused:
             check_disk_space(self.graph, self._done, self.executor.workers, self.executor.ray is not None)
             self.check_disk = False
-        step, observer = engine_step(located, self._done), ObserverGroup([self._observer_for(reused), memory])
+        step, observer = engine_step(located, self._done), ObserverGroup([self.report.observer, memory])
         for earlier in located.earlier:
             observer.note(earlier.message(node.label))
         if changed := changed_code(located):
             self.notes.append(changed) if reused else observer.note(changed)
         self._started = step.directory
-        manifest = run_step(step, node.module.plan(step), self.executor.get, observer, self.driver)
+        manifest = run_step(step, node.module.plan(step), self.executor.get, observer, self.report.start.run)
         self._started = None
         self._done[node.label] = replace(located, manifest=manifest)
         seconds = time.monotonic() - started
         return StepResult(
             node.stage, node.source, located.directory, manifest, reused, seconds, memory.peak, memory.budget
         )
-
-    def _observer_for(self, reused: bool) -> Observer:
-        """Return the caller's observer or, from the first step that has to run onward, a group that consists of this
-        observer, an event log and, with Ray, metrics.
-        """
-        if self._observer is None and not reused:
-            log = EventLog(run_directory(self.graph.root, self.graph.dataset, self.driver))
-            states = [node.state for node in self.graph.nodes if node.state is not None]
-            bases = {state.name: state.base if urls.is_local(state.base) else "" for state in states}
-            log.run_started(self.graph.dataset, bases)
-            metrics = [RayMetrics()] if self.executor.ray is not None else []
-            self._observer, self.log = ObserverGroup([self.user_observer, log, *metrics]), log.url
-        return self._observer or self.user_observer
 
     def tidy_up(self) -> None:
         """Remove the temporary files of the step that was stopped, if any. All tasks must have ended."""

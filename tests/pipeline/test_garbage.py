@@ -16,10 +16,11 @@ import pytest
 from datakit.engine.executor import Cause
 from datakit.engine.ledger.ledger import AttemptLine, DriverLine, PhaseLine
 from datakit.engine.task import TaskResult
-from datakit.pipeline.garbage import DAY_SECONDS, find_leftovers
-from datakit.storage import atomic, removal
+from datakit.pipeline.garbage import DAY_SECONDS, find_leftovers, remove_leftovers
+from datakit.storage import atomic, removal, urls
 from tests.support.command_line import command, invoke
 from tests.support.paths import REPOSITORY
+from tests.support.s3 import s3_root
 from tests.support.small_shelf import step, tree
 
 
@@ -129,3 +130,32 @@ def test_gc_keeps_a_recently_changed_step(finished_copy: Path) -> None:
     assert json.loads(invoke("gc", "root", "--json", cwd=finished_copy).stdout)["leftovers"] == []
     found = json.loads(invoke("gc", "root", "--older-than", "0", "--json", cwd=finished_copy).stdout)
     assert [entry["url"] for entry in found["leftovers"]] == [str(directory)]
+
+
+ENDED, ALIVE = "20200101T000000000Z-999999999-abcdef", f"20200101T000000000Z-{os.getpid()}-abcdef"
+
+
+def test_gc_removes_rotated_events_of_ended_runs(tmp_path: Path) -> None:
+    for run in (ENDED, ALIVE, "20200101T000000000Z-999999998-abcdef"):
+        for name in ("events.jsonl", "events-00002.jsonl", "events-00003.jsonl", "notes.txt"):
+            path = tmp_path / "shelf" / "runs" / run / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("x")
+            os.utime(path, (0, 0))
+    os.utime(path.parent / "events.jsonl")  # its run is alive on another host
+    listed = find_leftovers(str(tmp_path))
+    rotated = [str(tmp_path / "shelf" / "runs" / ENDED / f"events-0000{number}.jsonl") for number in (2, 3)]
+    assert [(leftover.url, leftover.bytes) for leftover in listed] == [(url, 1) for url in rotated]
+    assert {leftover.why for leftover in listed} == {"rotated events of a run that has ended"}
+    remove_leftovers(listed)
+    assert len(list(tmp_path.rglob("*.*"))) == 10
+    assert find_leftovers(str(tmp_path)) == []
+
+
+def test_gc_removes_rotated_events_in_a_store() -> None:
+    with s3_root() as root:
+        for name in ("events.jsonl", "events-00001.jsonl"):
+            atomic.replace_bytes(b"x", f"{root}/shelf/runs/{ENDED}/{name}")
+        assert find_leftovers(root) == []
+        remove_leftovers(find_leftovers(root, -60.0))
+        assert [info.path for info in urls.listing(root)] == [f"shelf/runs/{ENDED}/events.jsonl"]

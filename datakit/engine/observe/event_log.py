@@ -1,71 +1,93 @@
-"""Writes a run's events to `events.jsonl` as one JSON object per line, and decides which fields each event has.
+"""Decides which events of a run are written to `events.jsonl`, and which fields each event has.
 
-The file is in the run's directory, for programs to read. On a disk, each line is appended immediately. In an object
-store, where appending is impossible, the whole file is rewritten at the end of each step. Nothing depends on the file.
+The file is in the run's directory, one JSON object per line, for programs to read; `event_file.py` writes it, and
+docs/operations.md lists the events. Nothing depends on it, except that `datakit status` and `datakit why` find the
+directories of a dataset's sources in its first event. In an object store, the file is rewritten when the run or a step
+starts or ends, and at each heartbeat.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
-import orjson
+from dataclasses import asdict
 
 from datakit.engine.executor import Outcome, Verdict
-from datakit.engine.observe.observer import Observer
+from datakit.engine.observe.event_file import EventFile
+from datakit.engine.observe.heartbeat import Heartbeat
+from datakit.engine.observe.observer import Observer, RunEnding, RunStart
 from datakit.engine.task import Phase, Step
-from datakit.printable import escaped_json
-from datakit.redaction import redacted
-from datakit.storage import atomic, urls
+from datakit.engine.versions import versions
+from datakit.engine.worker import child
+from datakit.errors import DatakitError, exit_code_of
+from datakit.exit_codes import ExitCode
 from datakit.storage.manifest import Manifest
 
-FILE_NAME = "events.jsonl"
+HEARTBEAT_SECONDS = 30.0
 
 
 class EventLog(Observer):
-    """Writes events to `events.jsonl` in the directory whose URL is `directory`."""
+    """Writes events to `events.jsonl` in the directory whose URL is `directory`, and whose name is the run's id."""
 
     def __init__(self, directory: str) -> None:
-        self.url: str = urls.join(directory, FILE_NAME)
-        self._remote: list[bytes] = []
+        self._file = EventFile(directory)
+        self.url: str = self._file.url
+        self._heartbeat = Heartbeat(self._beat, HEARTBEAT_SECONDS)
+        self._place: dict[str, object] = {"stage": "", "dataset": "", "phase": ""}
+        self._tasks = {"tasks": 0, "done": 0, "failed": 0}
+        self._missed, self._active = 0, time.monotonic()
 
-    def _write(self, event: str, **facts: Any) -> None:
-        plain = orjson.dumps({"time": time.time(), "event": event} | facts)
-        line = escaped_json(plain.decode()).encode() + b"\n"
-        if not urls.is_local(self.url):
-            self._remote.append(line)
-            return
-        path = Path(urls.local_path(self.url))
-        with atomic.storage_errors(self.url):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("ab") as file:
-                file.write(line)
+    def _write(self, event: str, **facts: object) -> None:
+        self._active = time.monotonic()
+        self._file.write(event, facts)
 
-    def _publish(self) -> None:
-        if self._remote:
-            atomic.replace_bytes(b"".join(self._remote), self.url)
+    def run_started(self, start: RunStart) -> None:
+        facts = {name: value for name, value in asdict(start).items() if name not in ("run", "log")}
+        here = {"host": os.uname().nodename, "pid": os.getpid(), "heartbeat_seconds": HEARTBEAT_SECONDS}
+        self._write("run_started", **facts, **here, versions=versions())
+        self._file.publish()
+        self._heartbeat.start()
 
-    def run_started(self, dataset: str, sources: Mapping[str, str]) -> None:
-        """Write the first event: the dataset that the run makes, and the name of each of its sources with the directory
-        of the source's files ("" for a remote source).
+    def _beat(self) -> None:
+        """Write an event from the heartbeat's thread. Failures are only counted, and the next heartbeat that succeeds
+        has their number: if the disk or the store does not recover, an event from the driver's own thread ends the run.
         """
-        self._write("run_started", dataset=dataset, sources=dict(sources))
+        silent = round(time.monotonic() - self._active, 1)
+        missed = {"missed": self._missed} if self._missed else {}
+        try:
+            self._file.write("heartbeat", {**self._place, **self._tasks, "silent_seconds": silent, **missed})
+            self._file.publish()
+            self._missed = 0
+        except (DatakitError, OSError):
+            self._missed += 1
+
+    def run_ended(self, ending: RunEnding) -> None:
+        self._heartbeat.stop()
+        self._write("run_ended", **asdict(ending))
+        self._file.publish()
 
     def note(self, text: str) -> None:
-        self._write("note", text=redacted(text))
+        self._write("note", text=text)
 
     def step_started(self, step: Step) -> None:
+        self._begin(step, "", 0, 0)
         self._write("step_started", stage=step.stage, dataset=step.dataset, directory=step.directory)
 
+    def _begin(self, step: Step, phase: str, tasks: int, done: int) -> None:
+        self._place = {"stage": step.stage, "dataset": step.dataset, "phase": phase}
+        self._tasks = {"tasks": tasks, "done": done, "failed": 0}
+
     def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
-        total = len(phase.tasks)
-        self._write("phase_started", stage=step.stage, dataset=step.dataset, phase=phase.name, tasks=total, done=done)
+        self._begin(step, phase.name, len(phase.tasks), done)
+        self._write("phase_started", **self._place, tasks=len(phase.tasks), done=done)
 
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
+        self._tasks["done"] += verdict is Verdict.DONE
+        self._tasks["failed"] += verdict in (Verdict.FAIL, Verdict.REFUSE)
         self._write(
             "attempt_ended",
+            stage=self._place["stage"],
+            dataset=self._place["dataset"],
             phase=outcome.phase,
             task=outcome.key,
             attempt=outcome.number,
@@ -79,10 +101,32 @@ class EventLog(Observer):
             node=outcome.node,
         )
 
+    def tick(self) -> None:
+        self._active = time.monotonic()
+
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
-        self._write("step_ended", stage=step.stage, dataset=step.dataset, reused=reused, rows=manifest.totals.rows)
-        self._publish()
+        place = {"stage": step.stage, "dataset": step.dataset, "directory": step.directory}
+        self._write("step_ended", **place, reused=reused, rows=manifest.totals.rows)
+        self._file.publish()
 
     def step_failed(self, step: Step, error: BaseException) -> None:
-        self._write("step_failed", stage=step.stage, dataset=step.dataset, error=type(error).__name__)
-        self._publish()
+        place = {"stage": step.stage, "dataset": step.dataset, "directory": step.directory}
+        facts = {"error": type(error).__name__, "reason": reason_of(error), "exit_code": exit_code_of(error)}
+        self._write("step_failed", **place, **facts)
+        self._file.publish()
+
+
+def reason_of(error: BaseException | None) -> str:
+    """Return why a run or a step ended: "done", "interrupted", "terminated", "timed out", or the whole message of
+    the error. An error that is not datakit's own is described without its message, which may quote documents.
+    """
+    if error is None:
+        return "done"
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    if isinstance(error, SystemExit):
+        code = exit_code_of(error)
+        reasons = {ExitCode.TERMINATED: "terminated", ExitCode.TIMED_OUT: "timed out"}
+        other = f"the program ended itself with exit code {code}"
+        return next((reason for known, reason in reasons.items() if code == known), other)
+    return str(error) if isinstance(error, DatakitError) else child.describe_error(error)["message"]

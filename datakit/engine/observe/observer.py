@@ -5,16 +5,57 @@ Observers make no decisions and never see a record. `ObserverGroup` passes every
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from datakit.engine.executor import Outcome, Verdict
 from datakit.engine.task import Phase, Step
 from datakit.storage.manifest import Manifest
 
 
+@dataclass(frozen=True)
+class RunStart:
+    """The start of a run.
+
+    run: the run's id. log: the URL of its `events.jsonl`. recipe: the recipe's file or name. definition: the recipe's
+    document, with the settings of `--set`. sources: the directory of each source's files ("" for a remote source).
+    options: the other arguments of the command. The packing of a mixture has no recipe, definition or sources.
+    """
+
+    run: str
+    log: str
+    dataset: str
+    root: str
+    recipe: str = ""
+    definition: Mapping[str, Any] | None = None
+    sources: Mapping[str, str] | None = None
+    options: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class RunEnding:
+    """The end of a run: the exit code of its command, the reason ("done", "interrupted", "terminated", or the whole
+    message of the error), the error's class ("" if there is none), and the seconds that the run took.
+    """
+
+    exit_code: int
+    reason: str
+    error: str
+    seconds: float
+
+
 class Observer:
     """Receives the events of a run, in order, and ignores them; subclasses override the methods that they need."""
+
+    def run_started(self, start: RunStart) -> None:
+        """A run has begun: it has reached the first step that it has to make, has lasted 30 s, or has failed. Before
+        that, only finished steps are reported. May be called from another thread than the other methods.
+        """
+
+    def run_ended(self, ending: RunEnding) -> None:
+        """A run that has begun has ended. No event follows."""
 
     def note(self, text: str) -> None:
         """There is a message for the user: `text`, which is one sentence."""
@@ -42,7 +83,8 @@ class Observer:
 
 
 EVENTS = (
-    "note", "step_started", "phase_started", "attempt_ended", "kernels_compiling", "tick", "step_ended", "step_failed",
+    "run_started", "note", "step_started", "phase_started", "attempt_ended", "kernels_compiling", "tick", "step_ended",
+    "step_failed", "run_ended",
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from datakit import messages
 from datakit.engine.executor import Outcome, Verdict
+from datakit.engine.observe.observer import RunStart
 from datakit.engine.observe.step_views import StepView, StepViews
 from datakit.engine.task import Step
 from datakit.errors import counted
@@ -138,8 +139,8 @@ def _cells(view: StepView) -> dict[str, str]:
 
 
 class LineView(StepViews):
-    """Prints a line when a step starts or ends, when an attempt fails, and whenever 30 s have passed without a line. At
-    the level "debug", it also prints a line for each task that is done.
+    """Prints a line when the run starts, when a step starts or ends, when an attempt fails, and whenever 30 s have
+    passed without a line. At the level "debug", it also prints a line for each task that is done.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -158,6 +159,10 @@ class LineView(StepViews):
 
     def note(self, text: str) -> None:
         self._say(text, event="note")
+
+    def run_started(self, start: RunStart) -> None:
+        facts = {"run": start.run, "dataset": start.dataset, "root": start.root, "log": start.log}
+        self._say(f"run {start.run} of {start.dataset}; events: {start.log}", Level.INFO, event="run_started", **facts)
 
     def step_started(self, step: Step) -> None:
         super().step_started(step)

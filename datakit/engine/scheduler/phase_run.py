@@ -23,6 +23,7 @@ from datakit.engine.quarantine import Allowance
 from datakit.engine.scheduler import retry_policy
 from datakit.engine.scheduler.attempt_queue import AttemptQueue
 from datakit.engine.scheduler.bisect_input import InputBisection
+from datakit.engine.scheduler.boot_deaths import BootDeaths
 from datakit.engine.scheduler.finish import write_partial
 from datakit.engine.scheduler.retry_policy import DEATHS, Breaker, TaskHistory
 from datakit.engine.scheduler.task_estimates import TaskEstimates
@@ -102,6 +103,7 @@ class PhaseRun:
         self._results: dict[str, bytes] = {}  # packed results
         self._estimates, self._breaker, self._refusals = TaskEstimates(phase), Breaker(), 0
         self._allowance = Allowance(phase.tolerance, found)
+        self._boot_deaths = BootDeaths()
 
     def run(self, pending: Sequence[Task], shared: str | None) -> dict[str, bytes]:
         """Run the pending tasks and return their packed results, keyed by task key. If some tasks fail, raise
@@ -122,7 +124,7 @@ class PhaseRun:
         while self._queue or self._in_flight or self._settle():
             self._submit()
             for outcome in self._executor.wait(WAIT_SECONDS) if self._in_flight else ():
-                self._take(outcome)
+                self._take(self._boot_deaths.judge(outcome))
             self._ledger.tick()
             if self._executor.compiling != self._compiling:
                 self._compiling = not self._compiling

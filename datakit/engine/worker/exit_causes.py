@@ -107,7 +107,7 @@ def _cause_of_death(attempt: Attempt, ended: ChildExit) -> tuple[Cause, str, str
     if ended.status is None:
         return Cause.INFRASTRUCTURE, "ForkServerDied", "the fork server died"
     code = os.waitstatus_to_exitcode(ended.status.wait_status)
-    how = _signal_name(-code) if code < 0 else f"exit code {code} without a result"
+    how = signal_name(-code) if code < 0 else f"exit code {code} without a result"
     if code == -signal.SIGKILL and ended.kernel_killed:
         used = f"it used {_megabytes(ended.memory.peak)} of its budget of {_megabytes(ended.budget)}"
         rest = "other processes used up the rest of the memory"
@@ -119,7 +119,7 @@ def _cause_of_death(attempt: Attempt, ended: ChildExit) -> tuple[Cause, str, str
     return Cause.CRASH, how, f"{how}{_progress(ended)}{place}"
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
     """Return a signal's name, or "signal N" if it has none (only two of the real-time signals have one)."""
     try:
         return signal.Signals(number).name

@@ -29,6 +29,7 @@ from typing import Any
 from datakit.engine.interpreter import Installation, installation
 from datakit.engine.task import Preload, decode, encode
 from datakit.engine.worker import child
+from datakit.engine.worker.boot_output import send_output_to
 from datakit.engine.worker.forking import EXIT, MESSAGE_BYTES, Forker
 from datakit.engine.worker.framing import receive_frame, send_frame
 from datakit.engine.worker.memory_watcher import MEMORY_USE, MemoryWatcher, kill
@@ -54,13 +55,18 @@ class Boot:
     installation: Installation
 
 
-def serve(control: socket.socket, failure: dict[str, Any] | None) -> None:
+def serve(control: socket.socket, failure: dict[str, Any] | None, output: int, shown: int) -> None:
     """Boot, and then fork on request until the client closes its end of the socket. `failure`: the template process's
-    failure, if any, which the server reports instead of booting.
+    failure, if any, which the server reports instead of booting. output: the descriptor to which the server writes
+    while it boots; shown: the client's standard error, to which it writes later.
     """
+    later = os.dup(shown)
+    send_output_to(shown)
     boot = decode(receive_frame(control), Boot)
     watcher = MemoryWatcher()
+    send_output_to(output)
     failure = failure or _boot(boot, lambda: send_frame(control, encode(COMPILING)))
+    send_output_to(later)
     send_frame(control, encode(failure or {}))
     if failure is None:
         _ForkServer(control, boot.preloads, watcher).run()

@@ -16,11 +16,13 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from io import FileIO
 from typing import Any
 
 from datakit.engine.interpreter import command, environment, import_path, installation_at_start
 from datakit.engine.task import Preload, decode, encode
 from datakit.engine.worker import forking, forkserver, forkserver_template
+from datakit.engine.worker.boot_output import BootDeathError, BootOutput
 from datakit.engine.worker.framing import receive_frame, send_frame
 from datakit.storage.stale_files import remove_dead_scratch
 
@@ -44,44 +46,59 @@ class Template:
 
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        with theirs:
+        self._output = BootOutput()
+        shown = _standard_error()
+        try:
             self._process = subprocess.Popen(  # in its own session, because only the driver handles Ctrl-C
-                command(PROGRAM, str(theirs.fileno())),
-                pass_fds=[theirs.fileno()],
+                command(PROGRAM, str(theirs.fileno()), str(shown)),
+                pass_fds=[theirs.fileno(), shown],
                 env=_environment(),
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
+                stdout=self._output.descriptor,
+                stderr=self._output.descriptor,
             )
+        finally:
+            theirs.close()
+            os.close(shown)
 
     def alive(self) -> bool:
         """Return True if the process is running."""
         return self._process.poll() is None
 
-    def fork(self, control: socket.socket, kernels: bool) -> tuple[int, int]:
-        """Request a fork server that serves `control`; `kernels` is True if the server needs numba. Return the server's
-        pid and the read end of its status pipe. Raises ConnectionError.
+    def fork(self, control: socket.socket, output: BootOutput, kernels: bool) -> tuple[int, int]:
+        """Request a fork server that serves `control` and writes to `output` until it has started; `kernels` is True if
+        the server needs numba. Return the server's pid and the read end of its status pipe. Raises BootDeathError.
         """
         read, write = os.pipe()
+        descriptors = [write, control.fileno(), output.descriptor]
         try:
             with contextlib.suppress(OSError):  # a process that is gone sends no pid
-                socket.send_fds(self._control, [forkserver_template.KERNELS.pack(kernels)], [write, control.fileno()])
+                socket.send_fds(self._control, [forkserver_template.KERNELS.pack(kernels)], descriptors)
         finally:
             os.close(write)
         pid = os.read(read, forking.PID.size)
         if pid:
             return *forking.PID.unpack(pid), read
         os.close(read)
-        self.close()
-        raise ConnectionError(f"the template process died before it forked (exit code {self._process.returncode})")
+        said = self._end()
+        raise BootDeathError("the template process died before it forked", self._process.returncode, said)
 
     def close(self) -> None:
-        """End the process and its servers."""
+        """End the process and its servers. May be called twice."""
+        if self._control.fileno() >= 0:
+            self._end()
+
+    def _end(self) -> str:
+        """End the process and its servers; return what it has written."""
         self._control.close()
         try:
             self._process.wait(CLOSE_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        with contextlib.closing(self._output):
+            return self._output.text()
 
 
 class ForkServer:
@@ -90,27 +107,22 @@ class ForkServer:
     def __init__(
         self, template: Template, preloads: tuple[Preload, ...], compiling: Callable[[], None] = lambda: None
     ) -> None:
-        """Start the server and wait until it has booted; call `compiling` if the server has to compile kernels. Raises
-        BootError or ConnectionError.
+        """Start the server and wait until it has booted; call `compiling` if the server has to compile kernels. What
+        the server has written by then is copied to this process's standard error, or is in the message if the server
+        has died. Raises BootError or BootDeathError.
         """
         self._lock = threading.Lock()
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            with theirs:
-                pid, status = template.fork(theirs, any(preload.kernels for preload in preloads))
-                self.pid: int = pid
-        except ConnectionError:
-            self._control.close()
-            raise
-        self._status = open(status, "rb", buffering=0)  # noqa: SIM115 - closed by `close`
-        try:
-            send_frame(self._control, encode(_boot_message(preloads)))
-            while (reply := decode(receive_frame(self._control))) == forkserver.COMPILING:
-                compiling()
-        except (EOFError, OSError) as error:
-            message = f"the fork server died while starting ({self._exit_code()})"
-            self.close()
-            raise ConnectionError(message) from error
+        with contextlib.closing(BootOutput()) as output:
+            self._control, self.pid, self._status = _forked(template, output, preloads)
+            try:
+                send_frame(self._control, encode(_boot_message(preloads)))
+                while (reply := decode(receive_frame(self._control))) == forkserver.COMPILING:
+                    compiling()
+            except (EOFError, OSError) as error:
+                code = self._exit_code()
+                self.close()
+                raise BootDeathError("the fork server died while starting", code, output.text()) from error
+            output.show()
         if "error" in reply:
             self.close()
             raise BootError(reply)
@@ -141,11 +153,22 @@ class ForkServer:
         poll.register(self._status, select.POLLIN)
         return bool(poll.poll(seconds * 1000))
 
-    def _exit_code(self) -> str:
+    def _exit_code(self) -> int | None:
+        """Return the dead server's exit code, or None if it died with the template process, which reports exits."""
         ended = self._status.read(forking.EXIT.size)
-        if not ended:
-            return "with the template process"
-        return f"exit code {os.waitstatus_to_exitcode(forking.EXIT.unpack(ended)[0])}"
+        return os.waitstatus_to_exitcode(forking.EXIT.unpack(ended)[0]) if ended else None
+
+
+def _forked(template: Template, output: BootOutput, preloads: tuple[Preload, ...]) -> tuple[socket.socket, int, FileIO]:
+    """Return a new server's control socket, pid and status pipe."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with theirs:
+            pid, status = template.fork(theirs, output, any(preload.kernels for preload in preloads))
+    except ConnectionError:
+        ours.close()
+        raise
+    return ours, pid, FileIO(status)
 
 
 class ForkServerPool:
@@ -165,7 +188,7 @@ class ForkServerPool:
 
     @contextlib.contextmanager
     def use(self, preloads: tuple[Preload, ...]) -> Iterator[ForkServer]:
-        """Yield a server with these preloads, open during the `with` block. Raises BootError or ConnectionError."""
+        """Yield a server with these preloads, open during the `with` block. Raises BootError or BootDeathError."""
         with self._lock:
             server = self._find_or_start(preloads)
             self._uses[preloads] = self._uses.get(preloads, 0) + 1
@@ -211,6 +234,14 @@ class ForkServerPool:
             if self._template is not None:
                 self._template.close()
                 self._template = None
+
+
+def _standard_error() -> int:
+    """Return a new descriptor of this process's standard error, or of /dev/null if it is closed."""
+    try:
+        return os.dup(2)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY)
 
 
 def _boot_message(preloads: tuple[Preload, ...]) -> forkserver.Boot:

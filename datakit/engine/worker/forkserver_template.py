@@ -42,9 +42,12 @@ LONGEST_EXIT_SECONDS = 5  # time for servers to end their children; then servers
 
 
 def main() -> None:
-    """Serve on the control socket whose descriptor is the first command-line argument."""
+    """Serve on the control socket whose descriptor is the first command-line argument. The second is the descriptor of
+    the client's standard error, to which servers that have started write.
+    """
     _disable_core_dumps()
-    _Template(socket.socket(fileno=int(sys.argv[1]))).run()
+    control, shown = map(int, sys.argv[1:3])
+    _Template(socket.socket(fileno=control), shown).run()
 
 
 def _disable_core_dumps() -> None:
@@ -76,9 +79,14 @@ def _import_libraries() -> None:
 
 
 class _Template(Forker):
-    """Forks fork servers. `_failure`: the reason why the next server cannot work, or None."""
+    """Forks fork servers. `_shown`: the client's standard error. `_failure`: the reason why the next server cannot
+    work, or None.
+    """
 
-    _failure: dict[str, Any] | None = None
+    def __init__(self, control: socket.socket, shown: int) -> None:
+        super().__init__(control)
+        self._shown = shown
+        self._failure: dict[str, Any] | None = None
 
     def _prepare(self, message: bytes) -> None:
         (kernels,) = KERNELS.unpack(message)
@@ -87,8 +95,9 @@ class _Template(Forker):
     def _become(self, message: bytes, *descriptors: int) -> None:
         die_with(self._pid)
         os.setsid()  # in its own session, because only the driver handles Ctrl-C
+        control, output = descriptors
         try:
-            forkserver.serve(socket.socket(fileno=descriptors[0]), self._failure)
+            forkserver.serve(socket.socket(fileno=control), self._failure, output, self._shown)
             os._exit(0)
         except BaseException:  # noqa: BLE001 - the process ends here, as an interpreter would
             traceback.print_exc()

@@ -22,6 +22,7 @@ from pathlib import Path
 from datakit.engine.executor import Attempt, Cause, Outcome
 from datakit.engine.task import encode
 from datakit.engine.worker import child, forking, forkserver
+from datakit.engine.worker.boot_output import BootDeathError
 from datakit.engine.worker.exit_causes import ChildExit, ExitStatus, conclude, make_outcome
 from datakit.engine.worker.forkserver_client import BootError, ForkServer, ForkServerPool
 from datakit.engine.worker.framing import receive_frame, send_frame
@@ -60,6 +61,8 @@ def run_attempt(
         return make_outcome(attempt, Cause(cause), started, message=message, error_type=kind)
     except StorageError as error:
         return make_outcome(attempt, Cause.ERROR, started, message=str(error), error_type=type(error).__name__)
+    except BootDeathError as error:
+        return make_outcome(attempt, Cause.INFRASTRUCTURE, started, message=str(error), error_type=error.error_type)
     except OSError as error:
         return make_outcome(attempt, Cause.INFRASTRUCTURE, started, message=f"the fork server is gone: {error}")
     finally:

@@ -13,10 +13,15 @@ import psutil
 import pytest
 
 from datakit.engine.executor import Cause
+from datakit.engine.observe.observer import Observer
 from datakit.engine.ray_backend.executor import RayExecutor
+from datakit.engine.scheduler.driver import run_step
 from datakit.engine.task import Preload
+from datakit.errors import InputError
 from tests.support.engine import compiled_example
 from tests.support.engine.attempts import attempt, run_all, sleeping
+from tests.support.engine.bad_preloads import preload
+from tests.support.engine.engine_tasks import number_step, one_phase
 from tests.support.engine.runs import DEADLINE_SECONDS
 from tests.support.faults.cluster import wait_until
 from tests.support.processes import ended
@@ -100,3 +105,11 @@ def test_killed_children_are_not_infrastructure(executor: RayExecutor, tmp_path:
     (outcome,) = executor.wait(DEADLINE_SECONDS)
     assert (outcome.cause, outcome.error_type) == (Cause.KILLED, "SIGKILL")
     assert worker.is_running()
+
+
+def test_second_equal_death_of_a_starting_server_ends_the_step(executor: RayExecutor, tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    plan = one_phase(preload("leave_with_a_message", str(starts)))
+    with pytest.raises(InputError, match=r"while starting \(exit code 127\)[^$]*libexample.so.3: cannot open"):
+        run_step(number_step(str(tmp_path / "step")), plan, lambda: executor, Observer())
+    assert 2 <= len(starts.read_text()) <= 4, "at most one further start in each worker"

@@ -14,7 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from datakit.engine.executor import BOOT_DEATH
 from datakit.engine.task import Preload
+from datakit.engine.worker.boot_output import BootDeathError
 from datakit.engine.worker.forkserver_client import BootError, ForkServer, ForkServerPool, Template
 from tests.support.engine.bad_preloads import preload
 from tests.support.engine.runs import wait_until
@@ -97,12 +99,12 @@ def test_no_process_holds_the_descriptors_of_another(pool: ForkServerPool) -> No
     assert sum(map(len, holders)) == len(set.union(*holders))
 
 
-@pytest.mark.parametrize(("function", "code"), [("leave", 3), ("die", -signal.SIGKILL)])
+@pytest.mark.parametrize(("function", "how"), [("leave", "exit code 3"), ("die", "SIGKILL")])
 def test_a_server_that_dies_while_starting_is_reported_with_its_exit_code(
-    pool: ForkServerPool, function: str, code: int
+    pool: ForkServerPool, function: str, how: str
 ) -> None:
     with (
-        pytest.raises(ConnectionError, match=rf"died while starting \(exit code {code}\)"),
+        pytest.raises(BootDeathError, match=rf"died while starting \({how}\); it wrote nothing"),
         pool.use(preload(function)),
     ):
         pass
@@ -163,11 +165,32 @@ def test_a_killed_template_takes_its_servers_along_and_is_replaced(pool: ForkSer
 
 
 def test_a_template_that_dies_while_starting_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datakit.engine.worker.forkserver_client.PROGRAM", "raise SystemExit(5)")
+    program = "import sys; print('no interpreter'); sys.exit('no libraries')"
+    monkeypatch.setattr("datakit.engine.worker.forkserver_client.PROGRAM", program)
     pool = ForkServerPool()
-    with pytest.raises(ConnectionError, match=r"the template process died .*exit code 5"), pool.use(NONE):
-        pass
+    for _ in range(2):
+        with pytest.raises(BootDeathError, match=r"the template process died .*exit code 1") as death, pool.use(NONE):
+            pass
+        assert death.value.error_type == BOOT_DEATH
+        assert str(death.value).splitlines()[1:] == ["  no interpreter", "  no libraries"]
     pool.close()
+
+
+def test_output_of_a_starting_server_is_shown_on_standard_error(
+    pool: ForkServerPool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Standard output holds only data."""
+    with pool.use(preload("speak")):
+        pass
+    assert tuple(capfd.readouterr()) == ("", "to standard output\nto standard error\n")
+
+
+def test_output_of_a_started_server_goes_to_standard_error(
+    pool: ForkServerPool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pool.use(NONE) as server:
+        error = os.readlink("/proc/self/fd/2")
+        assert [os.readlink(f"/proc/{server.pid}/fd/{number}") for number in (1, 2)] == [error, error]
 
 
 def test_a_server_that_does_not_react_is_killed(pool: ForkServerPool) -> None:

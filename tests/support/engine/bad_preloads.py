@@ -52,3 +52,50 @@ def hang(file: str) -> None:
     """Announce this process, and never return."""
     record_variable("", file)
     time.sleep(600)
+
+
+def leave_with_a_message(file: str) -> None:
+    """Report a mistake on standard error as C libraries do, with a number that changes, and end the process."""
+    with open(file, "a") as starts:
+        starts.write("x")
+    os.write(2, f"libexample.so.3: cannot open shared object file [{os.getpid()}]\nhint: ".encode())
+    os.write(2, f"password={os.environ.get('CANARY_PASSWORD')}\n".encode())
+    os._exit(127)
+
+
+def crash(file: str) -> None:
+    """Die of a segmentation fault."""
+    with open(file, "a") as starts:
+        starts.write("x")
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def run_out_of_memory(file: str) -> None:
+    """End as a program whose allocation failed; the third time, succeed."""
+    with open(file, "a") as starts:
+        starts.write("x")
+    if os.path.getsize(file) < 3:
+        os.write(2, b"memory allocation of 64 bytes failed\n")
+        os.abort()
+
+
+def be_killed(file: str) -> None:
+    """Die of a signal from outside; the third time, succeed."""
+    with open(file, "a") as starts:
+        starts.write("x")
+    if os.path.getsize(file) < 3:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def differ(file: str) -> None:
+    """End in another way each time; the third time, succeed."""
+    with open(file, "a") as starts:
+        starts.write("x")
+    if os.path.getsize(file) < 3:
+        os._exit(os.path.getsize(file))
+
+
+def speak() -> None:
+    """Write to standard output and standard error."""
+    os.write(1, b"to standard output\n")
+    os.write(2, b"to standard error\n")

@@ -123,6 +123,15 @@ def numbers(
     return Output(partitions, SCHEMA)
 
 
+def one_phase(preloads: tuple[Preload, ...]) -> Plan:
+    """Plan two tasks that need these preloads."""
+    function = "tests.support.engine.engine_tasks:write_number"
+    tasks = tuple(Task(f"number-{number}", function, {"number": number}) for number in range(2))
+    results = yield Phase("only", tasks, preloads=preloads)
+    outputs = [result.outputs[0] for result in results]
+    return Output([Partition(one.path, "test", one.rows, one.bytes, one.xxh3) for one in outputs], SCHEMA)
+
+
 def failing_preload() -> Any:
     """A preload that fails."""
     raise ColumnError("the tokenizer has no vocabulary")

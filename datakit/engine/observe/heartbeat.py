@@ -1,0 +1,34 @@
+"""Calls a function at a fixed interval from a thread of its own, so that a watcher of a run sees that its driver lives.
+
+The driver's loop could do this only while tasks run. It also lists and hashes files, checks outputs and waits for
+stores, which may take minutes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+STOP_SECONDS = 5.0  # how long `stop` waits for a call in progress, which may be waiting for a store
+
+
+class Heartbeat:
+    """Calls `beat` every `seconds` seconds, from `start` to `stop`."""
+
+    def __init__(self, beat: Callable[[], None], seconds: float) -> None:
+        self._beat, self._seconds = beat, seconds
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="datakit-heartbeat", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Begin no further call, and wait for one in progress."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(STOP_SECONDS)
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._seconds):
+            self._beat()
