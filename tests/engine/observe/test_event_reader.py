@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from datakit.engine.observe.event_log import FILE_NAME, EventLog
+from datakit.engine.observe.event_log import EventLog
 from datakit.engine.observe.event_reader import RunEvents
 from datakit.engine.observe.observer import ObserverGroup
 from datakit.engine.observe.step_views import StepViews
@@ -14,6 +14,7 @@ from datakit.errors import PartialError, StepFailedError
 from tests.support.engine import engine_tasks
 from tests.support.engine.runs import run_numbers
 
+FILE_NAME = "events.jsonl"
 STEP = {"stage": "dedup", "dataset": "shelf"}
 
 
