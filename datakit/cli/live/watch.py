@@ -32,7 +32,7 @@ from datakit.storage import urls
 REFRESH_SECONDS = 1.0
 STORE_SECONDS = 10.0  # between two looks into an object store, where a look takes requests
 LINE_SECONDS = 30.0  # between two lines about the same phase
-MISSED_BEATS = 3
+MISSED_BEATS, BEAT_SECONDS = 3, 30.0  # the seconds between two heartbeats, unless the run states them
 STAMP_FORMAT, STAMP = "%Y%m%dT%H%M%S", 15  # the name of a run begins with its time of start, in this many characters
 SLACK_SECONDS = 60.0  # the clock may have been set; a later process got the number of one that has ended
 
@@ -87,7 +87,7 @@ class WatchedRun:
             return False
         if started.get("host", here) == here:
             return process_runs(self.name)
-        return time.monotonic() - self.seen < MISSED_BEATS * started["heartbeat_seconds"]
+        return time.monotonic() - self.seen < MISSED_BEATS * started.get("heartbeat_seconds", BEAT_SECONDS)
 
     def heading(self) -> str:
         """Return a line with the name of the run, and the time since its last event."""
