@@ -13,7 +13,8 @@ def gc(root: str = "./data", /, *, delete: Flag = False, older_than: float = 24.
     """List or delete the leftovers of killed runs.
 
     Leftovers are files that no manifest refers to: temporary files of dead processes, exchange files of finished
-    steps, and all files of unfinished steps that no run is working on. The output of finished steps is never touched.
+    steps, all files of unfinished steps that no run is working on, and the rotated events of runs that have ended. The
+    output of finished steps is never touched.
 
     Examples:
       datakit gc data
@@ -26,7 +27,8 @@ def gc(root: str = "./data", /, *, delete: Flag = False, older_than: float = 24.
     delete
         Delete the listed leftovers.
     older_than
-        Include unfinished steps (and temporary files from other hosts) that have not changed for this many hours.
+        Include unfinished steps, rotated events and temporary files from other hosts that have not changed for this
+        many hours.
         If you keep an unfinished step, a resumed run can reuse the results of the step's finished tasks.
     json
         Print one JSON object.

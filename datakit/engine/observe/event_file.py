@@ -9,7 +9,7 @@ On a disk, each event is appended immediately; if that fails, nothing of it rema
 where appending is impossible, `publish` writes the whole file. Thread-safe, because the heartbeat has a thread of its
 own.
 
-Cost: 40 us for an event on a disk.
+Cost: 60 us for an event on a disk, 20 us more than without numbers and the search for secrets.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ import time
 from dataclasses import asdict
 
 from datakit.engine.executor import Outcome, Verdict
+from datakit.engine.observe.driver_heartbeat import DriverHeartbeat
 from datakit.engine.observe.event_file import EventFile
-from datakit.engine.observe.heartbeat import Heartbeat
 from datakit.engine.observe.observer import Observer, RunEnding, RunStart
 from datakit.engine.task import Phase, Step
 from datakit.engine.versions import versions
@@ -32,7 +32,7 @@ class EventLog(Observer):
     def __init__(self, directory: str) -> None:
         self._file = EventFile(directory)
         self.url: str = self._file.url
-        self._heartbeat = Heartbeat(self._beat, HEARTBEAT_SECONDS)
+        self._heartbeat = DriverHeartbeat(self._beat, HEARTBEAT_SECONDS)
         self._place: dict[str, object] = {"stage": "", "dataset": "", "phase": ""}
         self._tasks = {"tasks": 0, "done": 0, "failed": 0}
         self._missed, self._active = 0, time.monotonic()

@@ -59,13 +59,15 @@ class RunReport:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._timer.cancel()
-        self._timer.join()  # it may be beginning the run right now
-        if error is not None and self._dataset_exists():
-            self._begin_if_possible()
-        if self.run is not None:
-            name, seconds = kind.__name__ if kind else "", round(self.seconds(), 3)
-            self._end(RunEnding(exit_code_of(error), reason_of(error), name, seconds), error)
+        try:
+            self._timer.cancel()
+            self._timer.join()  # it may be beginning the run right now
+            if error is not None and self._dataset_exists():
+                self._begin_if_possible()
+        finally:  # a second signal may have come
+            if self.run is not None:
+                name, seconds = kind.__name__ if kind else "", round(self.seconds(), 3)
+                self._end(RunEnding(exit_code_of(error), reason_of(error), name, seconds), error)
 
     def _end(self, ending: RunEnding, error: BaseException | None) -> None:
         if error is None:

@@ -26,7 +26,7 @@ BUG = """
 import datakit.engine.scheduler.finish as finish
 def broken(*arguments):
     raise ValueError("the text of a secret document")
-finish.atomic.sync_directories = broken
+finish.write_manifest = broken
 """
 COLUMNS = '[[sources]]\nname = "bad"\nurl = "bad"\n'
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 STOP_SECONDS = 5.0  # how long `stop` waits for a call in progress, which may be waiting for a store
 
 
-class Heartbeat:
+class DriverHeartbeat:
     """Calls `beat` every `seconds` seconds, from `start` to `stop`."""
 
     def __init__(self, beat: Callable[[], None], seconds: float) -> None:
