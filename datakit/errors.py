@@ -11,18 +11,18 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from datakit.exit_codes import ExitCode
 from datakit.redaction import redacted
 
 LONGEST_CHAIN = 20  # maximum length of a chain of causes, which may be circular
 _PLURAL = re.compile(r"\b(duplicate|file|message|token)s\b")
 REFUSALS_SHOWN = 20  # number of inputs that one error names
-INTERRUPTED, TERMINATED = 130, 143  # exit codes after Ctrl-C and SIGTERM: 128 plus the signal's number, as in shells
 
 
 class DatakitError(Exception):
     """The base class of all errors. A command that ends with an error returns the error's `exit_code`."""
 
-    exit_code = 1
+    exit_code: ExitCode = ExitCode.FAILURE
 
     def __init__(self, *arguments: object) -> None:
         """Redact the message."""
@@ -32,7 +32,7 @@ class DatakitError(Exception):
 class InputError(DatakitError):
     """Input from the user that cannot be used: an option, a recipe, data, a root or a tokenizer."""
 
-    exit_code = 2
+    exit_code = ExitCode.USAGE
 
 
 class UsageError(InputError):
@@ -158,13 +158,13 @@ class CheckpointError(DatakitError):
 class DivergedError(DatakitError):
     """A training run whose loss, gradient or weights are NaN or infinite. Its last good checkpoint is kept."""
 
-    exit_code = 4
+    exit_code = ExitCode.DIVERGED
 
 
 class PartialError(DatakitError):
     """A step with failed tasks. The results of all other tasks are kept; the next run retries the failed ones."""
 
-    exit_code = 3
+    exit_code = ExitCode.PARTIAL
 
 
 def chain_of(error: BaseException | None) -> Iterator[BaseException]:
@@ -187,7 +187,7 @@ def exit_code_of(error: BaseException | None) -> int:
     if isinstance(error, DatakitError):
         return error.exit_code
     if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     return InputError.exit_code if isinstance(error, ModuleNotFoundError) else DatakitError.exit_code

@@ -56,14 +56,3 @@ def test_messages_in_operations_are_those_of_the_code() -> None:
     assert len(messages) > 15
     pieces = [piece.strip(" ;:()`") for message in messages for piece in message.split("...")]
     assert [piece for piece in pieces if piece and piece not in source] == []
-
-
-def test_exit_codes_in_the_readme_and_operations_are_complete() -> None:
-    from datakit import errors
-    from datakit.cli import app
-
-    kinds = [value for value in vars(errors).values() if isinstance(value, type) and hasattr(value, "exit_code")]
-    codes = {kind.exit_code for kind in kinds} | {app.DONE, app.INTERRUPTED, app.TERMINATED}
-    for page in ("README.md", "docs/operations.md"):
-        rows = re.findall(r"^\| ([\d, ]+)(?: \(.*?\))? \|", (REPOSITORY / page).read_text(), re.MULTILINE)
-        assert codes <= {int(code) for row in rows for code in row.split(",")}

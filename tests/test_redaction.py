@@ -121,6 +121,10 @@ def test_runs_leak_no_secrets(tmp_path: Path) -> None:
         assert runs.run("plan", "RECIPE", *root, "--json", recipe=recipe(signed))[0] == 0
         for debug in ({}, {"DATAKIT_DEBUG": "1"}):
             server.accepted.clear()  # the signature expires
+            other = ("run", "RECIPE", "--root", "other", "--log", "json", "--log-level", "debug")
+            code, text = runs.run(*other, recipe=recipe(signed), **debug)
+            assert (code, "newly signed URL" in text) == (2, True), text
+            assert all(json.loads(line)["time"] for line in text.splitlines())
             code, text = runs.run("run", "RECIPE", "--root", "other", recipe=recipe(signed), **debug)
             assert (code, "newly signed URL" in text) == (2, True), text
             closed = {"AWS_ENDPOINT_URL": f"http://user:{canaries.password}@127.0.0.1:9"}

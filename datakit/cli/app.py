@@ -15,10 +15,11 @@ import traceback
 from collections.abc import Callable, Sequence
 from inspect import getdoc
 from types import FrameType
-from typing import Any
+from typing import Annotated, Any
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Group, Parameter
 
+from datakit import messages
 from datakit.cli.cache_command import show, stats
 from datakit.cli.cache_files_command import export_cache, import_cache, validate
 from datakit.cli.compare.diff_command import diff
@@ -36,9 +37,11 @@ from datakit.cli.status_command import status
 from datakit.cli.tokenizer_command import train
 from datakit.cli.train_command import evaluate, plot, train_model
 from datakit.cli.why.command import why
-from datakit.errors import INTERRUPTED, TERMINATED, DatakitError, NoSpaceError, exit_code_of
+from datakit.errors import DatakitError, NoSpaceError
+from datakit.exit_codes import ExitCode
+from datakit.messages import Level
 
-DONE, FAILURE, USAGE, PARTIAL = 0, 1, 2, 3
+STOPPED = {ExitCode.TERMINATED: "terminated", ExitCode.TIMED_OUT: "timed out; finished work is kept"}
 DEBUG_VARIABLE = "DATAKIT_DEBUG"
 _INDENTED = re.compile(r"(?m)(?:^ {4}\S.*\n?)+")  # the description of one parameter
 
@@ -55,24 +58,20 @@ GROUPS: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {  # a group's na
     ),
 }
 HELP = "Turn raw text into deduplicated, tokenized caches, shard by shard, in isolated worker processes."
-EPILOGUE = """
+CODES = "\n".join(f"  {code:>3}  {code.meaning}" for code in ExitCode)
+EPILOGUE = f"""
 Start here:
   datakit run demo               build a token cache from text on this machine
   datakit inspect my-texts/      show what files contain, and draft a recipe for them
   datakit plan my-recipe.toml    show what a run would do; writes nothing
 
 Exit codes:
-    0  done
-    1  failure: a disk, a store, a task or datakit itself
-    2  usage or input error; the message says what to fix
-    3  partial: some tasks failed; the results of the others are kept; run again to continue
-    4  a training run diverged: its loss, a gradient or a weight is NaN or infinite; the last good checkpoint is kept
-  130  interrupted (Ctrl-C); run again to continue
-  143  terminated (SIGTERM); run again to continue
+{CODES}
 
 Data goes to stdout, everything else to stderr.
 DATAKIT_DEBUG=1 shows tracebacks; NO_COLOR=1 disables color.
 """
+MESSAGES = Group("Messages on stderr", sort_key=100)
 
 
 def build() -> App:
@@ -96,7 +95,32 @@ def build() -> App:
     training.command(_unwrapped(plot), help_epilogue="")
     app.command(_unwrapped(evaluate), name="eval", help_epilogue="")
     app.command(_unwrapped(size), help_epilogue="")
+    app.meta.suppress_keyboard_interrupt = False
+    app.meta.default(_launcher(app))
     return app
+
+
+def _launcher(app: App) -> Callable[..., Any]:
+    """Return the function that reads the options of all commands, and then runs the command in the other words."""
+
+    def launch(
+        *words: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
+        log: Annotated[messages.Format, Parameter(group=MESSAGES)] = "text",
+        log_level: Annotated[messages.LevelName, Parameter(group=MESSAGES)] = "info",
+    ) -> Any:
+        """Run a command.
+
+        Parameters
+        ----------
+        log
+            Format of messages: text, or one JSON object per line.
+        log_level
+            The least important messages to print.
+        """
+        messages.configure(log, log_level)
+        return app(words, exit_on_error=False, print_error=False, result_action="return_value")
+
+    return launch
 
 
 def _unwrapped(command: Callable[..., int]) -> Callable[..., int]:
@@ -124,47 +148,54 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminate)
+    with messages.command():
+        return _run(sys.argv[1:] if arguments is None else list(arguments))
+
+
+def _run(arguments: list[str]) -> int:
     try:
-        code = build()(sys.argv[1:] if arguments is None else list(arguments), exit_on_error=False, print_error=False)
+        code = build().meta(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
-        note(f"error: {error}")
-        return USAGE
+        return _failed(error, ExitCode.USAGE, explained=True)
     except KeyboardInterrupt as error:
-        return _stopped("interrupted", INTERRUPTED, error)
+        return _stopped("interrupted", ExitCode.INTERRUPTED, error)
     except SystemExit as end:
-        if end.code != TERMINATED:
-            raise
-        return _stopped("terminated", TERMINATED, end)
+        for code, how in STOPPED.items():
+            if end.code == code:
+                return _stopped(how, code, end)
+        raise
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise, Python would print an error at exit
-        return FAILURE
-    except NoSpaceError as error:
-        _show_notes(error)
-        note(f"error: {error}")  # a traceback would add nothing
-        return error.exit_code
+        return ExitCode.FAILURE
     except DatakitError as error:
-        return _failed(str(error), error)
+        return _failed(error, error.exit_code, explained=isinstance(error, NoSpaceError))
     except ModuleNotFoundError as error:
-        return _failed(f"{error}; run `pip install datakit` without --no-deps to install every dependency", error)
+        advice = "; run `pip install datakit` without --no-deps to install every dependency"
+        return _failed(error, ExitCode.USAGE, f"{error}{advice}")
     except Exception as error:  # noqa: BLE001 - last resort: one readable line, never a bare traceback
-        return _failed(f"{type(error).__name__}: {error} (unexpected: a bug in datakit or a library it calls)", error)
-    return code if isinstance(code, int) else DONE
+        message = f"{type(error).__name__}: {error} (unexpected: a bug in datakit or a library it calls)"
+        return _failed(error, ExitCode.FAILURE, message)
+    return code if isinstance(code, int) else ExitCode.DONE
 
 
-def _stopped(how: str, code: int, error: BaseException) -> int:
+def _stopped(how: str, code: ExitCode, error: BaseException) -> ExitCode:
     _show_notes(error)
-    note(f"{how}; no partial output is left; run the same command again to continue")
+    message = f"{how}; no partial output is left; run the same command again to continue"
+    note(message, Level.ERROR, event="error", error=code.name, exit_code=code)
     return code
 
 
-def _failed(message: str, error: Exception) -> int:
-    if os.environ.get(DEBUG_VARIABLE):
-        note(traceback.format_exc().rstrip("\n"))
-    code = exit_code_of(error)
+def _failed(error: Exception, code: ExitCode, message: str = "", explained: bool = False) -> ExitCode:
+    """Print an error and, unless a traceback would explain nothing, how to see the traceback or, with
+    `DATAKIT_DEBUG=1`, the traceback.
+    """
+    debug = bool(os.environ.get(DEBUG_VARIABLE))
+    if debug and not explained:
+        note(traceback.format_exc().rstrip("\n"), Level.ERROR, event="traceback")
     _show_notes(error)
-    note(f"error: {message}")
-    if code == FAILURE and not os.environ.get(DEBUG_VARIABLE):
+    note(f"error: {message or error}", event="error", error=type(error).__name__, exit_code=code)
+    if code == ExitCode.FAILURE and not debug and not explained:
         note(f"({DEBUG_VARIABLE}=1 shows the traceback)")
     return code
 
@@ -177,4 +208,4 @@ def _show_notes(error: BaseException) -> None:
 
 def _terminate(number: int, frame: FrameType | None) -> None:
     """Handle SIGTERM by raising SystemExit, so that child processes are stopped and the ledger is flushed."""
-    raise SystemExit(TERMINATED)
+    raise SystemExit(ExitCode.TERMINATED)

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from datakit import messages
+from datakit.messages import Level
 from datakit.printable import escaped_json, printable
-from datakit.redaction import redacted
 
 Cell = str | int | None
 UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -36,13 +37,13 @@ def say(text: str = "") -> None:
     print(printable(text))
 
 
-def note(text: str) -> None:
-    """Print a message for the user on stderr, after the data printed so far; stdout holds only data. Unsafe characters
-    are escaped, and secrets left out.
+def note(text: str, level: Level | None = None, *, event: str = "note", **fields: Any) -> None:
+    """Print a message for the user on stderr, after the data printed so far; stdout holds only data. See
+    `datakit.messages.show` for the arguments.
     """
     with contextlib.suppress(BrokenPipeError):  # `main` reports it
         sys.stdout.flush()
-    print(printable(redacted(text)), file=sys.stderr)
+    messages.show(text, level, event=event, **fields)
 
 
 def progress_note(verb: str) -> Callable[[int, int, str], None]:
@@ -55,7 +56,7 @@ def progress_note(verb: str) -> Callable[[int, int, str], None]:
         nonlocal last
         if sys.stderr.isatty() and time.monotonic() - last > PAUSE:
             last = time.monotonic()
-            note(f"{verb} {done:,} of {total:,} {what}"[:79])
+            note(f"{verb} {done:,} of {total:,} {what}"[:79], event="progress", done=done, total=total)
 
     return show
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datakit.cli.console import say, say_json
 from datakit.cli.parameters import Flag
-
-PROBLEM_EXIT_CODE = 2
+from datakit.exit_codes import ExitCode
 
 
 def doctor(*, root: str | None = None, ray: str | None = None, json: Flag = False) -> int:
@@ -40,4 +39,4 @@ def doctor(*, root: str | None = None, ray: str | None = None, json: Flag = Fals
     healthy = all(finding.state is not State.PROBLEM for finding in found)
     if json:
         say_json({"healthy": healthy, "findings": found})
-    return 0 if healthy else PROBLEM_EXIT_CODE
+    return ExitCode.DONE if healthy else ExitCode.USAGE

@@ -1,7 +1,8 @@
-"""Defines the option types that several commands share: `Flag` for switches, and `Settings` for `--set`."""
+"""Defines types of options: `Flag` for switches, `Settings` for `--set`, and `Duration`, for example `1h30m`."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -24,3 +25,12 @@ def _refuse_query_strings(kind: Any, settings: tuple[str, ...]) -> None:
 Settings = Annotated[
     tuple[str, ...], Parameter(name="--set", negative="", show_default=False, validator=_refuse_query_strings)
 ]
+
+
+def _refuse_zero(kind: Any, duration: timedelta | None) -> None:
+    """Raise ValueError for a duration that is not positive."""
+    if duration is not None and duration <= timedelta(0):
+        raise ValueError("must be longer than 0 s")
+
+
+Duration = Annotated[timedelta | None, Parameter(validator=_refuse_zero)]

@@ -19,7 +19,8 @@ from datakit.cli.console import (
     table,
     wrapped,
 )
-from datakit.cli.parameters import Flag, Settings
+from datakit.cli.live.deadline import deadline
+from datakit.cli.parameters import Duration, Flag, Settings
 from datakit.errors import counted, counted_plural
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ def run(
     offline: Flag = False,
     fresh: Flag = False,
     ignore_disk_space: Flag = False,
+    timeout: Duration = None,
+    metrics_file: str | None = None,
+    metrics_port: int | None = None,
     json: Flag = False,
 ) -> int:
     """Run a recipe: turn its sources into a token cache.
@@ -73,17 +77,25 @@ def run(
         are kept, because other recipes may share them.
     ignore_disk_space
         Start even if the run probably needs more space than is free on a local disk.
+    timeout
+        Stop after this time, for example 90m or 1h30m, with exit code 124. Finished work is kept.
+    metrics_file
+        Write metrics to this file (OpenMetrics text) every 10 seconds. Needs `pip install 'datakit[metrics]'`.
+    metrics_port
+        Serve metrics on this port of 127.0.0.1; 0 stands for any free port. Needs `pip install 'datakit[metrics]'`.
     json
         Print one JSON object instead of the table.
     """
     from datakit.api import run as run_recipe
+    from datakit.engine.observe.observer import ObserverGroup
+    from datakit.engine.observe.openmetrics import published
     from datakit.engine.observe.progress import view_for_terminal
     from datakit.pipeline import stage_lines
 
-    with view_for_terminal() as view:
+    with deadline(timeout), published(metrics_file, metrics_port) as metrics, view_for_terminal() as view:
         result = run_recipe(
             recipe, root, workers=workers, ray=ray, until=until, settings=set_, offline=offline, fresh=fresh,
-            ignore_disk_space=ignore_disk_space, observer=view,
+            ignore_disk_space=ignore_disk_space, observer=ObserverGroup([view, metrics]),
         )  # fmt: skip
     for line in result.notes:
         note(line)

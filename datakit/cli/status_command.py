@@ -9,7 +9,8 @@ from cyclopts import Parameter
 
 from datakit.cli.console import Cell, bytes_text, note, say, say_json, seconds_text, table, wrapped
 from datakit.cli.parameters import Flag
-from datakit.errors import counted
+from datakit.errors import UsageError, counted
+from datakit.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +27,7 @@ def status(
     /,
     *,
     all_: Annotated[bool, Parameter(name="--all", negative="", show_default=False)] = False,
+    watch: Flag = False,
     json: Flag = False,
 ) -> int:
     """Show the tasks of a step, a dataset (with its sources) or a root.
@@ -36,6 +38,7 @@ def status(
 
     Examples:
       datakit status data/demo
+      datakit status data/demo --watch
       datakit status data/sources/stdlib-code/normalize-0123456789ab --all
 
     Parameters
@@ -45,12 +48,20 @@ def status(
     all_
         Show every task. By default, at most 40 tasks per step are shown, failed tasks first. If there are several
         steps, the tasks of those that are done are not shown.
+    watch
+        Show the steps of the active runs until these have ended: in a table on a terminal, else line by line. If no
+        run is active, show the tasks as usual.
     json
         Print one JSON object with every task.
     """
     from datakit.api import status as read_status
     from datakit.engine.ledger.ledger import skipped_note
 
+    if watch:
+        if json or all_:
+            raise UsageError("--watch shows steps, and neither JSON nor tasks; leave out --json and --all")
+        if _watched(directory):
+            return ExitCode.DONE
     found = read_status(directory)
     if json:
         say_json({"steps": found})
@@ -73,6 +84,19 @@ def status(
     elif any(step.state not in ("done", "newer") for step in found):
         note("some steps are not done; repeat the same `datakit run` to continue them")
     return 0
+
+
+def _watched(directory: str) -> bool:
+    """Show the active runs until they end, or until Ctrl-C. Return False if there are none."""
+    from datakit.cli.live.watch import watch
+
+    try:
+        watched = watch(directory)
+    except KeyboardInterrupt:  # the usual way to leave; nothing is interrupted but the display
+        return True
+    if not watched:
+        note(f"no run is active in {directory}")
+    return watched
 
 
 def _done_table(steps: Sequence[StepStatus]) -> str:

@@ -89,6 +89,16 @@ def source_bases(root: str) -> dict[str, str]:
     return bases
 
 
+def run_logs(directory: str) -> list[list[str]]:
+    """Return the logs of the runs of each dataset in a root, oldest run first, or those of one dataset, whose directory
+    or step is given.
+    """
+    place = urls.parent(directory) if STEP_NAME.fullmatch(urls.name(directory)) else directory
+    homes = [place, *(urls.join(place, name) for name in subdirectories(place) if not STEP_NAME.fullmatch(name))]
+    found = ([urls.join(home, RUNS, run, EVENTS) for run in subdirectories(urls.join(home, RUNS))] for home in homes)
+    return [logs for logs in found if logs]
+
+
 def _logged_sources(dataset: str) -> Iterator[dict[str, str]]:
     """For each run of a dataset, newest first, yield the mapping that the first event in the run's log holds: from each
     source's name to the directory of its files, or to "" for a remote source. Logs without this mapping are skipped.

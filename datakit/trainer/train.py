@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,8 +31,8 @@ from typing import Any
 import jax
 
 from datakit.errors import CheckpointError, DivergedError, UsageError, counted
-from datakit.printable import printable
-from datakit.redaction import redacted
+from datakit.exit_codes import ExitCode
+from datakit.messages import show
 from datakit.storage import urls
 from datakit.storage.manifest import InputReference, find_manifest
 from datakit.toml_config import check_idle
@@ -70,7 +69,7 @@ class Outcome:
 
 def say_on_stderr(line: str) -> None:
     """Print a line for the user on standard error, without secrets."""
-    print(printable(redacted(line)), file=sys.stderr, flush=True)
+    show(line)
 
 
 def train(
@@ -360,4 +359,4 @@ def _signals() -> Iterator[Mapping[int, bool]]:
 
 def _ending(terminated: bool) -> BaseException:
     """Return the exception that ends a run after SIGTERM or, if `terminated` is false, after Ctrl-C."""
-    return SystemExit(128 + signal.SIGTERM) if terminated else KeyboardInterrupt()
+    return SystemExit(ExitCode.TERMINATED) if terminated else KeyboardInterrupt()

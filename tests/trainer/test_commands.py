@@ -106,6 +106,9 @@ def test_commands_print_results_and_exit_codes(root: Path, directory: str, capsy
         f"plot:      datakit train plot {directory}",
         f"evaluate:  datakit eval {root}/run.toml --root {root}",
     ]
+    assert call("train", f"{root}/run.toml", "--root", str(root), "--log", "json") == 0
+    notes = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
+    assert notes[0] == "the run is already finished; nothing is trained" and notes[-1].startswith("evaluate:  ")
     assert call("eval", f"{root}/run.toml", "--root", str(root)) == 0
     assert "eval/web/bpb" in capsys.readouterr().out
     assert call("train", "plot", directory) == 0

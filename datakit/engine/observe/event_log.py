@@ -19,7 +19,8 @@ from datakit.engine.observe.observer import Observer, RunEnding, RunStart
 from datakit.engine.task import Phase, Step
 from datakit.engine.versions import versions
 from datakit.engine.worker import child
-from datakit.errors import TERMINATED, DatakitError, exit_code_of
+from datakit.errors import DatakitError, exit_code_of
+from datakit.exit_codes import ExitCode
 from datakit.storage.manifest import Manifest
 
 HEARTBEAT_SECONDS = 30.0
@@ -117,8 +118,8 @@ class EventLog(Observer):
 
 
 def reason_of(error: BaseException | None) -> str:
-    """Return why a run or a step ended: "done", "interrupted", "terminated", or the whole message of the error. An
-    error that is not datakit's own is described without its message, which may quote documents.
+    """Return why a run or a step ended: "done", "interrupted", "terminated", "timed out", or the whole message of
+    the error. An error that is not datakit's own is described without its message, which may quote documents.
     """
     if error is None:
         return "done"
@@ -126,5 +127,7 @@ def reason_of(error: BaseException | None) -> str:
         return "interrupted"
     if isinstance(error, SystemExit):
         code = exit_code_of(error)
-        return "terminated" if code == TERMINATED else f"the program ended itself with exit code {code}"
+        reasons = {ExitCode.TERMINATED: "terminated", ExitCode.TIMED_OUT: "timed out"}
+        other = f"the program ended itself with exit code {code}"
+        return next((reason for known, reason in reasons.items() if code == known), other)
     return str(error) if isinstance(error, DatakitError) else child.describe_error(error)["message"]

@@ -10,14 +10,16 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
+from datakit import messages
 from datakit.engine.disk_limits import size_text
 from datakit.engine.executor import Outcome, Verdict
 from datakit.engine.observe.observer import RunStart
 from datakit.engine.observe.step_views import StepView, StepViews
 from datakit.engine.task import Step
 from datakit.errors import counted
+from datakit.messages import Level
 from datakit.printable import printable
 from datakit.redaction import redacted
 from datakit.storage.manifest import Manifest
@@ -144,60 +146,78 @@ def _cells(view: StepView) -> dict[str, str]:
 
 class LineView(StepViews):
     """Prints a line when the run starts, when a step starts or ends, when an attempt fails, and whenever 30 s have
-    passed without a line.
+    passed without a line. At the level "debug", it also prints a line for each task that is done.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
         super().__init__()
-        self._stream, self._printed = stream or sys.stderr, time.monotonic()
+        self._stream, self._printed = stream, time.monotonic()
 
     def __enter__(self) -> LineView:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._stream.flush()
+        (self._stream or sys.stderr).flush()
 
-    def _say(self, text: str) -> None:
-        print(printable(redacted(text)), file=self._stream, flush=True)
+    def _say(self, text: str, level: Level | None = None, *, event: str, **fields: Any) -> None:
+        messages.show(text, level, event=event, stream=self._stream, **fields)
         self._printed = time.monotonic()
 
     def note(self, text: str) -> None:
-        self._say(text)
+        self._say(text, event="note")
 
     def run_started(self, start: RunStart) -> None:
-        self._say(f"run {start.run} of {start.dataset}; events: {start.log}")
+        facts = {"run": start.run, "dataset": start.dataset, "root": start.root, "log": start.log}
+        self._say(f"run {start.run} of {start.dataset}; events: {start.log}", Level.INFO, event="run_started", **facts)
 
     def step_started(self, step: Step) -> None:
         super().step_started(step)
-        self._say(f"{step.stage} {step.dataset}: running")
+        self._say(f"{step.stage} {step.dataset}: running", event="step_started", **_names(step))
 
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
         super().attempt_ended(outcome, verdict)
-        if verdict is not Verdict.DONE:
-            ending = outcome.cause if verdict is Verdict.REFUSE else f"{outcome.cause}, {verdict}"
-            # The outcome's message is not printed: `datakit status` and the error at the end of the run show it.
-            self._say(f"{self._current.name}: task {outcome.key}, attempt {outcome.number}: {ending}")
+        task: dict[str, Any] = {"phase": outcome.phase, "task": outcome.key, "attempt": outcome.number}
+        place = f"{self._current.name}: task {outcome.key}, attempt {outcome.number}"
+        if verdict is Verdict.DONE:
+            if messages.settings().level <= Level.DEBUG:
+                done = f"{place}: done in {outcome.seconds:.1f} s"
+                self._say(done, Level.DEBUG, event="attempt_ended", **task)
+            return
+        ending = outcome.cause if verdict is Verdict.REFUSE else f"{outcome.cause}, {verdict}"
+        # The outcome's message is not printed: `datakit status` and the error at the end of the run show it.
+        task |= {"cause": outcome.cause, "verdict": verdict}
+        self._say(f"{place}: {ending}", Level.WARNING, event="attempt_ended", **task)
 
     def kernels_compiling(self, compiling: bool) -> None:
         super().kernels_compiling(compiling)
         if compiling:
-            self._say(f"{self._current.name}: {NOTICE}")
+            self._say(f"{self._current.name}: {NOTICE}", event="kernels_compiling")
 
     def tick(self) -> None:
         super().tick()
         if time.monotonic() - self._printed >= LINE_SECONDS:
-            self._say(progress_line(self._current))
+            view, left = self._current, self._current.left()
+            self._say(progress_line(view), event="progress", phase=view.phase, tasks=view.total, done=view.done,
+                      running=view.running, failed=view.failed, bytes_written=view.written(),
+                      peak_memory=view.peak_memory, seconds_left=left)  # fmt: skip
 
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
         super().step_ended(step, manifest, reused)
-        view = self.views[step.directory]
+        view, totals = self.views[step.directory], manifest.totals
         what = "reused" if reused else f"done in {view.seconds():.1f} s"
-        self._say(f"{view.name}: {what}, {counted(manifest.totals.rows, 'row')}, {manifest.totals.bytes:,} bytes")
+        text = f"{view.name}: {what}, {counted(totals.rows, 'row')}, {totals.bytes:,} bytes"
+        facts = {"reused": reused, "rows": totals.rows, "bytes": totals.bytes}
+        self._say(text, event="step_ended", **_names(step), **facts)
 
     def step_failed(self, step: Step, error: BaseException) -> None:
         super().step_failed(step, error)
         view = self.views[step.directory]
-        self._say(f"{view.name}: {view.state()} after {view.seconds():.1f} s")
+        text = f"{view.name}: {view.state()} after {view.seconds():.1f} s"
+        self._say(text, Level.WARNING, event="step_failed", **_names(step), error=type(error).__name__)
+
+
+def _names(step: Step) -> dict[str, Any]:
+    return {"stage": step.stage, "dataset": step.dataset, "directory": step.directory}
 
 
 def progress_line(view: StepView, width: int = LINE_WIDTH) -> str:
@@ -224,5 +244,5 @@ def progress_line(view: StepView, width: int = LINE_WIDTH) -> str:
 
 
 def view_for_terminal() -> TableView | LineView:
-    """Return a table view if stderr is a terminal, else a line view."""
-    return TableView() if sys.stderr.isatty() else LineView()
+    """Return a table view if stderr is a terminal and messages have their usual format and level, else a line view."""
+    return TableView() if sys.stderr.isatty() and messages.settings() == messages.Settings() else LineView()

@@ -1,0 +1,1 @@
+"""Watches and limits runs while they run."""

@@ -1,0 +1,204 @@
+"""Implements `datakit status --watch`: shows what the active runs of a root or a dataset do, until they have ended.
+
+The display follows the runs' `events.jsonl`, so it works from any process and machine that can read the root. On a
+terminal, it is a table that is refreshed every second; elsewhere, it consists of a line per change. A run has ended
+when it has written so, or when its process is gone. On another machine, where the process cannot be seen, a run that
+misses three heartbeats counts as ended.
+
+Cost: for each active run, a look at the size of one file per refresh, and a read of what was added.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import psutil
+
+from datakit.cli.console import WIDTH, note, say, seconds_text
+from datakit.engine.observe.event_reader import RunEvents
+from datakit.engine.observe.progress import MARGIN, table_lines
+from datakit.engine.observe.step_views import StepView
+from datakit.errors import counted
+from datakit.pipeline.root_layout import run_logs
+from datakit.printable import printable
+from datakit.storage import urls
+
+REFRESH_SECONDS = 1.0
+STORE_SECONDS = 10.0  # between two looks into an object store, where a look takes requests
+LINE_SECONDS = 30.0  # between two lines about the same phase
+MISSED_BEATS, BEAT_SECONDS = 3, 30.0  # the seconds between two heartbeats, unless the run states them
+STAMP_FORMAT, STAMP = "%Y%m%dT%H%M%S", 15  # the name of a run begins with its time of start, in this many characters
+SLACK_SECONDS = 60.0  # the clock may have been set; a later process got the number of one that has ended
+
+
+def watch(directory: str) -> bool:
+    """Show the active runs below a directory until all have ended. Return False if no run was active."""
+    runs = ActiveRuns(urls.absolute(directory))
+    runs.look()
+    if not runs.found:
+        return False
+    pause = REFRESH_SECONDS if urls.is_local(runs.directory) else STORE_SECONDS
+    with _display() as show:
+        show(runs.found)
+        while any(run.active() for run in runs.found):
+            time.sleep(pause)
+            runs.look()
+            show(runs.found)
+        runs.look()  # events may have come after the last look, and before the process ended
+        show(runs.found)
+    for run in runs.found:
+        note(run.ending())
+    return True
+
+
+@dataclass
+class WatchedRun:
+    """A run whose events are followed. seen: when the newest event was read, by the monotonic clock."""
+
+    events: RunEvents
+    seen: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The id of the run, after which its directory is named."""
+        return urls.name(urls.parent(self.events.url))
+
+    @property
+    def title(self) -> str:
+        """The name of the run's dataset, and the id of the run."""
+        return f"{urls.name(urls.parent(urls.parent(urls.parent(self.events.url))))}: run {self.name}"
+
+    def look(self) -> None:
+        """Read the new events."""
+        first = self.events.last is None
+        if self.events.read() and self.events.last is not None:
+            self.seen = time.monotonic() - (max(0.0, time.time() - self.events.last) if first else 0.0)
+
+    def active(self) -> bool:
+        """Return True unless the run has written its end or shows no sign of life."""
+        started, here = self.events.started or {}, os.uname().nodename
+        if self.events.ended is not None:
+            return False
+        if started.get("host", here) == here:
+            return process_runs(self.name)
+        return time.monotonic() - self.seen < MISSED_BEATS * started.get("heartbeat_seconds", BEAT_SECONDS)
+
+    def heading(self) -> str:
+        """Return a line with the name of the run, and the time since its last event."""
+        return f"{self.title}, last event {seconds_text(time.monotonic() - self.seen)} ago"
+
+    def ending(self) -> str:
+        """Return how the run has ended."""
+        end = self.events.ended
+        if end is None:
+            return f"{self.title}: has ended without recording how; `datakit status` shows what is done"
+        return f"{self.title}: {end['reason']}" + (f" (exit code {end['exit_code']})" if end["exit_code"] else "")
+
+
+def process_runs(run: str) -> bool:
+    """Return True if the process of a run (by the run's name) exists on this machine. A run that this process made
+    before is over.
+    """
+    began, pid, *_ = [*run.split("-"), "", ""]
+    try:
+        if int(pid) == os.getpid():
+            return False
+        process = psutil.Process(int(pid))
+        started = datetime.strptime(began[:STAMP], STAMP_FORMAT).replace(tzinfo=UTC).timestamp()
+        return process.status() != psutil.STATUS_ZOMBIE and process.create_time() < started + SLACK_SECONDS
+    except (ValueError, psutil.NoSuchProcess):
+        return False
+
+
+@dataclass
+class ActiveRuns:
+    """The runs below a directory that were active when they were first seen."""
+
+    directory: str
+    found: list[WatchedRun] = field(default_factory=list)
+    _known: set[str] = field(default_factory=set)
+
+    def look(self) -> None:
+        """Read the new events, also those of runs that have started since the last look.
+
+        Of each dataset, only the newest run and those with a process on this machine are considered.
+        """
+        for logs in run_logs(self.directory):
+            for url in logs:
+                if url not in self._known and (url == logs[-1] or process_runs(urls.name(urls.parent(url)))):
+                    self._add(WatchedRun(RunEvents(url)))
+            self._known.update(logs)
+        for run in self.found:
+            run.look()
+
+    def _add(self, run: WatchedRun) -> None:
+        run.look()
+        if run.active():
+            self.found.append(run)
+
+
+@contextmanager
+def _display() -> Iterator[Callable[[Sequence[WatchedRun]], None]]:
+    """Yield a function that shows the state of runs: in a table on a terminal, else in lines."""
+    if not sys.stdout.isatty():
+        yield Lines().show
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console()
+    with Live(console=console, auto_refresh=False) as live:
+
+        def show(runs: Sequence[WatchedRun]) -> None:
+            lines = table(runs, min(WIDTH, console.width), console.height - MARGIN)
+            live.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"), refresh=True)
+
+        yield show
+
+
+def table(runs: Sequence[WatchedRun], width: int, height: int) -> list[str]:
+    """Return a heading and a table of steps for each run: at most `height` lines, none longer than `width`. The first
+    steps of each run are left out if there is no space for them.
+    """
+    most = max(1, height // len(runs) - 2)
+    lines: list[str] = []
+    for run in runs:
+        views = list(run.events.views.values())
+        lines += [run.heading(), *table_lines(views[-most:], width)]
+    return [printable(line)[:width] for line in lines]
+
+
+@dataclass
+class Lines:
+    """Prints a line when a step enters a phase or ends, and every 30 s if the number of finished tasks has changed."""
+
+    _printed: dict[tuple[str, str], tuple[str, str, float]] = field(default_factory=dict)
+
+    def show(self, runs: Sequence[WatchedRun]) -> None:
+        """Print what has changed since the last call."""
+        for run in runs:
+            for view in run.events.views.values():
+                self._show(run, view)
+        sys.stdout.flush()
+
+    def _show(self, run: WatchedRun, view: StepView) -> None:
+        stage, text, now = f"{view.state()} {view.phase}", _line(view), time.monotonic()
+        before = self._printed.get((run.name, view.name), ("", "", 0.0))
+        if stage != before[0] or (text != before[1] and now - before[2] > LINE_SECONDS):
+            self._printed[run.name, view.name] = (stage, text, now)
+            say(text)
+
+
+def _line(view: StepView) -> str:
+    if view.ended is not None:
+        return f"{view.name}: {view.state()} after {seconds_text(view.seconds())}"
+    if not view.phase:
+        return f"{view.name}: {view.state()}"
+    return f"{view.name}: {view.phase} {view.done:,} of {counted(view.total, 'task')} done, {view.failed:,} failed"

@@ -1,0 +1,109 @@
+"""Reads the `events.jsonl` of a run while the run writes it, and derives the state of each step from the events.
+
+Each call reads only what was added since the last one. A file that was rotated begins with the run's first event again;
+events that were read before are recognized by their number. Events that are missing (because an earlier version of
+datakit wrote fewer, or because they are in a rotated file) do no harm: less is shown, until a heartbeat repeats it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from datakit.engine.executor import Verdict
+from datakit.engine.observe.step_views import StepView
+from datakit.errors import NotFoundError, PartialError
+from datakit.storage import urls
+
+FAILED = (Verdict.FAIL, Verdict.REFUSE)
+STOPPED = (KeyboardInterrupt.__name__, SystemExit.__name__)
+
+Event = dict[str, Any]
+
+
+@dataclass
+class RunEvents:
+    """The events of one run.
+
+    url: the run's `events.jsonl`. started, ended: the run's first and last event, if they were written.
+    last: the time of the newest event, by the clock of the run's machine. views: the state of each step, in order.
+    """
+
+    url: str
+    started: Event | None = None
+    ended: Event | None = None
+    last: float | None = None
+    views: dict[str, StepView] = field(default_factory=dict)
+    _began: dict[str, float] = field(default_factory=dict)
+    _current: StepView = field(default_factory=lambda: StepView(""))
+    _offset: int = 0
+    _number: int = 0
+
+    def read(self) -> bool:
+        """Read the new events. Return True if there are any."""
+        before = self._number
+        try:
+            for line in self._new_lines():
+                event = orjson.loads(line)
+                number = event.get("number", self._number + 1)
+                if number > self._number:
+                    self._number, self.last = number, event["time"]
+                    self._apply(event)
+        except orjson.JSONDecodeError:  # not the beginning of a line: the file was rotated, and is already longer
+            self._offset = 0
+        return self._number > before
+
+    def _new_lines(self) -> list[bytes]:
+        """Return the complete lines that were added or, after a rotation, all lines of the new file."""
+        try:
+            size = urls.size(self.url)
+            self._offset = self._offset if size >= self._offset else 0
+            data = urls.read_range(self.url, self._offset, size) if size > self._offset else b""
+        except NotFoundError:  # not written yet, or just being rotated
+            return []
+        *lines, _ = data.split(b"\n")
+        self._offset += sum(len(line) + 1 for line in lines)
+        return lines
+
+    def _apply(self, event: Event) -> None:
+        match event["event"]:
+            case "run_started":
+                self.started = event
+            case "run_ended":
+                self.ended = event
+            case "step_started":
+                self._current = self._view(event)
+            case "phase_started" | "heartbeat" if event.get("phase"):
+                view = self._current = self._view(event)
+                view.phase, view.total, view.done = event["phase"], event["tasks"], event["done"]
+                view.failed = event.get("failed", 0)
+            case "attempt_ended":
+                self._count(event)
+            case "step_ended" | "step_failed":
+                self._end(event)
+
+    def _view(self, event: Event) -> StepView:
+        """Return the state of the event's step, which begins with this event if no earlier event has named it."""
+        name = f"{event['stage']} {event['dataset']}"
+        if name not in self.views:
+            self.views[name] = StepView(name, started=time.monotonic() - max(0.0, time.time() - event["time"]))
+            self._began[name] = event["time"]
+        return self.views[name]
+
+    def _count(self, event: Event) -> None:
+        view = self._current
+        view.done += event["verdict"] == Verdict.DONE
+        view.failed += event["verdict"] in FAILED
+        if event["budget"] and event["peak_memory"] * view.budget >= view.peak_memory * event["budget"]:
+            view.peak_memory, view.budget = event["peak_memory"], event["budget"]  # the attempt closest to its budget
+
+    def _end(self, event: Event) -> None:
+        view = self._view(event)
+        view.ended = view.started + max(0.0, event["time"] - self._began[view.name])
+        view.reused = event.get("reused", False)
+        if event["event"] == "step_failed":
+            kinds = {PartialError.__name__: "partial", **dict.fromkeys(STOPPED, "interrupted")}
+            view.error = kinds.get(event["error"], "failed")

@@ -1,0 +1,129 @@
+"""Prints every message for the user on stderr: as text or, with `--log json`, as one JSON object per line.
+
+All commands, the progress lines of runs and the trainer print through `show`, so this is the one place where messages
+are redacted, escaped, and left out below the chosen level. stdout holds only data and is not affected. A JSON object
+has the fields `time` (in seconds since 1970, as in `events.jsonl`), `level`, `event` and `message`, and the event's own
+fields. While a command runs, messages of Python's `logging` are printed in the same way: those of datakit and, with
+JSON, those of all libraries, so that programs can parse every line.
+
+Cost: 20 us per message. The settings hold for the whole process, because stderr does.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Literal, TextIO
+
+from datakit.printable import escaped_json, printable
+from datakit.redaction import redacted
+
+Format = Literal["text", "json"]
+LevelName = Literal["debug", "info", "warning", "error"]
+
+
+class Level(IntEnum):
+    """The importance of a message, with the numbers of Python's `logging`."""
+
+    DEBUG = 10
+    INFO = 20
+    WARNING = 30
+    ERROR = 40
+
+
+PREFIXES = {"warning: ": Level.WARNING, "error: ": Level.ERROR}  # the level of a text that begins like this
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The format of messages, and the lowest level that is shown."""
+
+    format: Format = "text"
+    level: Level = Level.INFO
+
+
+_settings = Settings()
+
+
+def settings() -> Settings:
+    """Return the settings of this process."""
+    return _settings
+
+
+def configure(format: Format, level: LevelName) -> None:
+    """Set the format and the lowest level of all further messages."""
+    global _settings  # noqa: PLW0603 - one stderr, one format
+    _settings = Settings(format, Level[level.upper()])
+    _handle_logging()
+
+
+@contextmanager
+def command() -> Iterator[None]:
+    """Print messages of `logging` like all others in this block, and restore the settings at its end."""
+    global _settings  # noqa: PLW0603
+    before = _settings
+    try:
+        _handle_logging()
+        yield
+    finally:
+        _settings = before
+        _release_logging()
+
+
+def show(
+    text: str, level: Level | None = None, *, event: str = "note", stream: TextIO | None = None, **fields: Any
+) -> None:
+    """Print a message of one or more lines on stderr (or `stream`), unless its level is too low. The name of the event
+    and the fields appear only in JSON. Without a level, the text's prefix decides: "warning: ", "error: " or, for INFO,
+    none of the two.
+    """
+    prefix = next((one for one in PREFIXES if text.startswith(one)), "")
+    level = PREFIXES.get(prefix, Level.INFO) if level is None else level
+    if level < _settings.level:
+        return
+    if _settings.format == "json":
+        facts = {"time": time.time(), "level": level.name.lower(), "event": event, "message": text.removeprefix(prefix)}
+        line = escaped_json(json.dumps(_redacted(facts | fields), ensure_ascii=False))
+    else:
+        line = printable(redacted(text))
+    print(line, file=stream or sys.stderr, flush=True)
+
+
+def _redacted(value: Any) -> Any:
+    """Redact every text in a value of plain types."""
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, Mapping):
+        return {key: _redacted(one) for key, one in value.items()}
+    return [_redacted(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+class _Handler(logging.Handler):
+    """Shows the messages of `logging`."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = max((one for one in Level if one <= record.levelno), default=Level.DEBUG)
+        show(self.format(record), level, event="log", logger=record.name)
+
+
+_handler = _Handler()
+
+
+def _handle_logging() -> None:
+    """Handle the messages of datakit's own loggers or, with JSON, those of all loggers and Python's warnings."""
+    _release_logging()
+    everything = _settings.format == "json"
+    logging.getLogger(None if everything else "datakit").addHandler(_handler)
+    logging.captureWarnings(everything)
+
+
+def _release_logging() -> None:
+    for name in ("datakit", None):  # None: the root logger
+        logging.getLogger(name).removeHandler(_handler)
+    logging.captureWarnings(False)
