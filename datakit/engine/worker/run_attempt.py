@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import socket
 import threading
 import time
@@ -49,21 +48,20 @@ def run_attempt(
     still for over a quarter of `hang_seconds`, and otherwise with False.
     """
     started = time.monotonic()
-    scratch = scratch_directory()
-    try:
-        shared = _shared(urls.join(attempt.step_directory, attempt.shared)) if attempt.shared else None
-        budget = min(attempt.memory_bytes, _usable_memory())
-        with servers.use(attempt.preloads) as server:
-            return _run_in_child(_Request(attempt, shared, scratch, budget, started, report_silence), server, cancelled)
-    except BootError as error:
-        cause, kind, message = error.reply["cause"], error.reply["error"], error.reply["message"]
-        return make_outcome(attempt, Cause(cause), started, message=message, error_type=kind)
-    except StorageError as error:
-        return make_outcome(attempt, Cause.ERROR, started, message=str(error), error_type=type(error).__name__)
-    except OSError as error:
-        return make_outcome(attempt, Cause.INFRASTRUCTURE, started, message=f"the fork server is gone: {error}")
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    with scratch_directory() as scratch:
+        try:
+            shared = _shared(urls.join(attempt.step_directory, attempt.shared)) if attempt.shared else None
+            budget = min(attempt.memory_bytes, _usable_memory())
+            request = _Request(attempt, shared, scratch, budget, started, report_silence)
+            with servers.use(attempt.preloads) as server:
+                return _run_in_child(request, server, cancelled)
+        except BootError as error:
+            cause, kind, message = error.reply["cause"], error.reply["error"], error.reply["message"]
+            return make_outcome(attempt, Cause(cause), started, message=message, error_type=kind)
+        except StorageError as error:
+            return make_outcome(attempt, Cause.ERROR, started, message=str(error), error_type=type(error).__name__)
+        except OSError as error:
+            return make_outcome(attempt, Cause.INFRASTRUCTURE, started, message=f"the fork server is gone: {error}")
 
 
 @lru_cache(maxsize=1)
