@@ -103,6 +103,7 @@ def connected(address: str, workers: int | None) -> Iterator[None]:
         yield
         return
     logging.getLogger("ray").setLevel(logging.ERROR)
+    remove_dead_scratch()
     with _private_cluster(workers) if address == LOCAL else _joined(address):
         try:
             yield
@@ -126,7 +127,6 @@ def _private_cluster(workers: int | None) -> Iterator[None]:
     """Start Ray on this machine for this process alone. The directory with Ray's files is removed at the end, or by a
     later run, because Ray's processes may still be writing there as they exit.
     """
-    remove_dead_scratch()
     with scratch_directory(RAY) as directory, private_token():
         ray.init(
             address=LOCAL,
