@@ -10,8 +10,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 SECONDS ?= 120
+RELEASE_PIP := build/release/bin/python -m pip --disable-pip-version-check
+SBOM := build/datakit.cdx.json
 
-.PHONY: help demo demo-train gpu-check test soak fuzz coverage wheel-check lint types imports bench clean
+.PHONY: help demo demo-train gpu-check test soak fuzz coverage locked wheel wheel-check audit lint types imports bench clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -42,16 +44,27 @@ coverage: $(VENV)/.dev  ## the tests with coverage, forked children included; li
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report --sort=cover
 
-wheel-check:  ## build the wheel, install it in a bare environment, and run the demo from there
+locked: $(VENV)/bin/python  ## install exactly the files whose hashes are in locks/ (Linux on x86-64), as CI does
+	$(PIP) install --quiet --require-hashes --requirement locks/all.txt
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $(VENV)/.base $(VENV)/.train $(VENV)/.dev
+
+wheel: build/release/.done  ## build the wheel with its bill of materials (SBOM), from locked packages
 	rm -rf dist build/wheel-check
-	$(PYTHON) -m venv build/wheel-check
-	build/wheel-check/bin/python -m pip --disable-pip-version-check install --quiet build
-	build/wheel-check/bin/python -m build --quiet --wheel --outdir dist
-	rm -rf build/wheel-check
-	$(PYTHON) -m venv build/wheel-check
-	build/wheel-check/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt dist/*.whl
+	$(PYTHON) -m venv --without-pip build/wheel-check
+	$(RELEASE_PIP) --python build/wheel-check install --quiet --require-hashes --requirement locks/runtime.txt
+	build/release/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+		--output-file $(SBOM) build/wheel-check/bin/python
+	DATAKIT_SBOM=$(SBOM) build/release/bin/python -m build --quiet --wheel --no-isolation --outdir dist
+
+wheel-check: wheel  ## build the wheel, install it in a bare environment, and run the demo from there
+	build/release/bin/python -m zipfile --list dist/*.whl | grep --quiet dist-info/sboms/$(notdir $(SBOM))
+	$(RELEASE_PIP) --python build/wheel-check install --quiet --no-index --no-deps dist/*.whl
 	cd build && wheel-check/bin/datakit run demo --root wheel-check/data
 	cd build && wheel-check/bin/datakit run demo --root wheel-check/data
+
+audit: build/release/.done  ## look up known vulnerabilities of all locked packages
+	build/release/bin/pip-audit --require-hashes --disable-pip --strict --requirement locks/all.txt
 
 lint: $(VENV)/.dev  ## style and format
 	$(BIN)/ruff check
@@ -72,6 +85,12 @@ clean:  ## remove the virtual environment
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "no Python 3.11 or later found; set PYTHON=/path/to/python"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
+
+build/release/.done: locks/release.txt
+	rm -rf build/release
+	$(PYTHON) -m venv build/release
+	$(RELEASE_PIP) install --quiet --require-hashes --requirement locks/release.txt
+	@touch $@
 
 # The marks are newer than what they were made from, so a second call installs nothing.
 $(VENV)/.base: pyproject.toml constraints.txt | $(VENV)/bin/python

@@ -106,6 +106,7 @@ CUTS = {
     "tokenize.reference_check:WINDOW_BYTES": 64,  # how much is verified, which the manifest counts
 }
 ELSEWHERE = {
+    "storage.atomic:MOST_LOCKS": "storage/test_locks.py",
     "storage.atomic:S3_PART_BYTES": "storage/test_atomic.py",
     "storage.atomic:S3_MOST_PARTS": "storage/test_atomic.py",
     "engine.exchange.exchange:STAGED_BYTES": "normalize/test_route.py",
@@ -147,6 +148,7 @@ ELSEWHERE = {
     "interop.levanter:CACHE_BYTES": "interop/test_levanter.py",
     "interop.megatron:MOST": "interop/test_megatron.py",
     "pipeline.packing_stage:BLOCKS_A_TASK": "pipeline/test_packing_stage.py",
+    "trainer.evaluate:MOST_IDS": "trainer/test_evaluate.py",
     "trainer.models.expert_tiles:LARGEST_TILE": "trainer/models/test_experts.py",
     "trainer.models.expert_tiles:MIDDLE_BYTES": "trainer/models/test_experts.py",
     "trainer.models.layers:ROTARY_STRIDE": "trainer/models/test_program_size.py",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,23 +55,18 @@ def train(
     from datakit.engine.observe.progress import view_for_terminal
     from datakit.errors import UsageError
     from datakit.pipeline import run
-    from datakit.storage import atomic, urls
+    from datakit.storage import atomic, stale_files, urls
 
     if not inputs:
         raise UsageError("nothing to train on; give text files, folders or a recipe")
     if urls.exists(urls.absolute(output)):
         raise UsageError(f"{output} already exists and is never overwritten; choose another --output")
-    scratch = root or tempfile.mkdtemp(prefix="datakit-tokenizer-")
-    try:
+    with nullcontext(root) if root else stale_files.scratch_directory() as scratch:
         with view_for_terminal() as view:
-            result = run(
-                _recipe(inputs, vocabulary, special), scratch, workers=workers, until="train-tokenizer", observer=view
-            )
+            recipe = _recipe(inputs, vocabulary, special)
+            result = run(recipe, str(scratch), workers=workers, until="train-tokenizer", observer=view)
         (trained,) = result.steps_of("train-tokenizer")
         atomic.commit_bytes(urls.read_bytes(urls.join(trained.directory, "tokenizer.json")), urls.absolute(output))
-    finally:
-        if root is None:
-            shutil.rmtree(scratch)
     tokens = trained.manifest.totals.rows
     if json:
         say_json({"tokenizer": str(output), "vocabulary": tokens, "counters": trained.manifest.counters})

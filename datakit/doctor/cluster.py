@@ -41,8 +41,8 @@ def check_cluster(address: str, root: str | None) -> Iterator[Finding]:
         text = "not joined, so its nodes' versions and access to a root were not checked"
         yield Finding("cluster", State.WARNING, text, "give --root to check them")
     else:
-        with tempfile.TemporaryDirectory() as folder:
-            yield _join(address, root or folder)
+        with stale_files.scratch_directory() as folder:
+            yield _join(address, root or str(folder))
         stale_files.remove_dead_scratch()
 
 

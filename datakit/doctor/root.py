@@ -44,14 +44,11 @@ def check_store(root: str) -> Iterator[Finding]:
 
 
 def _write_and_read(folder: str) -> None:
-    url, data = urls.join(folder, atomic.temporary_name("doctor")), uuid.uuid4().bytes
-    atomic.commit_bytes(data, url)
-    try:
+    data = uuid.uuid4().bytes
+    with atomic.temporary_file(folder, "doctor", data) as url:
         if urls.read_bytes(url) != data:
             raise OSError(f"{url} does not contain what was just written")
         urls.listing(folder)
-    finally:
-        removal.remove(url)
 
 
 def _conditional_put(folder: str) -> Finding:

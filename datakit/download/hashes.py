@@ -3,18 +3,20 @@ hash is still valid. Each source has one small JSON file, `<root>/.cache/hashes-
 ns, ctime in ns, inode, device, xxh3-128]. The times decide only whether a cached hash is valid; they are never part of
 an identity. The modification time alone would not suffice: it can be restored (`touch -r`, `rsync --times`), while the
 inode change time cannot. The hash of a file that changed in the last two seconds is not cached, because a second change
-within the same clock tick would go unnoticed.
+within the same clock tick would go unnoticed. A network disk has a clock of its own. If a source is on the root's disk,
+that disk's clock decides; datakit writes nothing to other disks, so their files are compared with this machine's clock.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from functools import cached_property
 
 import msgspec
 
 from datakit.errors import NotFoundError
-from datakit.storage import urls
+from datakit.storage import store_clock, urls
 from datakit.storage.atomic import replace_bytes
 from datakit.storage.io_errors import unless_read_only
 
@@ -27,6 +29,7 @@ class HashCache:
 
     def __init__(self, root: str, source: str, frozen: bool = False) -> None:
         self.url: str = urls.join(root, ".cache", f"hashes-{source}.json")
+        self._root = root
         self._frozen = frozen
         self._entries = _load(self.url)
         self._used: dict[str, Entry] = {}
@@ -41,8 +44,21 @@ class HashCache:
 
     def put(self, path: str, status: os.stat_result, xxh3: str) -> None:
         """Add the hash of a file, unless the file changed in the last two seconds."""
-        if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_NS:
+        if not self._frozen and self._now(status.st_dev) - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_NS:
             self._used[path] = (*_stamp(status), xxh3)
+
+    def _now(self, device: int) -> int:
+        own_device, ahead = self._root_clock
+        return time.time_ns() + (ahead if device == own_device else 0)
+
+    @cached_property
+    def _root_clock(self) -> tuple[int | None, int]:
+        """The device of a local root, and by how many nanoseconds its clock is ahead of this machine's."""
+        if not urls.is_local(self._root):
+            return None, 0
+        ahead = int((store_clock.now(self._root) - time.time()) * 1e9)
+        root = urls.local_path(self._root)
+        return (os.stat(root).st_dev if os.path.isdir(root) else None), ahead
 
     def save(self) -> None:
         """Write the entries that were used or added since the cache was opened, and drop all others."""

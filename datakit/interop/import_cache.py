@@ -11,10 +11,8 @@ imported, or 60 bytes per document of a Megatron dataset. Copying also takes thr
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -45,6 +43,7 @@ from datakit.storage.fingerprint import fingerprint
 from datakit.storage.ids import ids_to_arrow
 from datakit.storage.manifest import Manifest, Quarantine, find_manifest, totals_of, write_manifest
 from datakit.storage.parquet import ShardWriter, columns_of
+from datakit.storage.stale_files import scratch_directory
 from datakit.tokenize.encoders.tokenizer import parse
 from datakit.tokenize.make_contract import make_contract
 
@@ -122,8 +121,8 @@ def _copy(
 ) -> Iterator[ImportedShard]:
     """Write the tokens to shards that hold at most SHARD_TOKENS tokens or a single longer document."""
     for first, last in stretches(starts_of(original.lengths), SHARD_TOKENS):
-        with tempfile.TemporaryDirectory(prefix="datakit-import-") as scratch:
-            context = TaskContext(directory, Path(scratch), 2)
+        with scratch_directory() as scratch:
+            context = TaskContext(directory, scratch, 2)
             documents = _documents(original, first, last, number, contract)
             shard, _ = write_shard(source, shard_name(source, number), documents, contract, context)
         yield ImportedShard(shard)

@@ -1,15 +1,16 @@
 """Decides which files and unfinished steps in a root are leftovers of killed runs, and finds and removes them.
 
-    temporary files    from a dead process on this host, or from another host and older than the age limit
+    temporary files    not locked; if this process might not see the owner's lock, also older than the age limit
     exchange files     of a finished step whose run was killed after it wrote the manifest and before the cleanup
-    unfinished steps   directories with a ledger but no manifest that have not changed within the age limit and that no
-                       live process on this host is working on
-    rotated events     `events-00001.jsonl` and the like, of a run that is not alive on this host and whose log has not
-                       changed within the age limit; `events.jsonl`, with the first and the last events, is kept
+    unfinished steps   directories with a ledger but no manifest that have not changed within the age limit, and in
+                       whose ledger no driver holds a lock
+    rotated events     `events-00001.jsonl` and the like, in a log that has not changed within the age limit (a live run
+                       writes to its log every 30 seconds); `events.jsonl`, with the first and the last events, is kept
 
 The output of finished steps is never touched, and neither is a directory that datakit did not create: a step's
 directory is recognized by its name and its ledger (or its `partial.json`). A resumed run can continue an unfinished
-step, so only old unfinished steps are listed.
+step, so only old unfinished steps are listed. An unfinished step is first renamed, and then tested again: a driver that
+has begun in between keeps its step.
 Ages are differences between times of files, all by the clock of the root's disk or store (`store_clock.py`): the clocks
 of this machine, and of those that wrote the ledgers, may be wrong.
 """
@@ -18,19 +19,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import psutil
-
 from datakit.engine.ledger.ledger import FOLDER as LEDGER
-from datakit.engine.ledger.ledger import DriverLine, read_ledger
 from datakit.engine.observe.event_file import ROTATED
 from datakit.engine.scheduler.finish import EXCHANGE_FOLDER
 from datakit.errors import InputError
 from datakit.pipeline.root_layout import RUNS, SOURCES, STEP_NAME
-from datakit.storage import atomic, removal, store_clock, urls
+from datakit.storage import atomic, locks, removal, stale_files, store_clock, urls
+from datakit.storage.io_errors import storage_errors
 from datakit.storage.manifest import FILE_NAME, PARTIAL_NAME
 from datakit.storage.urls import FileInfo
 
@@ -48,7 +48,8 @@ class Leftover:
 
 def find_leftovers(root: str, age_seconds: float = DAY_SECONDS) -> list[Leftover]:
     """Return everything in `root` that can be removed. age_seconds: the time without a change after which an unfinished
-    step, or a temporary file from another host, can be removed. Raises InputError if the root does not exist.
+    step, or a temporary file whose lock this process might not see, can be removed. Raises InputError if the root does
+    not exist.
     """
     root = urls.absolute(root)
     if urls.is_local(root) and not os.path.isdir(urls.local_path(root)):
@@ -65,10 +66,30 @@ def find_leftovers(root: str, age_seconds: float = DAY_SECONDS) -> list[Leftover
 def remove_leftovers(found: list[Leftover]) -> None:
     """Remove files and directories that `find_leftovers` has returned."""
     for leftover in found:
-        if urls.is_local(leftover.url) and os.path.isfile(leftover.url):
-            removal.remove(leftover.url)
+        path = Path(leftover.url)
+        if not urls.is_local(leftover.url):
+            removal.remove_tree(leftover.url)
+        elif path.is_file():
+            _remove_temporary_file(path)
+        elif STEP_NAME.fullmatch(path.name):
+            _remove_step(path)
         else:
             removal.remove_tree(leftover.url)
+
+
+def _remove_temporary_file(path: Path) -> None:
+    if not stale_files.remove_unlocked(path) and not locks.is_locked(path):  # it is old, and cannot be locked
+        removal.remove(str(path))
+
+
+def _remove_step(path: Path) -> None:
+    aside = path.with_name(atomic.temporary_name(path.name))
+    with storage_errors(str(path)), suppress(FileNotFoundError):
+        path.rename(aside)
+        if not _has_driver(aside):
+            removal.remove_tree(str(aside))
+        elif not path.exists():
+            aside.rename(path)
 
 
 def _steps(listed: list[FileInfo]) -> dict[str, list[FileInfo]]:
@@ -121,8 +142,8 @@ def _step_leftovers(root: str, step: str, files: list[FileInfo], limit: _AgeLimi
 
 
 def _in_use(directory: str, files: list[FileInfo], limit: _AgeLimit) -> bool:
-    """Return True if one of the step's drivers is alive on this host, or if the step changed within the limit."""
-    if any(isinstance(line, DriverLine) and _is_running(line.driver) for line in read_ledger(directory)):
+    """Return True if a driver is working on the step, or if the step changed within the limit."""
+    if urls.is_local(directory) and _has_driver(Path(urls.local_path(directory))):
         return True
     return not limit.exceeded(_last_change(directory, files))
 
@@ -134,19 +155,16 @@ def _last_change(directory: str, files: list[FileInfo]) -> float:
 
 
 def _rotated(root: str, run: str, files: list[FileInfo], limit: _AgeLimit) -> Iterator[Leftover]:
-    """Yield the rotated files of a run's log, unless the run is alive on this host or has written within the limit."""
+    """Yield the rotated files of a run's log, unless the run has written to its log within the limit."""
     rotated = [info for info in files if ROTATED.fullmatch(urls.name(info.path))]
-    if rotated and not _is_running(urls.name(run)) and limit.exceeded(_last_change(urls.join(root, run), files)):
+    if rotated and limit.exceeded(_last_change(urls.join(root, run), files)):
         for info in rotated:
             yield Leftover(info.url, info.size, "rotated events of a run that has ended")
 
 
-def _is_running(driver: str) -> bool:
-    """Return True if a process on this host has the driver's pid, even if the driver is dead and its pid has been given
-    to another process.
-    """
-    pid = driver.split("-")[1] if driver.count("-") >= 2 else ""
-    return pid.isdigit() and psutil.pid_exists(int(pid))
+def _has_driver(step: Path) -> bool:
+    """Return True if a driver holds the lock on a segment of the step's ledger."""
+    return any(locks.is_locked(segment) for segment in (step / LEDGER).glob("*"))
 
 
 def _temporary_files(root: str, limit: _AgeLimit) -> Iterator[Leftover]:
@@ -154,10 +172,17 @@ def _temporary_files(root: str, limit: _AgeLimit) -> Iterator[Leftover]:
         return
     for path in Path(urls.local_path(root)).rglob(f"{atomic.TEMPORARY_PREFIX}*"):
         try:
-            owner, state = atomic.owner_of(path.name), path.stat()
+            state, size = path.lstat(), _size(path)
         except FileNotFoundError:  # another run has just given the file its final name
             continue
-        if owner is not None and not psutil.pid_exists(owner):
-            yield Leftover(str(path), state.st_size, "a temporary file of a dead process")
-        elif owner is None and limit.exceeded(state.st_mtime):
-            yield Leftover(str(path), state.st_size, "an old temporary file from another host")
+        if locks.is_locked(path):
+            continue
+        if stale_files.in_our_domain(path):
+            yield Leftover(str(path), size, "a temporary file of a dead process")
+        elif limit.exceeded(state.st_mtime):
+            yield Leftover(str(path), size, "an old temporary file")
+
+
+def _size(path: Path) -> int:
+    """Return the size of a file, or of all files in a step's directory whose removal was interrupted."""
+    return sum(entry.lstat().st_size for entry in ([path] if path.is_file() else path.rglob("*")))

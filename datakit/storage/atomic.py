@@ -14,7 +14,6 @@ Memory: an upload takes 65 MiB (measured).
 from __future__ import annotations
 
 import errno
-import functools
 import os
 import shutil
 import tempfile
@@ -30,14 +29,16 @@ import xxhash
 
 from datakit.errors import DivergentOutputError
 from datakit.regular_files import open_regular
-from datakit.storage import urls
+from datakit.storage import locks, removal, urls
 from datakit.storage.io_errors import SPACE, storage_errors, translated
 
 TEMPORARY_PREFIX = ".tmp-"
 HASH_CHUNK = 4 << 20
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)  # exFAT and some network mounts lack hard links
 S3_PART_BYTES, S3_PARTS_AT_ONCE, S3_MOST_PARTS = 8 << 20, 4, 10_000  # s3fs's defaults would take 500 MB of memory
-SHOWN_BYTES = 60  # maximum number of bytes of a host's or file's name in a temporary name (255 bytes at most)
+SHOWN_BYTES = 60  # number of bytes of a file's name kept in its temporary name (at most 255 in all)
+NO_LOCK = "0" * 16  # in place of the lock domain in the names of files that are not locked
+MOST_LOCKS = 256  # each takes a descriptor, of which a process may have only 1,024; further files are not locked
 CONFLICT_WAITS = (0.1, 0.3, 1.0, 3.0)
 
 
@@ -53,21 +54,17 @@ class Committed:
 
 @contextmanager
 def staging(url: str) -> Iterator[Path]:
-    """Provide a private local path at which to write the file that will become `url`. A file left at this path is
-    removed at the end. If `url` is on a disk, the path is in the same directory, since a hard link cannot cross file
-    systems. The file's name starts with a dot, so listings skip the file. If `url` is in a store, an empty file that
-    only this user can read is made at the path, because other users of this machine share the temporary folder but may
-    have no access to the store.
+    """Provide the path of a private, empty file, which is to be filled and will become `url`. It is locked until the
+    end, so that no other process takes it for abandoned (`stale_files.py`), and then removed; write into this file, and
+    do not replace it. If `url` is on a disk, the file is in the same directory, since a hard link cannot cross file
+    systems. The file's name starts with a dot, so listings skip the file. If `url` is in a store, only this user can
+    read the file, because other users of this machine share the temporary folder but may have no access to the store.
     """
-    if urls.is_local(url):
-        target = Path(urls.local_path(url))
-        with storage_errors(url):
-            target.parent.mkdir(parents=True, exist_ok=True)
-        path = target.parent / temporary_name(target.name)
-    else:
-        path = Path(tempfile.gettempdir()) / temporary_name(urls.name(url))
-        with storage_errors(url):
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    local = urls.is_local(url)
+    folder = Path(urls.local_path(url)).parent if local else Path(tempfile.gettempdir())
+    with storage_errors(url):
+        folder.mkdir(parents=True, exist_ok=True)
+        path, lock = _locked_file(folder, urls.name(url), 0o666 if local else 0o600)
     try:
         yield path
     except OSError as error:  # raised for this file or for any other file that the block uses
@@ -76,35 +73,48 @@ def staging(url: str) -> Iterator[Path]:
             raise refusal from error
         raise
     finally:
-        path.unlink(missing_ok=True)
+        try:
+            path.unlink(missing_ok=True)
+        finally:
+            if lock is not None:
+                locks.release(lock)
 
 
-def temporary_name(name: str) -> str:
-    """Return a hidden temporary name, which identifies the writing process, for a file that will be named `name`."""
+def _locked_file(folder: Path, name: str, mode: int) -> tuple[Path, int | None]:
+    """Create a temporary file. Return its path, and its lock unless this process already holds many."""
+    if locks.count() < MOST_LOCKS:
+        domain = locks.domain(str(folder))
+        return locks.create(lambda: folder / temporary_name(name, domain), mode)
+    path = folder / temporary_name(name)
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+    return path, None
+
+
+def temporary_name(name: str, domain: str = NO_LOCK) -> str:
+    """Return a hidden, unique name for a file that will be named `name`. `domain` says which processes can see the
+    file's lock (`locks.domain`).
+    """
     shown = name.encode()[-SHOWN_BYTES:].decode("utf-8", "ignore")
-    return f"{TEMPORARY_PREFIX}{process_space()}-{os.getpid()}-{uuid.uuid4().hex}-{shown}"
+    return f"{TEMPORARY_PREFIX}{domain}-{uuid.uuid4().hex}-{shown}"
 
 
-def owner_of(temporary: str) -> int | None:
-    """Return the id of the process that wrote the file with this temporary name, or None if the process ran in another
-    space (see `process_space`).
+@contextmanager
+def temporary_file(directory: str, name: str, data: bytes) -> Iterator[str]:
+    """Keep a file with these bytes in `directory`, on a disk or in a store, during the `with` block, and provide its
+    URL. Raises RootError, StorageError.
     """
-    _, space, pid, *_ = [*temporary.split("-"), "", "", ""]
-    return int(pid) if pid.isdigit() and space == process_space() else None
-
-
-@functools.cache
-def process_space() -> str:
-    """Return a name for the space in which our process ids are unique: the host, its current boot and the PID
-    namespace. Two containers may have the same host name and use the same process ids for different processes. The name
-    contains no hyphens, because a hyphen separates the parts of a temporary name.
-    """
-    host = os.uname().nodename.replace("-", "_")[:SHOWN_BYTES]
+    if urls.is_local(directory):
+        with staging(urls.join(directory, name)) as path:
+            with storage_errors(str(path)):
+                path.write_bytes(data)
+            yield str(path)
+        return
+    url = urls.join(directory, temporary_name(name))
+    commit_bytes(data, url)
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
-        return f"{host}.{boot}.{os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:  # not Linux
-        return host
+        yield url
+    finally:
+        removal.remove(url)
 
 
 def commit_file(path: Path, url: str) -> Committed:

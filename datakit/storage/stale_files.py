@@ -1,28 +1,39 @@
-"""Decides which temporary files and scratch directories belong to dead processes of this host, and removes these files
-and directories.
+"""Creates scratch directories, and removes temporary files and scratch directories whose owners are dead.
 
-The name of a temporary file contains the host's name and the id of the process that writes the file. A later run on the
-same host removes the files of dead processes, but never those of a concurrent run. Object stores have no temporary
-files.
+Every owner holds a lock: on a temporary file itself, or on the file `.lock` in a scratch directory. A task's scratch
+directory has two owners, the process that waits for the task and the child that runs it; it counts as abandoned when
+both are dead. Whoever removes something first gets its lock exclusively, and holds it until the removal is done.
+Therefore nothing is removed between a test and the removal that somebody has just begun to use.
+
+    unlocked, same lock domain (`locks.py`)     removed at once
+    unlocked, any other domain or an old form   removed from the temporary folder if nothing in it has changed for a
+                                                day, by the folder's own clock; in a root, `datakit gc` does this
+    locked                                      never removed
+
+Object stores have no temporary files.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import stat
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from datakit.storage import atomic, urls
+from datakit.storage import atomic, locks, store_clock, urls
 
-SCRATCH_PREFIX = "datakit-scratch-"
+SCRATCH, RAY = "datakit-scratch-", "datakit-ray-"
+LOCK = ".lock"
+DAY_SECONDS = 86_400.0
+_TEMPORARY = re.compile(rf"{re.escape(atomic.TEMPORARY_PREFIX)}([0-9a-f]{{16}})-[0-9a-f]{{32}}-")
 
 
 def remove_dead_files(directory: str) -> list[Path]:
-    """Remove the temporary files that dead processes of this host left below a local directory; return the files'
-    paths.
-    """
+    """Remove the temporary files that dead processes left below a local directory; return the files' paths."""
     if not urls.is_local(directory):
         return []
     found = os.walk(urls.local_path(directory))  # tolerates vanishing directories, unlike rglob
@@ -38,37 +49,122 @@ def remove_dead_files_in(directory: str) -> list[Path]:
 
 
 def _remove_dead(folder: str, names: Iterable[str]) -> list[Path]:
-    removed = []
-    for name in names:
-        owner = atomic.owner_of(name) if name.startswith(atomic.TEMPORARY_PREFIX) else None
-        if owner is not None and not _alive(owner):
-            path = Path(folder, name)
-            path.unlink(missing_ok=True)
-            removed.append(path)
-    return removed
+    found = [Path(folder, name) for name in names if name.startswith(atomic.TEMPORARY_PREFIX)]
+    return [path for path in found if in_our_domain(path) and remove_unlocked(path)]
 
 
-def scratch_directory() -> Path:
-    """Create a private directory for one attempt, and return its path. The directory's name contains our process id."""
-    return Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{atomic.process_space()}-{os.getpid()}-"))
+def in_our_domain(path: Path) -> bool:
+    """Return True if the name of a temporary file shows that this process would see its owner's lock."""
+    match = _TEMPORARY.match(path.name)
+    if match is None:
+        return False
+    with suppress(FileNotFoundError):
+        return match[1] == locks.domain(str(path.parent))
+    return False
+
+
+def remove_unlocked(path: Path) -> bool:
+    """Remove a file unless it is locked. Return True if it was removed."""
+    lock = locks.take(path)
+    if lock is None:
+        return False
+    try:
+        path.unlink()
+    finally:
+        locks.release(lock)
+    return True
+
+
+@contextmanager
+def scratch_directory(prefix: str = SCRATCH) -> Iterator[Path]:
+    """Provide a private directory, which is locked during the `with` block and then removed."""
+    path, lock = Path(tempfile.mkdtemp(prefix=prefix)), None
+    try:
+        os.close(os.open(path / LOCK, os.O_CREAT | os.O_EXCL, 0o600))
+        lock = locks.share(path / LOCK)
+        os.write(lock, locks.domain(str(path)).encode())  # until then, the age counts
+        yield path
+    finally:
+        _remove_scratch(path, lock)
+
+
+def share_scratch(path: Path) -> int:
+    """Become the second owner of a scratch directory until this process ends, and return the lock."""
+    return locks.share(path / LOCK)
 
 
 def remove_dead_scratch() -> list[Path]:
-    """Remove the scratch directories and temporary files that dead processes of this host left in the temporary
-    directory; return the paths of what was removed.
+    """Remove the scratch directories and the staged files that dead processes left in the temporary folder; return the
+    paths of what was removed.
     """
-    removed = remove_dead_files_in(tempfile.gettempdir())
-    for path in Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*"):
-        space, owner, *_ = [*path.name.removeprefix(SCRATCH_PREFIX).split("-"), ""]
-        if space == atomic.process_space() and owner.isdigit() and not _alive(int(owner)):
-            shutil.rmtree(path, ignore_errors=True)  # another run may remove it at the same time
+    folder = tempfile.gettempdir()
+    removed = remove_dead_files_in(folder)
+    age = _Age(folder)
+    for path in sorted(Path(folder).iterdir()):
+        foreign = _TEMPORARY.match(path.name) is not None and not in_our_domain(path)
+        scratch = path.name.startswith((SCRATCH, RAY)) and _is_own_directory(path)
+        if (foreign and age.exceeded(path) and remove_unlocked(path)) or (scratch and _remove_dead_scratch(path, age)):
             removed.append(path)
     return removed
 
 
-def _alive(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
+class _Age:
+    """Tells whether something in a folder is old. Asks for the time at most once, since that writes a file."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._now: float | None = None
+
+    def exceeded(self, path: Path) -> bool:
+        """Return True if nothing at or below `path` has changed for a day, by the folder's clock."""
+        self._now = self._now or store_clock.now(self._folder)
+        with suppress(FileNotFoundError):
+            changed = [path.lstat().st_mtime, *(entry.lstat().st_mtime for entry in path.rglob("*"))]
+            return self._now - max(changed) >= DAY_SECONDS
         return False
-    return stat.rpartition(")")[2].split()[0] != "Z"  # a zombie no longer writes
+
+
+def _is_own_directory(path: Path) -> bool:
+    with suppress(FileNotFoundError):
+        status = path.lstat()
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    return False
+
+
+def _remove_dead_scratch(path: Path, age: _Age) -> bool:
+    """Remove a scratch directory if its owners are dead. Return True if it was removed."""
+    lock = locks.take(path / LOCK)
+    if lock is None and (path / LOCK).exists():
+        return False  # in use
+    ours = lock is not None and os.pread(lock, 64, 0).decode("ascii", "replace") == locks.domain(str(path.parent))
+    if ours or age.exceeded(path):
+        _remove_scratch(path, lock)
+        return not path.exists()
+    if lock is not None:
+        locks.release(lock)
+    return False
+
+
+def _remove_scratch(path: Path, lock: int | None) -> None:
+    """Remove a scratch directory and end the lock on it. The lock's file goes last, so that the next run finds and
+    removes what remains if this process is killed, or if another one is still writing there.
+    """
+    try:
+        with suppress(OSError):
+            _empty(path)
+    finally:
+        if lock is not None:
+            locks.release(lock)  # before the directory goes: NFS keeps a deleted file until it is closed
+    with suppress(OSError):
+        path.rmdir()
+
+
+def _empty(path: Path) -> None:
+    for name in os.listdir(path):
+        entry = path / name
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        elif name != LOCK:
+            entry.unlink(missing_ok=True)
+    if os.listdir(path) == [LOCK]:
+        (path / LOCK).unlink()

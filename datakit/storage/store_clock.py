@@ -8,19 +8,15 @@ from __future__ import annotations
 import time
 
 from datakit.errors import RootError
-from datakit.storage import atomic, removal, urls
+from datakit.storage import atomic, urls
 
 
 def now(directory: str) -> float:
     """Return the time that a file written to `directory` now would get, in seconds since 1970. If this user may not
     write there, and so cannot remove anything either, the time is that of this machine.
     """
-    url = urls.join(directory, atomic.temporary_name("clock"))
     try:
-        atomic.commit_bytes(b"", url)
+        with atomic.temporary_file(directory, "clock", b"") as url:
+            return urls.modified(url)
     except RootError:
         return time.time()
-    try:
-        return urls.modified(url)
-    finally:
-        removal.remove(url)

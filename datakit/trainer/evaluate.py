@@ -21,15 +21,15 @@ domain overloads a few experts, so with a capacity limit its loss would be about
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any
 
 import jax
+import msgspec
 import numpy as np
 
 from datakit.errors import TokenizerError, UsageError
@@ -39,10 +39,30 @@ from datakit.trainer.multihost import any_says
 from datakit.trainer.step import Trainer
 
 AVERAGED = "ema"  # eval/ema/ is the prefix of the metrics of the averaged weights
+MOST_IDS = 1 << 24  # no tokenizer has more; an array of all ids then takes at most 128 MiB
+_TokenId = Annotated[int, msgspec.Meta(ge=0, lt=MOST_IDS)]
 BatchesOf = Callable[[], Iterable[HostBatch]]
 Tags = Mapping[str, BatchesOf]
 EvaluationsAt = Callable[[int], Tags]  # number of steps done -> the validation sets by tag
 Lengths = np.ndarray | None  # the length of each token in bytes [V]; None: unknown
+
+
+class _AddedToken(msgspec.Struct):
+    id: _TokenId
+    content: str
+    special: bool
+
+
+class _Model(msgspec.Struct):
+    vocab: dict[str, _TokenId]
+
+
+class _TokenizerFile(msgspec.Struct):
+    """The parts of a tokenizer.json that the lengths depend on. The file may come from a stranger."""
+
+    model: _Model
+    decoder: Any = None
+    added_tokens: list[_AddedToken] = []
 
 
 @dataclass(frozen=True)
@@ -165,23 +185,28 @@ def _named(prefix: str, values: Mapping[str, float | None]) -> dict[str, float]:
 def token_byte_lengths(tokenizer: bytes, place: str) -> np.ndarray:
     """Return the length of each token in bytes [V]; special tokens have length 0. `tokenizer` holds a byte-level
     tokenizer.json, in which each character of a vocabulary entry stands for one byte. Raises TokenizerError for other
-    vocabularies.
+    vocabularies and other files.
     """
-    document: dict[str, Any] = json.loads(tokenizer)
-    vocabulary = document.get("model", {}).get("vocab")
-    if not isinstance(vocabulary, dict) or "ByteLevel" not in json.dumps(document.get("decoder")):
-        raise TokenizerError(
-            f"{place} has no byte-level vocabulary, so the lengths of its tokens in bytes are unknown; "
-            "to get bits per byte, pass `token_bytes` to `train` or `evaluate` in Python"
-        )
-    added = document.get("added_tokens", [])
-    size = 1 + max([*vocabulary.values(), *(token["id"] for token in added)])
-    lengths = np.zeros(size, np.int64)
+    try:
+        document = msgspec.json.decode(tokenizer, type=_TokenizerFile)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _unknown_lengths(place, f" ({error})") from error
+    vocabulary, added = document.model.vocab, document.added_tokens
+    if not vocabulary or b"ByteLevel" not in msgspec.json.encode(document.decoder):
+        raise _unknown_lengths(place, "")
+    lengths = np.zeros(1 + max([*vocabulary.values(), *(token.id for token in added)]), np.int64)
     for entry, number in vocabulary.items():
         lengths[number] = len(entry)
     for token in added:
-        lengths[token["id"]] = 0 if token["special"] else len(token["content"].encode())
+        lengths[token.id] = 0 if token.special else len(token.content.encode())
     return lengths
+
+
+def _unknown_lengths(place: str, why: str) -> TokenizerError:
+    return TokenizerError(
+        f"{place} has no byte-level vocabulary{why}, so the lengths of its tokens in bytes are unknown; "
+        "to get bits per byte, pass `token_bytes` to `train` or `evaluate` in Python"
+    )
 
 
 def check_evaluations(tags: Tags, limit: int | None) -> None:

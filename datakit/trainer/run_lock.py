@@ -1,13 +1,12 @@
 """Locks a run's directory, so that a second process that starts the same run is refused and told which process is
 already executing it. Otherwise, the two processes would corrupt each other's checkpoints. The lock is an
-operating-system lock (flock) on a small file that names the process holding it. However that process ends, the lock is
-released, so it is never stale and never has to be removed. If several processes share a run, only process 0 takes the
-lock.
+operating-system lock on a small file that names the process holding it. However that process ends, the lock is
+released, even if processes that it forked live on, so it is never stale and never has to be removed. If several
+processes share a run, only process 0 takes the lock.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from datakit.errors import UsageError
+from datakit.storage import locks
 
 LOCK = "running.lock"
 
@@ -22,17 +22,25 @@ LOCK = "running.lock"
 @contextmanager
 def exclusive(directory: str) -> Iterator[None]:
     """Hold the lock on a run's directory. Raises UsageError if another process holds the lock."""
-    Path(directory).mkdir(parents=True, exist_ok=True)
-    with (Path(directory) / LOCK).open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.seek(0)
-            raise UsageError(
-                f"{directory} is in use by {file.read().strip() or 'another process'}; "
-                "wait for that process to end, or stop it"
-            ) from error
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        file.flush()
+    path = Path(directory) / LOCK
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    lock = locks.take(path)
+    if lock is None:
+        raise _refusal(path)
+    try:
+        os.truncate(lock, 0)
+        os.write(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         yield
+    finally:
+        locks.release(lock)
+
+
+def _refusal(path: Path) -> UsageError:
+    if not locks.is_locked(path):
+        return UsageError(
+            f"{path} cannot be locked, so two processes could write this run at the same time; choose another root: "
+            "you need write permission there, and a file system that has locks"
+        )
+    owner = path.read_text(encoding="utf-8", errors="replace").strip() or "another process"
+    return UsageError(f"{path.parent} is in use by {owner}; wait for that process to end, or stop it")

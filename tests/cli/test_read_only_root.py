@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from datakit.storage import atomic
+from tests.support.abandoned import unlocked_name
 from tests.support.paths import REPOSITORY
 from tests.support.small_shelf import step, tree
 
@@ -86,7 +86,7 @@ def test_leftovers_in_a_read_only_root_stop_nothing(
     if not can_mount(tmp_path_factory.mktemp("mount")):
         pytest.skip("this user may not mount")
     done = step(finished_copy, "root/shelf/dedup-*")
-    of_a_dead_process = done / f".tmp-{atomic.process_space()}-999999999-0-part"
+    of_a_dead_process = unlocked_name(done, "part")
     hashes = finished_copy / "root/.cache/hashes-novels.json"
     for path in (done / "partial.json", done / "exchange" / "x.arrow", of_a_dead_process, hashes):
         path.parent.mkdir(exist_ok=True)

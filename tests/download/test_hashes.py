@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
@@ -65,6 +66,17 @@ def test_recently_changed_file_is_not_cached(tree: Path, tmp_path: Path) -> None
     """A second change within the same clock tick would leave size and times unchanged."""
     for path in tree.rglob("*.*"):
         os.utime(path, (1, 1))
+    list_source(str(tree), [], [], HashCache(str(tmp_path), "tree"))
+    assert not (tmp_path / ".cache").exists()
+
+
+def test_clock_of_the_disk_decides_what_changed_recently(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This machine's clock may be ahead of the file server's."""
+    now, now_ns, ahead = time.time, time.time_ns, 3 * 86_400
+    monkeypatch.setattr(time, "time", lambda: now() + ahead)
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns() + ahead * 10**9)
     list_source(str(tree), [], [], HashCache(str(tmp_path), "tree"))
     assert not (tmp_path / ".cache").exists()
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import fsspec
@@ -14,36 +16,42 @@ import msgspec
 import pytest
 
 from datakit.engine.executor import Cause
-from datakit.engine.ledger.ledger import AttemptLine, DriverLine, PhaseLine
+from datakit.engine.ledger.ledger import AttemptLine, DriverLine, LedgerWriter, PhaseLine, driver_name
 from datakit.engine.task import TaskResult
 from datakit.pipeline.garbage import DAY_SECONDS, find_leftovers, remove_leftovers
-from datakit.storage import atomic, removal, urls
+from datakit.storage import atomic, locks, removal, urls
+from tests.support.abandoned import in_namespace, in_this_namespace, unlocked_name
 from tests.support.command_line import command, invoke
+from tests.support.engine.runs import wait_until
 from tests.support.paths import REPOSITORY
 from tests.support.s3 import s3_root
 from tests.support.small_shelf import step, tree
 
 
-def test_gc_removes_only_what_no_manifest_refers_to(finished_copy: Path) -> None:
+def test_gc_removes_only_what_no_manifest_refers_to(finished_copy: Path, request: pytest.FixtureRequest) -> None:
     root = finished_copy / "root"
     before = tree(root, without=())
-    host = atomic.process_space()
     done, junk = step(finished_copy, "root/shelf/dedup-*"), []
-    junk.append(root / "shelf" / f".tmp-{host}-999999999-0123-part.parquet")  # no such process
+    junk.append(unlocked_name(root / "shelf", "part.parquet"))
     junk.append(done / "exchange" / "bands" / "00000.arrow")
     junk.append(root / "shelf" / "tokenize-0123456789ab" / "ledger" / "20200101T000000Z-999999999-abcdef-00000.jsonl")
     kept = [
-        root / "shelf" / f".tmp-{host}-{os.getpid()}-0123-part.parquet",  # of a live process
         root / "shelf" / "tokenize-ba9876543210" / "notes.txt",  # no ledger: not made by datakit
         root / "mine" / "backup-0123456789ab" / "ledger" / "x.jsonl",  # not a stage of datakit
         root / "sources" / "novels" / "normalize-ba9876543210" / "ledger"
-        / f"20200101T000000Z-{os.getpid()}-abcdef-00000.jsonl",  # a live run is working on it
+        / f"20200101T000000Z-{os.getpid()}-abcdef-00000.jsonl",  # a run is working on it
     ]  # fmt: skip
+    request.addfinalizer(partial(release_all, locked := []))
     for path in [*junk, *kept]:
         path.parent.mkdir(parents=True, exist_ok=True)
         lines = {"kind": "driver", "driver": path.name.rpartition("-")[0], "time": 0.0, "versions": {}}
         path.write_text(json.dumps(lines) + "\n" if "ledger" in path.parts else "x")
         os.utime(path, (0, 0))
+    locked.append(locks.share(kept[-1]))
+    staged, lock = locks.create(lambda: unlocked_name(root / "shelf", "part.parquet"), 0o600)
+    locked.append(lock)
+    os.utime(staged, (0, 0))
+    kept.append(staged)
     listed = invoke("gc", "root", "--json", cwd=finished_copy)
     assert listed.returncode == 0, listed.stderr
     found = json.loads(listed.stdout)
@@ -57,6 +65,53 @@ def test_gc_removes_only_what_no_manifest_refers_to(finished_copy: Path) -> None
     assert all(path.exists() for path in kept)
     assert before.items() <= tree(root, without=()).items()
     assert json.loads(invoke("gc", "root", "--json", cwd=finished_copy).stdout)["leftovers"] == []
+
+
+def release_all(locked: list[int]) -> None:
+    for lock in locked:
+        locks.release(lock)
+
+
+DRIVER = """
+import sys, time
+from datakit.engine.ledger.ledger import LedgerWriter, driver_name
+LedgerWriter(sys.argv[1], driver_name()).start()
+print("started", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("start", [in_namespace, in_this_namespace])
+def test_step_of_a_living_driver_is_kept_in_any_namespace(
+    tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """The driver's process id means another process here, or none; its step may be as old as it likes."""
+    directory = tmp_path / "shelf" / "tokenize-0123456789ab"
+    process = start(DRIVER, str(directory))
+    (segment,) = (directory / "ledger").iterdir()
+    os.utime(segment, (0, 0))
+    assert find_leftovers(str(tmp_path), 0.0) == []
+    process.kill()
+    process.wait()
+    wait_until(lambda: not locks.is_locked(segment))
+    found = find_leftovers(str(tmp_path))
+    assert [leftover.url for leftover in found] == [str(directory)]
+    remove_leftovers(found)
+    assert list((tmp_path / "shelf").iterdir()) == []
+
+
+def test_driver_that_begins_between_listing_and_removal_keeps_its_step(tmp_path: Path) -> None:
+    directory = tmp_path / "shelf" / "tokenize-0123456789ab"
+    (directory / "ledger").mkdir(parents=True)
+    (directory / "ledger" / "20200101T000000Z-1-abcdef-00000.jsonl").touch()
+    found = find_leftovers(str(tmp_path), 0.0)
+    assert len(found) == 1
+    driver = LedgerWriter(str(directory), driver_name())
+    driver.start()
+    before = tree(tmp_path, without=())
+    remove_leftovers(found)
+    assert tree(tmp_path, without=()) == before
+    driver.close()
 
 
 @pytest.fixture
@@ -125,30 +180,28 @@ def test_written_file_counts_as_a_change_in_a_store(old_step: tuple[str, str]) -
 def test_gc_keeps_a_recently_changed_step(finished_copy: Path) -> None:
     directory = step(finished_copy, "root/sources/novels/normalize-*")
     (directory / "manifest.json").unlink()
-    for segment in (directory / "ledger").iterdir():  # as if its driver, which is this process, were dead
-        segment.write_text(segment.read_text().replace(f"-{os.getpid()}-", "-999999999-"))
     assert json.loads(invoke("gc", "root", "--json", cwd=finished_copy).stdout)["leftovers"] == []
     found = json.loads(invoke("gc", "root", "--older-than", "0", "--json", cwd=finished_copy).stdout)
     assert [entry["url"] for entry in found["leftovers"]] == [str(directory)]
 
 
-ENDED, ALIVE = "20200101T000000000Z-999999999-abcdef", f"20200101T000000000Z-{os.getpid()}-abcdef"
+ENDED, ALIVE = "20200101T000000000Z-999999999-abcdef", "20200101T000000000Z-999999998-abcdef"
 
 
 def test_gc_removes_rotated_events_of_ended_runs(tmp_path: Path) -> None:
-    for run in (ENDED, ALIVE, "20200101T000000000Z-999999998-abcdef"):
+    for run in (ENDED, ALIVE):
         for name in ("events.jsonl", "events-00002.jsonl", "events-00003.jsonl", "notes.txt"):
             path = tmp_path / "shelf" / "runs" / run / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("x")
             os.utime(path, (0, 0))
-    os.utime(path.parent / "events.jsonl")  # its run is alive on another host
+    os.utime(path.parent / "events.jsonl")  # a live run's heartbeat
     listed = find_leftovers(str(tmp_path))
     rotated = [str(tmp_path / "shelf" / "runs" / ENDED / f"events-0000{number}.jsonl") for number in (2, 3)]
     assert [(leftover.url, leftover.bytes) for leftover in listed] == [(url, 1) for url in rotated]
     assert {leftover.why for leftover in listed} == {"rotated events of a run that has ended"}
     remove_leftovers(listed)
-    assert len(list(tmp_path.rglob("*.*"))) == 10
+    assert len(list(tmp_path.rglob("*.*"))) == 6
     assert find_leftovers(str(tmp_path)) == []
 
 

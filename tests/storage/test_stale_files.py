@@ -1,65 +1,172 @@
-"""Only files of dead processes of this host are removed."""
+"""Only what nobody holds locked is removed, whichever process ids, hosts and namespaces the owners have."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import tempfile
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from datakit.storage import atomic, locks, stale_files
+from tests.support.abandoned import in_namespace, in_this_namespace, unlocked_name
+from tests.support.engine.runs import wait_until
+
+OWNER = """
+import os, sys, tempfile, time
+from pathlib import Path
 from datakit.storage import atomic, stale_files
+with stale_files.scratch_directory() as scratch, atomic.staging(sys.argv[1]) as staged:
+    (scratch / "spill").write_bytes(bytes(100))
+    staged.write_bytes(b"half")
+    print(os.getpid(), flush=True)
+    time.sleep(600)
+"""
+OLD = time.time() - 2 * stale_files.DAY_SECONDS
 
 
-def dead_process() -> int:
-    process = subprocess.Popen(["true"])
-    process.wait()
-    return process.pid
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
 
 
-def temporary_name_of(pid: int) -> str:
-    return atomic.temporary_name("file").replace(f"-{os.getpid()}-", f"-{pid}-")
+def make_old(path: Path) -> Path:
+    for entry in (*path.rglob("*"), path):
+        os.utime(entry, (OLD, OLD))
+    return path
 
 
-def test_only_temporary_files_of_dead_processes_are_removed(tmp_path: Path) -> None:
+def test_only_unlocked_temporary_files_are_removed(tmp_path: Path) -> None:
     (tmp_path / "below").mkdir()
-    dead = [tmp_path / temporary_name_of(dead_process()), tmp_path / "below" / temporary_name_of(dead_process())]
-    other_host = tmp_path / dead[0].name.replace(os.uname().nodename.replace("-", "_"), "elsewhere")
-    kept = [tmp_path / atomic.temporary_name("file"), other_host, tmp_path / "part.parquet"]
+    dead = [unlocked_name(tmp_path, "file"), unlocked_name(tmp_path / "below", "file")]
+    elsewhere = tmp_path / atomic.temporary_name("file", "0123456789abcdef")
+    kept = [elsewhere, tmp_path / "part.parquet", tmp_path / ".tmp-host.0123abcd.4026531836-77-0123-file"]
     for path in (*dead, *kept):
         path.touch()
-    assert stale_files.remove_dead_files_in(str(tmp_path)) == dead[:1]
-    assert stale_files.remove_dead_files(str(tmp_path)) == dead[1:]
-    assert all(path.exists() for path in kept)
+    with atomic.staging(str(tmp_path / "mine")) as mine:
+        assert stale_files.remove_dead_files_in(str(tmp_path)) == dead[:1]
+        assert stale_files.remove_dead_files(str(tmp_path)) == dead[1:]
+        assert all(path.exists() for path in (*kept, mine))
 
 
-def test_only_scratch_of_dead_processes_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    alive, dead = (
-        stale_files.scratch_directory(),
-        tmp_path / f"datakit-scratch-{atomic.process_space()}-{dead_process()}-x",
-    )
-    dead.mkdir()
-    elsewhere = tmp_path / f"datakit-scratch-other.host.1-{dead_process()}-x"
-    elsewhere.mkdir()
-    (dead / "spill").write_bytes(bytes(100))
-    staged = tmp_path / temporary_name_of(dead_process())
-    staged.touch()
-    assert sorted(stale_files.remove_dead_scratch()) == sorted([dead, staged])
-    assert sorted(tmp_path.iterdir()) == sorted([alive, elsewhere])
+@pytest.fixture(params=[True, False], ids=["namespace", "process"])
+def owner(request: pytest.FixtureRequest, temporary: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process with a scratch directory and a temporary file, in another PID namespace or in ours."""
+    start = in_namespace if request.param else in_this_namespace
+    process = start(OWNER, str(tmp_path / "out" / "part"), TMPDIR=str(temporary))
+    yield process
+    process.kill()
+    process.wait()
 
 
-def test_files_of_another_container_with_our_host_name_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_files_are_removed_once_their_owner_is_killed(
+    owner: subprocess.Popen[str], temporary: Path, tmp_path: Path
 ) -> None:
-    """Its process ids mean other processes, so an id that is free here may be in use there."""
-    ours = atomic.process_space()
-    path = tmp_path / temporary_name_of(dead_process())
-    path.touch()
-    host, boot, namespace = ours.rsplit(".", 2)
-    for other in (f"{host}.{boot}.{int(namespace) + 1}", f"{host}.00000000.{namespace}", host):
-        monkeypatch.setattr(atomic, "process_space", lambda other=other: other)
-        assert stale_files.remove_dead_files(str(tmp_path)) == []
-    monkeypatch.setattr(atomic, "process_space", lambda: ours)
-    assert stale_files.remove_dead_files(str(tmp_path)) == [path]
+    """In its namespace, the owner's process id is 1, which is the id of a living process here."""
+    (scratch,), (staged,) = list(temporary.iterdir()), list((tmp_path / "out").iterdir())
+    assert stale_files.remove_dead_scratch() == [] == stale_files.remove_dead_files(str(tmp_path))
+    assert scratch.exists() and staged.exists()
+    owner.kill()
+    wait_until(lambda: not locks.is_locked(scratch / ".lock") and not locks.is_locked(staged))
+    assert stale_files.remove_dead_files(str(tmp_path)) == [staged]
+    assert stale_files.remove_dead_scratch() == [scratch]
+    assert list(temporary.iterdir()) == [] == list((tmp_path / "out").iterdir())
+
+
+def test_cleaner_in_a_namespace_keeps_our_files(temporary: Path, tmp_path: Path) -> None:
+    """There, no process has our id."""
+    cleaner = "from datakit.storage import stale_files; import sys; removed = stale_files.remove_dead_scratch()\n"
+    cleaner += "print('removed', *removed, *stale_files.remove_dead_files(sys.argv[1]))"
+    with stale_files.scratch_directory() as scratch, atomic.staging(str(tmp_path / "part")) as staged:
+        process = in_namespace(cleaner, str(tmp_path), TMPDIR=str(temporary))
+        assert process.wait() == 0
+        assert scratch.is_dir() and staged.exists()
+
+
+def test_second_owner_keeps_the_scratch_of_a_dead_driver(temporary: Path) -> None:
+    """A task's child may outlive its driver for a moment."""
+    process = in_this_namespace(OWNER, str(temporary / "part"), TMPDIR=str(temporary))
+    (scratch,) = temporary.glob("datakit-scratch-*")
+    lock = stale_files.share_scratch(scratch)
+    process.kill()
+    process.wait()
+    stale_files.remove_dead_scratch()
+    assert scratch.exists()
+    locks.release(lock)
+    assert stale_files.remove_dead_scratch() == [scratch]
+
+
+def test_unlocked_scratch_of_another_domain_must_be_old(temporary: Path) -> None:
+    """Its owner may live on a machine whose locks are invisible here; so may that of one without a lock."""
+    folders = [temporary / f"datakit-scratch-{name}" for name in ("other", "bare", "ray")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "spill").touch()
+    (folders[0] / ".lock").write_text("0123456789abcdef")
+    (folders[2] / ".lock").touch()
+    staged = temporary / atomic.temporary_name("part", "0123456789abcdef")
+    staged.touch()
+    assert stale_files.remove_dead_scratch() == []
+    for path in (*folders, staged):
+        make_old(path)
+    (folders[1] / "spill").touch()
+    assert stale_files.remove_dead_scratch() == sorted([staged, folders[0], folders[2]])
+    assert list(temporary.iterdir()) == [folders[1]], "a file in it was changed today"
+
+
+def test_old_but_locked_scratch_is_kept(temporary: Path) -> None:
+    with stale_files.scratch_directory() as scratch:
+        make_old(scratch)
+        assert stale_files.remove_dead_scratch() == []
+        assert scratch.exists()
+    assert list(temporary.iterdir()) == []
+
+
+def test_links_in_the_temporary_folder_are_not_followed(temporary: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / ".lock").write_text(locks.domain(str(tmp_path)))
+    (temporary / "datakit-scratch-link").symlink_to(tmp_path / "precious")
+    unlocked_name(temporary, "part").symlink_to(tmp_path / "precious" / ".lock")
+    with stale_files.scratch_directory() as dead:
+        (dead / "link").symlink_to(tmp_path / "precious")
+    assert stale_files.remove_dead_scratch() == []
+    assert (tmp_path / "precious" / ".lock").exists()
+
+
+def test_half_removed_scratch_is_removed_later(temporary: Path) -> None:
+    with stale_files.scratch_directory() as scratch:
+        copy = temporary / "datakit-scratch-half"
+        copy.mkdir()
+        (copy / ".lock").write_bytes((scratch / ".lock").read_bytes())
+    assert stale_files.remove_dead_scratch() == [copy]
+
+
+def test_staging_and_removal_at_the_same_time_lose_no_file(tmp_path: Path) -> None:
+    """A file that was created, but not yet locked, may be removed; its owner then creates another one."""
+    stop, failures = threading.Event(), []
+
+    def clean() -> None:
+        while not stop.is_set():
+            stale_files.remove_dead_files_in(str(tmp_path))
+
+    cleaners = [threading.Thread(target=clean) for _ in range(2)]
+    for cleaner in cleaners:
+        cleaner.start()
+    try:
+        for number in range(500):
+            with atomic.staging(str(tmp_path / f"{number}")) as path:
+                if not path.exists():
+                    failures.append(number)
+    finally:
+        stop.set()
+        for cleaner in cleaners:
+            cleaner.join()
+    assert failures == []
+    assert list(tmp_path.iterdir()) == []

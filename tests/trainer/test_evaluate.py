@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.trainer.ngram import Counts, bits_per_byte, predictions, score
 from datakit.errors import TokenizerError, UsageError
-from datakit.trainer.evaluate import Totals, check_tags, count, evaluate, summary, token_byte_lengths
+from datakit.trainer.evaluate import MOST_IDS, Totals, check_tags, count, evaluate, summary, token_byte_lengths
 from datakit.trainer.train import train, trainer_of
 from tests.support.data import need_data
 from tests.support.trainer_runs import Rows, TextBytes, small_run
@@ -99,6 +99,37 @@ def test_other_vocabularies_are_refused() -> None:
     data = json.dumps({"model": {"vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}}).encode()
     with pytest.raises(TokenizerError, match=r"my.json has no byte-level vocabulary"):
         token_byte_lengths(data, "my.json")
+
+
+def hostile(**changes: object) -> bytes:
+    file = {"model": {"vocab": {"a": 0}}, "decoder": {"type": "ByteLevel"}, "added_tokens": []}
+    return json.dumps(file | changes).encode()
+
+
+TOKEN = {"id": 1, "content": "x", "special": False}
+HOSTILE = {
+    "no JSON": b"{",
+    "no UTF-8": hostile(model={"vocab": {"Z": 0}}).replace(b"Z", b"\xff"),
+    "a list": b"[]",
+    "deeply nested": hostile(decoder="Z").replace(b'"Z"', b"[" * 100_000 + b"]" * 100_000),
+    "no model": hostile(model=None),
+    "an empty vocabulary": hostile(model={"vocab": {}}),
+    "a list as its vocabulary": hostile(model={"vocab": [["a", 0.0]]}),
+    "an id that takes all memory": hostile(model={"vocab": {"a": MOST_IDS}}),
+    "a negative id": hostile(model={"vocab": {"a": 0, "b": -1}}),
+    "an id that is no number": hostile(model={"vocab": {"a": "0"}}),
+    "an added id that takes all memory": hostile(added_tokens=[TOKEN | {"id": 1 << 40}]),
+    "a negative added id": hostile(added_tokens=[TOKEN | {"id": -1}]),
+    "an added token that is no object": hostile(added_tokens=[7]),
+    "an added token without content": hostile(added_tokens=[{"id": 1, "special": False}]),
+    "an object of added tokens": hostile(added_tokens={"a": TOKEN}),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_tokenizer_file_gives_no_lengths(case: str) -> None:
+    with pytest.raises(TokenizerError, match=r"^my.json has no byte-level vocabulary"):
+        token_byte_lengths(HOSTILE[case], "my.json")
 
 
 TEXT = b"It was the best of times, it was the worst of times. " * 40

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from datakit.dedup.verification.kernels import NONE, Documents, Index, Proposals, copy_lists, verify_components
 from datakit.dedup.verification.rules import COUNTED, Rules
 from datakit.storage.io_errors import scratch_errors
+from datakit.storage.stale_files import scratch_directory
 
 
 def scratch_array(path: Path, shape: tuple[int, ...], kind: type) -> np.ndarray:
@@ -69,5 +69,5 @@ def warm() -> None:
         rank=np.arange(2),
         by_rank=np.arange(2),
     )
-    with tempfile.TemporaryDirectory() as folder:
-        verify(documents, Rules(1.0, 0, 1), Path(folder))
+    with scratch_directory() as folder:
+        verify(documents, Rules(1.0, 0, 1), folder)

@@ -16,7 +16,8 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 import xxhash
@@ -26,7 +27,7 @@ from datakit.engine.ledger.packed_results import pack
 from datakit.engine.task import Phase, Task, TaskResult, encode
 from datakit.engine.versions import versions
 from datakit.errors import CorruptError, counted
-from datakit.storage import atomic, urls
+from datakit.storage import atomic, locks, urls
 
 FOLDER = "ledger"
 SYNC_SECONDS = 1.0  # if the machine crashes, tasks that ended within this time before the crash are repeated
@@ -132,10 +133,13 @@ class LedgerWriter:
     _pending: list[bytes] = field(default_factory=list)
     _segment: int = 0
     _flushed: float = field(default_factory=time.monotonic)
-    _file: Any = None
+    _file: BinaryIO | None = None
+    _lock: int | None = None  # on a disk: the lock on the segment, which shows `datakit gc` that the driver lives
 
     def start(self) -> None:
-        """Append the line that records the start of this driver."""
+        """Append the line that records the start of this driver, and lock the driver's segment."""
+        if urls.is_local(self.directory):
+            self._open()
         self.append(DriverLine(self.driver, time.time(), versions(), self.version, self.code))
 
     def append(self, line: Line) -> None:
@@ -159,20 +163,30 @@ class LedgerWriter:
             atomic.commit_bytes(data, url)
             self._segment += 1
             return
+        file = self._file or self._open()
         with atomic.storage_errors(url):
-            if self._file is None:
-                os.makedirs(os.path.dirname(urls.local_path(url)), exist_ok=True)
-                self._file = open(urls.local_path(url), "ab")  # noqa: SIM115 - closed in `close`
-            self._file.write(data)
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _open(self) -> BinaryIO:
+        path = Path(urls.local_path(urls.join(self.directory, FOLDER, self.driver + FIRST_SEGMENT)))
+        with atomic.storage_errors(str(path)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+            self._lock = locks.share(path)
+            self._file = open(self._lock, "ab", closefd=False)  # noqa: SIM115 - closed in `close`
+        return self._file
 
     def close(self) -> None:
-        """Flush all lines and close the segment."""
+        """Flush all lines, close the segment and release its lock."""
         self.flush()
         if self._file is not None:
             self._file.close()
             self._file = None
+        if self._lock is not None:
+            locks.release(self._lock)
+            self._lock = None
 
 
 def attempt_line(outcome: Outcome, digest: str) -> AttemptLine:

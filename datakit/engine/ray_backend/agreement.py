@@ -28,7 +28,7 @@ from datakit.storage import atomic, removal, stale_files, urls
 from datakit.storage.io_errors import unless_read_only
 
 FOLDER = ".probe"
-COMPILING = "-compiling"  # suffix of the file that a node writes beside the nonce when it starts to compile kernels
+COMPILING = "compiling"  # a node that starts to compile kernels writes a file of this name and the nonce's
 AUTHENTICATION = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _TOKEN = secrets.token_hex(32)  # one token for the whole process, because Ray keeps the first token it sees
 CONNECT_SECONDS = 5.0  # limit for opening a TCP connection; a reachable host takes milliseconds
@@ -71,28 +71,32 @@ class NodeReport:
 @contextmanager
 def nonce_below(root: str) -> Iterator[Expected]:
     """Keep a new nonce file below `root` during the `with` block. Raises RootError if the root is not writable."""
-    folder = urls.join(root, FOLDER)
-    nonce, url = uuid.uuid4().hex, urls.join(folder, atomic.temporary_name("nonce"))
-    atomic.commit_bytes(nonce.encode(), url)
-    try:
+    folder, nonce = urls.join(root, FOLDER), uuid.uuid4().hex
+    with atomic.temporary_file(folder, "nonce", nonce.encode()) as url:
         installation = installation_at_start()
-        yield Expected(root, url, nonce, comparable_versions(), installation, withheld_variables())
-    finally:
-        removal.remove(url)
-        removal.remove(url + COMPILING)
-        if urls.is_local(folder):
-            _remove_if_empty(Path(urls.local_path(folder)))
+        expected = Expected(root, url, nonce, comparable_versions(), installation, withheld_variables())
+        try:
+            yield expected
+        finally:
+            removal.remove(_announcement(expected.nonce_url))
+    if urls.is_local(folder):
+        _remove_if_empty(Path(urls.local_path(folder)))
+
+
+def _announcement(nonce_url: str) -> str:
+    """Return the URL of the file by which a node announces that it is compiling kernels."""
+    return urls.join(urls.parent(nonce_url), COMPILING + urls.name(nonce_url))
 
 
 def announce_compilation(expected: Expected) -> None:
     """Tell the driver that this node is compiling kernels. If the root is not writable, the tasks will report that."""
     with suppress(StorageError, InputError):
-        atomic.replace_bytes(b"", expected.nonce_url + COMPILING)
+        atomic.replace_bytes(b"", _announcement(expected.nonce_url))
 
 
 def take_announcement(expected: Expected) -> bool:
     """Return True if, since the last call, a node has announced that it is compiling kernels."""
-    url, found = expected.nonce_url + COMPILING, False
+    url, found = _announcement(expected.nonce_url), False
     with suppress(StorageError, InputError):
         found = urls.exists(url)
         if found:
@@ -101,12 +105,17 @@ def take_announcement(expected: Expected) -> bool:
 
 
 def remove_dead_nonces(root: str) -> None:
-    """Remove the nonces that killed drivers left below a local root. Every run does this, with or without a cluster."""
-    folder = urls.join(root, FOLDER)
-    if urls.is_local(root):
+    """Remove what killed drivers left in `.probe` of a local root. Every run does this, with or without a cluster."""
+    folder = Path(urls.local_path(urls.join(root, FOLDER)))
+    if urls.is_local(root) and folder.is_dir():
         with unless_read_only():
-            if stale_files.remove_dead_files(folder):
-                _remove_if_empty(Path(urls.local_path(folder)))
+            removed = stale_files.remove_dead_files(str(folder))
+            for path in folder.glob(f"{COMPILING}*"):
+                if not path.with_name(path.name.removeprefix(COMPILING)).exists():
+                    path.unlink(missing_ok=True)
+                    removed.append(path)
+            if removed:
+                _remove_if_empty(folder)
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -13,10 +13,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -36,6 +34,7 @@ from datakit.engine.ray_backend.failures import describe, first_line
 from datakit.engine.ray_backend.nodes import describe_node
 from datakit.engine.worker.memory import usable_memory
 from datakit.errors import StepFailedError, UsageError
+from datakit.storage.stale_files import RAY, remove_dead_scratch, scratch_directory
 
 LOCAL, AUTO = "local", "auto"
 OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum is 75 MiB; only tasks' results go through this store
@@ -104,6 +103,7 @@ def connected(address: str, workers: int | None) -> Iterator[None]:
         yield
         return
     logging.getLogger("ray").setLevel(logging.ERROR)
+    remove_dead_scratch()
     with _private_cluster(workers) if address == LOCAL else _joined(address):
         try:
             yield
@@ -124,24 +124,22 @@ class _OwnImportPath(JobConfig):
 
 @contextlib.contextmanager
 def _private_cluster(workers: int | None) -> Iterator[None]:
-    """Start Ray on this machine for this process alone. The directory with Ray's files is removed at the end."""
-    directory = tempfile.mkdtemp(prefix="datakit-ray-")
-    try:
-        with private_token():
-            ray.init(
-                address=LOCAL,
-                job_config=_OwnImportPath(),
-                num_cpus=workers or len(os.sched_getaffinity(0)),
-                _memory=usable_memory(),
-                object_store_memory=OBJECT_STORE_BYTES,
-                _temp_dir=directory,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
-            yield
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)  # Ray's processes may still be writing there as they exit
+    """Start Ray on this machine for this process alone. The directory with Ray's files is removed at the end, or by a
+    later run, because Ray's processes may still be writing there as they exit.
+    """
+    with scratch_directory(RAY) as directory, private_token():
+        ray.init(
+            address=LOCAL,
+            job_config=_OwnImportPath(),
+            num_cpus=workers or len(os.sched_getaffinity(0)),
+            _memory=usable_memory(),
+            object_store_memory=OBJECT_STORE_BYTES,
+            _temp_dir=str(directory),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+        yield
 
 
 @contextlib.contextmanager

@@ -31,6 +31,7 @@ from datakit.engine.worker.heartbeat import Heartbeat
 from datakit.engine.worker.memory import limit_own_memory, used_memory
 from datakit.engine.worker.memory_watcher import die_with
 from datakit.errors import DatakitError, InputError, PartialError, RefusedError, TaskError, chain_of, messages_of
+from datakit.storage.stale_files import share_scratch
 
 FORBIDDEN = ("ray", "jax", "datakit.cli")  # heavy, multi-threaded, or needed only by the parent
 BENIGN_THREADS = ("jemalloc_bg_thd",)  # started by `import pyarrow`; holds no lock that a child needs
@@ -56,6 +57,7 @@ def run(channel_descriptor: int, heartbeat_descriptor: int, preloads: tuple[Prel
     channel = socket.socket(fileno=channel_descriptor)
     request = decode(receive_frame(channel), Request)
     scratch = Path(request.scratch)
+    share_scratch(scratch)  # if the driver dies first, its next run must not remove this directory under our hands
     faults = open(scratch / FAULT_FILE, "w")  # noqa: SIM115 - open until the process ends
     faulthandler.enable(faults)
     faulthandler.register(DUMP_SIGNAL, faults, all_threads=False)

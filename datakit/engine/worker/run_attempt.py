@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import socket
 import threading
 import time
@@ -54,28 +53,25 @@ def run_attempt(
     bytes written so far.
     """
     started = time.monotonic()
-    scratch = scratch_directory()
-    try:
-        if full := shortage(attempt.step_directory, attempt.limits):
-            raise full
-        watch = DiskWatch(attempt, report_written)
-        shared = _shared(urls.join(attempt.step_directory, attempt.shared)) if attempt.shared else None
-        budget = min(attempt.memory_bytes, _usable_memory())
-        with servers.use(attempt.preloads) as server:
-            return _run_in_child(
-                _Request(attempt, shared, scratch, budget, started, report_silence, watch), server, cancelled
-            )
-    except BootError as error:
-        cause, kind, message = error.reply["cause"], error.reply["error"], error.reply["message"]
-        return make_outcome(attempt, Cause(cause), started, message=message, error_type=kind)
-    except StorageError as error:
-        return make_outcome(attempt, Cause.ERROR, started, message=str(error), error_type=type(error).__name__)
-    except BootDeathError as error:
-        return make_outcome(attempt, Cause.INFRASTRUCTURE, started, message=str(error), error_type=error.error_type)
-    except OSError as error:
-        return make_outcome(attempt, Cause.INFRASTRUCTURE, started, message=f"the fork server is gone: {error}")
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    with scratch_directory() as scratch:
+        try:
+            if full := shortage(attempt.step_directory, attempt.limits):
+                raise full
+            watch = DiskWatch(attempt, report_written)
+            shared = _shared(urls.join(attempt.step_directory, attempt.shared)) if attempt.shared else None
+            budget = min(attempt.memory_bytes, _usable_memory())
+            request = _Request(attempt, shared, scratch, budget, started, report_silence, watch)
+            with servers.use(attempt.preloads) as server:
+                return _run_in_child(request, server, cancelled)
+        except BootError as error:
+            cause, kind, message = error.reply["cause"], error.reply["error"], error.reply["message"]
+            return make_outcome(attempt, Cause(cause), started, message=message, error_type=kind)
+        except StorageError as error:
+            return make_outcome(attempt, Cause.ERROR, started, message=str(error), error_type=type(error).__name__)
+        except BootDeathError as error:
+            return make_outcome(attempt, Cause.INFRASTRUCTURE, started, message=str(error), error_type=error.error_type)
+        except OSError as error:
+            return make_outcome(attempt, Cause.INFRASTRUCTURE, started, message=f"the fork server is gone: {error}")
 
 
 @lru_cache(maxsize=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import msgspec
@@ -45,6 +46,8 @@ class Candidate:
     def damage(self, checksums: bool) -> str | None:
         """Return a description of the first damaged file, if any. Compare checksums only if `checksums` is true."""
         for name, (length, xxh3) in self.marker.files.items():
+            if not self._contains(name):
+                return f"it names {name!r}, which is not below it"
             file = self.path / name
             if not file.exists():
                 return f"{name} is missing"
@@ -53,6 +56,15 @@ class Candidate:
             if checksums and file_hash(file) != xxh3:
                 return f"{name} does not match its checksum"
         return None
+
+    def _contains(self, name: str) -> bool:
+        """Return True if a name leads below the checkpoint's directory, also through links. The marker may come from a
+        stranger, and what it names is opened.
+        """
+        if not urls.is_below(name):
+            return False
+        place = str(self.path)
+        return not urls.is_local(place) or Path(place, name).resolve().is_relative_to(Path(place).resolve())
 
     def named(self) -> dict[str, Any]:
         """Return the checkpoint's identity: path, training step and hash of its marker."""

@@ -39,7 +39,7 @@ from datakit.trainer.checkpoints.candidates import (
     file_hash,
     step_folders,
 )
-from datakit.trainer.checkpoints.compatibility import check_fit
+from datakit.trainer.checkpoints.compatibility import METADATA, check_fit, check_names
 from datakit.trainer.checkpoints.failures import prepare_orbax, reason
 from datakit.trainer.models.weights import Tree
 from datakit.trainer.multihost import is_first
@@ -82,6 +82,7 @@ def restore(candidate: Candidate, like: Tree, whole: bool = True) -> Tree:
     prepare_orbax()
     place = candidate.path / STATE
     abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like)
+    check_names(place / METADATA, str(candidate.path))
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
         check_fit(checkpointer.metadata(place).item_metadata.tree, like, whole, str(candidate.path))
         arguments = ocp.checkpoint_utils.construct_restore_args(abstract)

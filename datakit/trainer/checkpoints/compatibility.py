@@ -1,14 +1,22 @@
 """Checks, before a checkpoint is read, that its arrays have the names and shapes that this run expects. If they do not,
 the error names the first array that differs, and the table to change in the run file. Orbax's own error names neither.
+
+The names are checked first, in orbax's own list, because orbax makes paths of them: a name such as `../x` would lead
+out of the checkpoint.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+from etils import epath
+
 from datakit.errors import CheckpointError
+from datakit.storage import urls
 from datakit.trainer.models.weights import Tree, leaves
 
+METADATA = "_METADATA"  # orbax's file in the directory of a state
 MODEL_PARTS = ("params/", "model/")  # these depend on the model alone; all other parts also depend on the optimizer
 
 
@@ -27,6 +35,29 @@ def check_fit(saved: Any, wanted: Tree, whole: bool, place: str) -> None:
             f"{_shown(expected.get(name))} in this run ({len(wrong)} of {len(names)} arrays differ); "
             f"use the table {table} of the run that wrote the checkpoint"
         )
+
+
+class _Key(msgspec.Struct):
+    key: str | int
+
+
+class _Array(msgspec.Struct):
+    key_metadata: list[_Key]
+
+
+class _Metadata(msgspec.Struct):
+    tree_metadata: dict[str, _Array]
+
+
+def check_names(metadata: epath.Path, place: str) -> None:
+    """Raise CheckpointError if an array in orbax's list has a name that is not the name of a file."""
+    for array in msgspec.json.decode(metadata.read_bytes(), type=_Metadata).tree_metadata.values():
+        for part in array.key_metadata:
+            if not urls.is_below(str(part.key)) or "/" in str(part.key):
+                raise CheckpointError(
+                    f"{place} has an array whose name contains {str(part.key)!r}, which leads out of the checkpoint; "
+                    "datakit did not write it, so do not use it"
+                )
 
 
 def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:

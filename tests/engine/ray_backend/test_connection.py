@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 from datakit.engine.ray_backend import connection
 from datakit.engine.ray_backend.connection import RAY_TIMEOUT, Head
 from datakit.errors import StepFailedError
+from datakit.storage.stale_files import remove_dead_scratch
 from tests.support.faults.cluster import (
     MARK,
     QUICK_REFUSAL,
@@ -100,7 +102,8 @@ def started_processes(mark: str) -> list[list[str]]:
     return [command for command in commands if "default_worker.py" not in " ".join(command)]
 
 
-def test_killed_drivers_take_their_private_cluster_along(tmp_path: Path) -> None:
+def test_killed_drivers_take_their_private_cluster_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the driver and its workers leave in the temporary folder is removed by the next run that uses it."""
     with marked() as mark:
         driver = start_private_driver(tmp_path, mark, "sleep")
         assert driver.stdout is not None
@@ -108,7 +111,13 @@ def test_killed_drivers_take_their_private_cluster_along(tmp_path: Path) -> None
         driver.kill()
         driver.communicate(timeout=60)
         assert wait_until(lambda: not started_processes(mark), 90), started_processes(mark)
-        shutil.rmtree(f"/tmp/{mark[:8]}")
+        folder = Path(f"/tmp/{mark[:8]}")
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        left = {path.name.rpartition("-")[0] for path in folder.glob("datakit-*")}
+        assert left == {"datakit-ray", "datakit-scratch"}, "otherwise, this test shows nothing"
+        remove_dead_scratch()
+        assert wait_until(lambda: not [*remove_dead_scratch(), *folder.glob("datakit-*")], 60), list(folder.iterdir())
+        shutil.rmtree(folder)
 
 
 JOIN = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from datakit.engine.worker.local_executor import LocalExecutor
 from datakit.errors import PartialError
 from datakit.storage import atomic
 from datakit.storage.manifest import find_manifest
+from tests.support.abandoned import unlocked_name
 from tests.support.engine import engine_tasks, poison_tasks
 from tests.support.engine.runs import (
     attempts,
@@ -118,14 +118,11 @@ def test_missing_output_is_written_again(tmp_path: Path) -> None:
 
 
 def test_temporary_files_of_dead_processes_are_removed(tmp_path: Path) -> None:
-    host = atomic.process_space()
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    gone, kept = tmp_path / f".tmp-{host}-{dead.pid}-x-a.txt", tmp_path / f".tmp-{host}-{os.getpid()}-x-a.txt"
+    gone = unlocked_name(tmp_path, "a.txt")
     gone.touch()
-    kept.touch()
-    run_numbers(tmp_path)
-    assert not gone.exists() and kept.exists()
+    with atomic.staging(str(tmp_path / "b.txt")) as kept:
+        run_numbers(tmp_path)
+        assert not gone.exists() and kept.exists()
 
 
 def test_tasks_of_a_phase_need_distinct_keys(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,10 +11,12 @@ import pytest
 import datakit
 from datakit.engine.executor import Outcome, Verdict
 from datakit.engine.observe.observer import Observer
+from datakit.engine.ray_backend.agreement import announce_compilation, nonce_below, take_announcement
 from datakit.engine.task import Phase, Step
 from datakit.errors import CorruptError, NotFoundError
 from datakit.storage import atomic
 from datakit.storage.manifest import Manifest, find_manifest
+from tests.support.abandoned import unlocked_name
 from tests.support.engine.runs import (
     outputs,
     run_numbers,
@@ -93,34 +94,34 @@ def test_names_are_durable_before_the_manifest_is(tmp_path: Path, monkeypatch: p
     assert {str(step), str(step.parent)} <= set(synced[named:])
 
 
-def temporary_name_of_the_dead(name: str) -> str:
-    """Return the name that a dead process would have given its temporary file."""
-    dead = subprocess.run(["sh", "-c", "echo $$"], capture_output=True, check=True)
-    return atomic.temporary_name(name).replace(f"-{os.getpid()}-", f"-{int(dead.stdout)}-")
-
-
 def test_leftovers_beside_a_manifest_are_removed(tmp_path: Path) -> None:
     run_numbers(tmp_path, 2)
     before = tree(str(tmp_path))
-    name = temporary_name_of_the_dead("manifest.json")
+    name = unlocked_name(tmp_path, "manifest.json").name
     (tmp_path / "exchange").mkdir()
     for left in (name, "exchange/run.arrow", "partial.json"):
         (tmp_path / left).write_text("left")
-    alive = tmp_path / atomic.temporary_name("of-a-live-process")
-    alive.touch()
-    assert run_numbers(tmp_path, 2).totals.rows == 4
-    assert tree(str(tmp_path)) == before
-    assert not (tmp_path / name).exists() and not (tmp_path / "exchange").exists()
-    assert alive.exists()
+    with atomic.staging(str(tmp_path / "of-a-live-process")) as alive:
+        assert run_numbers(tmp_path, 2).totals.rows == 4
+        assert tree(str(tmp_path)) == before
+        assert not (tmp_path / name).exists() and not (tmp_path / "exchange").exists()
+        assert alive.exists()
 
 
 def test_leftover_cluster_probes_are_removed(tmp_path: Path) -> None:
     recipe, root = write_shelf(tmp_path / "shelf", sources=1), tmp_path / "root"
     (root / ".probe").mkdir(parents=True)
-    for name in (temporary_name_of_the_dead("nonce"), atomic.temporary_name("nonce")):
-        (root / ".probe" / name).touch()
-    datakit.run(recipe, root=root, until="download")
-    assert [path.name for path in (root / ".probe").iterdir()] == [name], "that of a live process stays"
-    (root / ".probe" / name).rename(root / ".probe" / temporary_name_of_the_dead("nonce"))
+    dead = unlocked_name(root / ".probe", "nonce")
+    dead.touch()
+    with nonce_below(str(root)) as expected:
+        announce_compilation(expected)
+        kept = {path.name for path in (root / ".probe").iterdir()} - {dead.name}
+        datakit.run(recipe, root=root, until="download")
+        assert {path.name for path in (root / ".probe").iterdir()} == kept, "those of a live process stay"
+        assert take_announcement(expected)
+    assert not (root / ".probe").exists()
+    (root / ".probe").mkdir()
+    for path in (dead, root / ".probe" / f"compiling{dead.name}"):
+        path.touch()
     assert datakit.run(recipe, root=root, until="download").reused
     assert not (root / ".probe").exists()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 
 from datakit.engine.executor import Attempt, Cause
 from datakit.engine.task import Task
-from datakit.storage import atomic
+from datakit.storage import locks, stale_files
 from tests.support.engine import poison_tasks
 from tests.support.engine.runs import (
     fresh_executor,
@@ -54,16 +54,35 @@ def test_silent_attempt_lends_its_slot(tmp_path: Path) -> None:
 
 
 def test_scratch_of_dead_processes_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dead = subprocess.Popen(["true"])
-    dead.wait()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    space = atomic.process_space()
-    gone, kept = (tmp_path / f"datakit-scratch-{space}-{pid}-x" for pid in (dead.pid, os.getpid()))
+    gone = tmp_path / "datakit-scratch-x"
     gone.mkdir()
-    kept.mkdir()
+    (gone / ".lock").write_text(locks.domain(str(tmp_path)))
     (gone / "spill").write_bytes(bytes(100))
-    with fresh_executor(1) as local:
+    with stale_files.scratch_directory() as kept, fresh_executor(1) as local:
         task = Task("only", "tests.support.engine.engine_tasks:look_around", {})
         local.submit(Attempt(task, "test", str(tmp_path), 1, 1, 1 << 30))
         assert local.wait(120)[0].cause is Cause.DONE
-    assert list(tmp_path.iterdir()) == [kept]
+        assert list(tmp_path.iterdir()) == [kept]
+
+
+def test_child_holds_the_lock_of_its_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should the driver be killed, its next run leaves the directory alone until the child is dead too."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with fresh_executor(1) as local:
+        slow = Task("slow", "tests.support.engine.engine_tasks:write_number", {"number": 1, "fault": "sleep"})
+        local.submit(Attempt(slow, "test", str(tmp_path), 1, 1, 1 << 30))
+        wait_until(lambda: len(_open_locks(str(tmp_path))) == 2)
+        holders = _open_locks(str(tmp_path))
+        assert os.getpid() in holders and len(set(holders)) == 2
+
+
+def _open_locks(folder: str) -> list[int]:
+    """Return the ids of the processes that have a `.lock` below this folder open: this one and its descendants."""
+    us = psutil.Process()
+    found = []
+    for process in (us, *us.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            names = [file.path for file in process.open_files()]
+            found += [process.pid for name in names if name.startswith(folder) and name.endswith("/.lock")]
+    return found
