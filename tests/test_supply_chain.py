@@ -13,8 +13,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.support.dependency_hashes import CONSTRAINTS, LOCKS, PYTHONS, groups, pinned
 from tests.support.paths import REPOSITORY
+from tests.support.release.dependency_hashes import CONSTRAINTS, LOCKS, PYTHONS, groups, pinned
 
 WORKFLOWS = sorted((REPOSITORY / ".github" / "workflows").glob("*.y*ml"))
 USES = re.compile(r"^\s*(?:-\s+)?uses:\s*(\S.*)$", re.MULTILINE)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.abandoned import unlocked_name
+from tests.support.faults.abandoned import unlocked_name
 from tests.support.paths import REPOSITORY
 from tests.support.small_shelf import step, tree
 

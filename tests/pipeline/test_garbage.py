@@ -20,9 +20,9 @@ from datakit.engine.ledger.ledger import AttemptLine, DriverLine, LedgerWriter, 
 from datakit.engine.task import TaskResult
 from datakit.pipeline.garbage import DAY_SECONDS, find_leftovers, remove_leftovers
 from datakit.storage import atomic, locks, removal, urls
-from tests.support.abandoned import in_namespace, in_this_namespace, unlocked_name
 from tests.support.command_line import command, invoke
 from tests.support.engine.runs import wait_until
+from tests.support.faults.abandoned import in_namespace, in_this_namespace, unlocked_name
 from tests.support.paths import REPOSITORY
 from tests.support.s3 import s3_root
 from tests.support.small_shelf import step, tree

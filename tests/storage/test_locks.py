@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from datakit.storage import atomic, locks
-from tests.support.abandoned import in_this_namespace
+from tests.support.faults.abandoned import in_this_namespace
 
 FORKS = """
 import os, sys, time

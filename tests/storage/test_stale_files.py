@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from datakit.storage import atomic, locks, stale_files
-from tests.support.abandoned import in_namespace, in_this_namespace, unlocked_name
 from tests.support.engine.runs import wait_until
+from tests.support.faults.abandoned import in_namespace, in_this_namespace, unlocked_name
 
 OWNER = """
 import os, sys, tempfile, time

@@ -19,7 +19,6 @@ from datakit.engine.worker.local_executor import LocalExecutor
 from datakit.errors import PartialError
 from datakit.storage import atomic
 from datakit.storage.manifest import find_manifest
-from tests.support.abandoned import unlocked_name
 from tests.support.engine import engine_tasks, poison_tasks
 from tests.support.engine.runs import (
     attempts,
@@ -29,6 +28,7 @@ from tests.support.engine.runs import (
     run_step_of,
     wait_until,
 )
+from tests.support.faults.abandoned import unlocked_name
 from tests.support.paths import REPOSITORY
 from tests.support.processes import ended
 

@@ -16,11 +16,11 @@ from datakit.engine.task import Phase, Step
 from datakit.errors import CorruptError, NotFoundError
 from datakit.storage import atomic
 from datakit.storage.manifest import Manifest, find_manifest
-from tests.support.abandoned import unlocked_name
 from tests.support.engine.runs import (
     outputs,
     run_numbers,
 )
+from tests.support.faults.abandoned import unlocked_name
 from tests.support.stdlib_shelf import write_shelf
 from tests.support.trees import tree
 

@@ -1,6 +1,6 @@
 """Writes the files in `locks/`: the SHA-256 of every package that an environment installs, for `--require-hashes`.
 
-    python -m tests.support.dependency_hashes python3.11 python3.12 python3.13
+    python -m tests.support.release.dependency_hashes python3.11 python3.12 python3.13
 
 Each interpreter's pip resolves all dependencies under `constraints.txt`, and reports which wheels it would install on
 this machine. So the hashes are those of Linux wheels for this machine's processor. They come from the index that pip is
@@ -28,7 +28,7 @@ CONSTRAINTS, LOCKS = REPOSITORY / "constraints.txt", REPOSITORY / "locks"
 PYTHONS = ("3.11", "3.12", "3.13")
 HEAD = (
     "# For `pip install --require-hashes`: Linux on x86-64, Python 3.11 to 3.13.\n"
-    "# Written by: python -m tests.support.dependency_hashes python3.11 python3.12 python3.13\n"
+    "# Written by: python -m tests.support.release.dependency_hashes python3.11 python3.12 python3.13\n"
 )
 
 
