@@ -37,7 +37,7 @@ TEMPORARY_PREFIX = ".tmp-"
 HASH_CHUNK = 4 << 20
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)  # exFAT and some network mounts lack hard links
 S3_PART_BYTES, S3_PARTS_AT_ONCE, S3_MOST_PARTS = 8 << 20, 4, 10_000  # s3fs's defaults would take 500 MB of memory
-SHOWN_BYTES = 60  # maximum number of bytes of a host's or file's name in a temporary name (255 bytes at most)
+SHOWN_BYTES = 60  # a temporary name (255 bytes at most) contains at most this many bytes of a host's or a file's name
 CONFLICT_WAITS = (0.1, 0.3, 1.0, 3.0)
 
 
@@ -95,7 +95,7 @@ def owner_of(temporary: str) -> int | None:
 
 @functools.cache
 def process_space() -> str:
-    """Return a name for the space in which our process ids are unique: the host, its current boot and the PID
+    """Return a name for the space in which this process's id is unique: the host, its current boot and the PID
     namespace. Two containers may have the same host name and use the same process ids for different processes. The name
     contains no hyphens, because a hyphen separates the parts of a temporary name.
     """
@@ -136,7 +136,7 @@ def commit_bytes(data: bytes, url: str) -> Committed:
 
 def replace_bytes(data: bytes, url: str) -> None:
     """Write or overwrite `url` atomically and durably: after a power cut, it has the old or the new content. Use this
-    for records such as `latest.json`, hash caches, logs and plots, never for outputs.
+    for files that may change, such as `latest.json`, hash caches, logs and plots, never for outputs.
     """
     if not urls.is_local(url):
         with storage_errors(url):

@@ -49,7 +49,7 @@ def _remove_dead(folder: str, names: Iterable[str]) -> list[Path]:
 
 
 def scratch_directory() -> Path:
-    """Create a private directory for one attempt, and return its path. The directory's name contains our process id."""
+    """Create a private directory for one attempt, and return its path. Its name contains this process's id."""
     return Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{atomic.process_space()}-{os.getpid()}-"))
 
 
