@@ -141,7 +141,7 @@ def _refusal(url: str, error: Exception) -> Exception:
     if isinstance(error, ChangedInputError):
         return ChangedInputError(f"{url}: {error}; run again to list the source again")
     if isinstance(error, OSError) and error.errno not in SPACE:  # `staging` says which disk is full
-        return StorageError(f"the download of {url} failed: {error}; this is not a network error, so there was no retry")
+        return StorageError(f"the download of {url} failed: {error}; this is not a network error, so no retry was made")
     return error
 
 
