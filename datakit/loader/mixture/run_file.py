@@ -70,7 +70,7 @@ def data_settings(table: Mapping[str, Any], file: Path, root: str) -> dict[str, 
 
 def _placed(entry: Any, file: Path, root: str) -> Any:
     if not isinstance(entry, Mapping) or not isinstance(entry.get("cache"), str):
-        return entry  # a mistake, which decoding the entry will report
+        return entry  # invalid; the error is raised when the entry is decoded
     return {**entry, "cache": place_of(entry["cache"], file, root)}
 
 
