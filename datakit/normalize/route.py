@@ -52,7 +52,7 @@ from datakit.text.string_buffers import string_buffers
 PHASE = "route"
 HIGH, LOW, TEXT, FILE, POSITION = "high", "low", "text", "file", "position"  # our columns in the exchange
 UPSTREAM = "."  # prefix for the names of upstream columns in the exchange
-BUDGET_BYTES = 256 << 20  # memory for the exchange writer; a slice with 64 MiB of text usually makes one run
+BUDGET_BYTES = 256 << 20  # memory for the exchange writer; a slice with 64 MiB of text usually fits in one exchange run
 WHOLE_SLICE_BYTES = SLICE_BYTES // 2  # a task gives up at the end of its slice only if the slice is at least this large
 
 Texts: TypeAlias = "pa.LargeStringArray | pa.LargeBinaryArray"
