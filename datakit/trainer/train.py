@@ -10,8 +10,8 @@ state is saved: DivergedError is raised, the exit code is 4, and the last good c
 or Ctrl-C, the loop finishes the step, saves, and raises SystemExit (exit code 143) or KeyboardInterrupt (130).
 
 For each step, the loop takes the batch (which a thread has already placed on the devices), runs the step, and logs the
-row of metrics. If a checkpoint or an evaluation is due, the loop then saves, evaluates, and logs the row again with the
-additional metrics. Each evaluation is preceded by a save, unless the previous save is still being written. Nothing is
+row of metrics. If a checkpoint or an evaluation is due, the loop then saves, evaluates or does both, and logs the row
+again with the additional metrics. Each evaluation is preceded by a save, unless the previous save is still being written. Nothing is
 lost if the run ends in between, because a run that resumes at a step whose evaluation is missing starts with that
 evaluation, even at the last step.
 """

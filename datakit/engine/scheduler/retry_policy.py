@@ -142,7 +142,7 @@ def next_attempt(attempt: Attempt, history: TaskHistory, memory_bytes: int) -> A
     """Return the next attempt at a task for which the phase declares `memory_bytes` bytes of memory.
 
     A reader has to read past a record even if the attempt was told to skip it. If the last attempt ran out of memory at
-    such a record, the next attempt may use all of a machine's memory, once.
+    such a record, the next attempt may use all of a machine's memory. A task gets only one such attempt.
     """
     passes = history.memory_level == 1 and any(_is_known(history, gone) for gone in history.skip)
     return replace(

@@ -1,6 +1,6 @@
 """Finds the mixture of a training run: in the table `[data]` of its run file, or in the mixture file that this table
 names. The trainer and the commands `datakit mixture preview` and `datakit mixture pack` use this module, so all of them
-read the same tokens. In a run file, paths are relative to the file's directory, and {root}/ at the start of a `cache`
+find the same mixture. In a run file, paths are relative to the file's directory, and {root}/ at the start of a `cache`
 path stands for the root.
 """
 
