@@ -115,7 +115,7 @@ def diff(
     report: Callable[[int, int, str], None] = lambda done, total, what: None,
     listed: Callable[[str, str, str, list[str]], None] | None = None,
 ) -> Difference:
-    """Count the documents that only one of two datasets or steps has, separately for each source and each reason.
+    """Count the documents that only one of two datasets or steps has, by source and by the reason for their absence.
 
     `report` is called with the number of documents read so far, their total number, and the word "documents". `listed`
     is called once per batch of counted documents, with "-" (only in the first) or "+" (only in the second), the source,

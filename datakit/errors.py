@@ -16,7 +16,7 @@ from datakit.redaction import redacted
 
 LONGEST_CHAIN = 20  # maximum length of a chain of causes, which may be circular
 _PLURAL = re.compile(r"\b(duplicate|file|message|token)s\b")
-REFUSALS_SHOWN = 20  # number of inputs that one error names
+REFUSALS_SHOWN = 20  # maximum number of inputs that one error names
 
 
 class DatakitError(Exception):

@@ -7,7 +7,7 @@ start new lines in a log. Every message, table, progress line and event passes t
 `escaped_json` on its way out, so code that composes a message need not escape anything. The exceptions are tabs and
 line feeds, which a message may contain: a *name* is therefore escaped by `one_line` where it is put into a message.
 
-Names in data files are not escaped. Cost: one scan per message.
+Names that are written to data files are not escaped. Cost: one scan per message.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Lists every key of a recipe (type, default, meaning, example), and makes the JSON schema of recipes for editors. Both
-are derived from the type hints of the config classes, so they cannot differ from what a run accepts.
+"""Lists every key of a recipe (type, default, meaning, example), and makes a JSON schema of recipes, for use in text
+editors. Both are derived from the type hints of the config classes, so they cannot differ from what a run accepts.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ _WORDS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 def _type(hint: Any) -> str:
-    """Return a description of a type hint in TOML's terms. None is left out, because TOML has no null."""
+    """Return a description of a type hint in TOML's terms. `None` is not mentioned, because TOML has no null."""
     if get_origin(hint) in (Union, types.UnionType):
         return " or ".join(_type(part) for part in get_args(hint) if part is not type(None))
     if get_origin(hint) is tuple:

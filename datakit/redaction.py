@@ -1,4 +1,4 @@
-"""Removes secrets from texts that are stored or shown: passwords and query strings of URLs, authorization headers,
+"""Removes secrets from messages that are stored or shown: passwords and query strings of URLs, authorization headers,
 access keys, and the values of environment variables that hold secrets.
 
 Libraries quote the URLs and headers of the requests that failed, so their messages contain signatures and tokens. Every
@@ -126,8 +126,8 @@ def is_secret_name(name: str) -> bool:
 
 
 def _secret_values() -> list[str]:
-    """Return the values of environment variables that probably hold secrets, each unchanged and percent-encoded. Values
-    of fewer than SHORTEST_SECRET characters are left out.
+    """Return the values of environment variables that probably hold secrets: each value as it is and, if that differs,
+    also its percent-encoded form. Values of fewer than SHORTEST_SECRET characters are left out.
     """
     found = [os.environ.get(name, "") for name in _secret_names(tuple(os.environ))]
     values = {form for value in found if len(value) >= SHORTEST_SECRET for form in (value, quote(value, safe=""))}

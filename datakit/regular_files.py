@@ -22,9 +22,8 @@ def special_kind(mode: int) -> str:
 
 
 def open_regular(path: str) -> BinaryIO:
-    """Open a local file. Raises OSError, and UnreadableError for a named pipe, a socket or a device, which is not
-    opened. The file's kind is checked again once it is open, in case it was replaced; opening never waits for a pipe's
-    writer.
+    """Open a local file. Raises OSError, or UnreadableError for a named pipe, a socket or a device, without opening it.
+    The file's kind is checked again once it is open, in case it was replaced; opening never waits for a pipe's writer.
     """
     require_regular(path, os.stat(path))
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)

@@ -81,9 +81,9 @@ def spent(directory: str) -> list[str]:
     }
     tokens = rows[-1]["throughput/total_tokens"]
     return [
-        f"{tokens:,} tokens in {len(rows):,} steps, {sum(total.values()) / 60:.1f} minutes without the first step",
-        f"{tokens / total['duration']:,.0f} tokens/s; waiting for data {total['loading_time'] / total['duration']:.2%} "
-        "of the steps' time",
+        f"{tokens:,} tokens in {len(rows):,} steps, {sum(total.values()) / 60:.1f} minutes without the first step.",
+        f"{tokens / total['duration']:,.0f} tokens/s; waiting for data took "
+        f"{total['loading_time'] / total['duration']:.2%} of the steps' time.",
     ]
 
 

@@ -38,8 +38,8 @@ class DocumentIndex:
         self._groups = LruCache[tuple[int, int], Any](GROUPS_CACHED)
 
     def ids(self, index: int) -> Any:
-        """Read a shard's document ids as an Arrow array, uncached. Raises CorruptError if their number differs from the
-        number in the manifest.
+        """Return a shard's document ids as an Arrow array, without caching them. Raises CorruptError if their number
+        differs from the number in the manifest.
         """
         ids = read_shard(self._url(index), ["id"]).column("id").combine_chunks()
         rows = self._partitions[index].rows

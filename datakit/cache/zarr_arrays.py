@@ -78,8 +78,8 @@ def open_array(
     process was forked from one that had used TensorStore.
 
     sparse: True if a missing chunk stands for zeros (other programs, unlike datakit, omit chunks of zeros). No manifest
-    lists the files of such an array, so in a local directory, each file is first checked to be a regular file. On a
-    named pipe, TensorStore would wait forever for a writer.
+    lists the files of such an array, so the function first checks that all files in a local directory are regular
+    files. On a named pipe, TensorStore would wait forever for a writer.
     """
     _threads.require()
     if sparse and urls.is_local(directory):

@@ -206,7 +206,7 @@ def export_cache(
 
 
 def _progress(what: str) -> Callable[[int, int], None]:
-    """Return a function that prints the number and size of the items done so far on stderr, at most every half second
+    """Return a function that prints on stderr the number and size of the items done so far, at most every half second
     and only if stderr is a terminal. what: "files" (with sizes in bytes) or "documents" (with sizes in tokens).
     """
     last = time.monotonic()

@@ -26,7 +26,7 @@ NARROWEST = 12  # width to which a column of words may be narrowed; columns of s
 INDENT = "    "  # indentation of the text below a row
 COUNTS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 IN_FULL = 10_000  # counts below this number are not abbreviated
-ROUNDED = 0.9995  # share of a unit from which three digits round up to 1
+ROUNDED = 0.9995  # smallest fraction of a unit that becomes 1 when rounded to three digits
 PAUSE = 0.5  # seconds between two lines of progress
 PICTURES = {code: chr(0x2400 + code) for code in range(32)} | dict.fromkeys(range(127, 160), "␡") | {10: "␊\n"}
 BIDIRECTIONAL = dict.fromkeys([0x61C, *range(0x200E, 0x2010), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "⇄")
@@ -133,7 +133,7 @@ def _cell(value: Cell) -> str:
 
 
 def count_text(number: int | None) -> str | None:
-    """Format a count briefly: in full below 10,000, otherwise with three digits and a unit. None stays None.
+    """Format a count briefly: in full below 10,000, otherwise rounded to three digits, with a unit. None stays None.
 
     >>> count_text(9_999), count_text(12_345), count_text(999_999)
     ('9,999', '12.3 k', '1 M')

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from datakit.pipeline.run_packing import PackingResult
 
 PLOT_POINTS = 200
-SLOTS_A_POINT = 512  # with fewer slots, a point would show the order in a mixture block rather than the shares
+SLOTS_A_POINT = 512  # with fewer slots per point, the random order in a mixture block would distort the shares
 MIN_PLOT_POINTS = 20
 PACK_HEADERS = ("component", "length", "blocks", "documents", "sequences", "padding", "time")
 SHOW_HEADERS = ("component", "has", "held out", "documents", "gives", "share", "epochs", "at most")
@@ -34,8 +34,9 @@ def preview(
 ) -> int:
     """Show each component's share, tokens and epochs over a run, and when the mixture changes or ends.
 
-    Reads no tokens. To learn how many sequences a packed component has, the preview packs the component, unless the
-    root provides the counts. The file may also be the run file of a training run.
+    Reads no tokens. For packed components, the preview uses the counts that `datakit mixture pack` stored in the root.
+    Without these counts, it counts the sequences itself, but refuses components of more than 4,096 blocks. The file may
+    also be the run file of a training run.
 
     Examples:
       datakit mixture preview mix.toml
@@ -135,7 +136,7 @@ def pack(mixture: str, /, *, root: str = "./data", workers: int | None = None, j
     mixture
         A mixture file or a run file (TOML); `datakit mixture preview --help` shows an example.
     root
-        The directory or URL under which to write the counts; it must be on the same store as the caches. Its path also
+        The directory or URL under which to write the counts; it must be in the same store as the caches. Its path also
         replaces {root} in the paths of caches in a run file.
     workers
         Number of tasks to run at a time; by default one per usable CPU.

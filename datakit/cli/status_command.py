@@ -33,8 +33,8 @@ def status(
     """Show the tasks of a step, a dataset (with its sources) or a root.
 
     For each task, shows its state, attempts, last failure, time and memory. If there are several steps, those that are
-    not done come first, and each of the others has one line. The command only reads files, so it also works during a
-    run and after the run's driver has died.
+    done are listed after the others, without their tasks (unless --all is given). The command only reads files, so it
+    also works during a run and after the run's driver has died.
 
     Examples:
       datakit status data/demo
@@ -46,8 +46,8 @@ def status(
     directory
         The directory of a step, or a directory that contains steps.
     all_
-        Show every task. By default, at most 40 tasks per step are shown, failed tasks first. If there are several
-        steps, the tasks of those that are done are not shown.
+        Show every task. By default, at most 40 tasks per step are shown (failed tasks first), and if there are
+        several steps, the tasks of those that are done are not shown.
     watch
         Show the steps of the active runs until these have ended: in a table on a terminal, else line by line. If no
         run is active, show the tasks as usual.
@@ -100,7 +100,7 @@ def _watched(directory: str) -> bool:
 
 
 def _done_table(steps: Sequence[StepStatus]) -> str:
-    """Return a table of the steps that are done, one line each, with the directory below it."""
+    """Return a table of the steps that are done: one row per step, with the step's directory below it."""
     rows: list[list[Cell]] = [
         [
             step.directory.rstrip("/").rpartition("/")[2].rpartition("-")[0],

@@ -111,9 +111,9 @@ def evaluate(
 
 
 def _end_at_sigterm() -> None:
-    """Let SIGTERM end the process at once until the training loop handles the signal (shells show exit code 143 either
-    way). There is nothing to save yet, and the SystemExit that datakit's usual handler raises may be lost, or crash the
-    interpreter, while JAX is being loaded or is compiling.
+    """Let SIGTERM end the process at once (shells show exit code 143, as always). The training loop later sets its own
+    handler. Until then, there is nothing to save, and the SystemExit that datakit's usual handler raises may be lost,
+    or crash the interpreter, while JAX is being loaded or is compiling.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

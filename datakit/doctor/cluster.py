@@ -95,7 +95,7 @@ def _authentication() -> Finding:
 
 
 def _credentials() -> Finding:
-    """Report which environment variables are sent to the nodes, and which variables for stores are withheld."""
+    """Report the environment variables that are sent to the nodes, and those for remote stores that are not sent."""
     try:
         sent, withheld = sorted(node_environment.sent_variables()), node_environment.withheld_variables()
     except DatakitError as error:

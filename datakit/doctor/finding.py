@@ -14,8 +14,8 @@ from pathlib import Path
 from datakit.errors import DatakitError
 from datakit.redaction import redacted
 
-FULL, NEARLY_FULL = 0.95, 0.90  # share in use from which to report a problem, or to warn; Ray refuses work above FULL
-SPARE_BYTES = 2 << 30  # required free space: on a small disk, the share FULL may leave too little for scratch files
+FULL, NEARLY_FULL = 0.95, 0.90  # shares in use at which to report a problem or a warning; Ray refuses work above FULL
+SPARE_BYTES = 2 << 30  # required free space, because 5 % of a small disk may be too little for scratch files
 
 
 class State(StrEnum):

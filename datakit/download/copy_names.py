@@ -1,4 +1,4 @@
-"""Decides the names of the copies of remote files below `raw/`. A copy has the key of its object as its path. If no
+"""Chooses the paths below `raw/` for the copies of remote files. A copy has the key of its object as its path. If no
 file can have this path, the copy is named by the hash of the key, and the step's manifest lists this name beside the
 key. Keys are never normalized: `a//b.txt`, `a/./b.txt` and `a/b.txt` are three objects.
 

@@ -69,7 +69,7 @@ def _from_hub(name: str, repository: str, revision: str) -> tuple[str, str]:
     except errors.EntryNotFoundError as error:
         raise _not_loaded(name, f"the model has no {FILE}" if "404" in str(error) else _reason(error)) from error
     except Exception as error:  # huggingface_hub's HTTP client raises errors of many types
-        raise _not_loaded(name, f"the Hub does not answer ({_reason(error)})") from error
+        raise _not_loaded(name, f"the download from the Hub failed ({_reason(error)})") from error
 
 
 def _reason(error: Exception) -> str:

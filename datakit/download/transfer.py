@@ -31,7 +31,7 @@ from datakit.storage.io_errors import NEW_SIGNATURE, SPACE, denies_access, http_
 READ_BYTES = 8 << 20  # bytes per request; large enough to hide the latency of a round trip
 ATTEMPTS = 6  # give up after this many consecutive attempts that receive nothing; the pauses add up to half a minute
 _TRANSIENT_MODULES = ("aiohttp", "botocore", "requests", "urllib3", "httpx", "httpx2")
-# EIO, EREMOTEIO and EBUSY are what s3fs makes of a store's errors 500 and 503; some clients set no number.
+# s3fs reports a store's errors 500 and 503 as EIO, EREMOTEIO or EBUSY; some clients set no errno (None).
 _TRANSIENT = (
     None, errno.EIO, errno.EREMOTEIO, errno.EBUSY, errno.EAGAIN, errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET,
     errno.EHOSTDOWN, errno.EHOSTUNREACH,
@@ -141,7 +141,7 @@ def _refusal(url: str, error: Exception) -> Exception:
     if isinstance(error, ChangedInputError):
         return ChangedInputError(f"{url}: {error}; run again to list the source again")
     if isinstance(error, OSError) and error.errno not in SPACE:  # `staging` says which disk is full
-        return StorageError(f"the download of {url} failed: {error}; it is not the network, so it was not retried")
+        return StorageError(f"the download of {url} failed: {error}; this is not a network error, so no retry was made")
     return error
 
 

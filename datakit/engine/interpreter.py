@@ -5,9 +5,10 @@ a process runs.
 run in its place. New interpreters are therefore started with `-P`, and adopt this process's import path, which they get
 as arguments. (PYTHONPATH is set too, for programs that tasks start, but it cannot hold a path that contains a colon.)
 
-`Installation` is compared whenever a fork server or a Ray worker starts, because an upgrade during a run, or a checkout
-on one node's import path, would mix two versions. The contents of the files are compared, not modification times, which
-may differ between nodes even if the files are equal. Reading the files takes 7 ms of CPU time if they are in memory.
+Each fork server compares its `Installation` with its client's, and each Ray worker process compares its files with the
+driver's, because an upgrade during a run, or a checkout on one node's import path, would mix two versions. The contents
+of the files are compared, not modification times, which may differ between nodes even if the files are equal. Reading
+the files takes 7 ms of CPU time if they are in memory.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Installation:
 
 
 def installation() -> Installation:
-    """Read all files, and return what this process would import now."""
+    """Read the files of datakit that this process would import now, and return their folder and hash."""
     digest = xxhash.xxh3_128()
     for path, place in _files(_folder()):
         with open(place, "rb") as file:

@@ -67,7 +67,7 @@ def check_limit(limit: int | float) -> None:
 
 
 def unlisted(records: Sequence[QuarantinedRecord], tolerance: Tolerance) -> int:
-    """Count the skipped records that `tolerance.listed` does not contain."""
+    """Return how many of the skipped records `tolerance.listed` does not contain."""
     return sum(record.records for record in _unlisted(records, tolerance))
 
 

@@ -180,7 +180,7 @@ class OutputFile:
 class QuarantinedRecord:
     """A skipped record: its file (a relative path), its position in the file and the reason, but never its text.
     position: the byte offset in the uncompressed text file, or the row in a Parquet or Arrow file.
-    records: the number of skipped records that start at the position; more than 1 if they could not be told apart.
+    records: the number of skipped records, the first at the position; more than 1 if they could not be told apart.
     """
 
     file: str

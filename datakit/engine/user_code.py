@@ -61,8 +61,8 @@ def user_code(name: str, received: str, columns: Iterable[str] = ()) -> Iterator
     """Raise UserCodeError, with the user's own traceback, if the code in the `with` block raises an exception.
 
     name: a description of the code, such as "transform 'filters:keep'". received: a description of the values passed to
-    it. columns: the names of columns that may be shown. Errors that datakit itself raises, and failed allocations, are
-    left as they are.
+    it. columns: column names that the error message may quote. Errors that datakit itself raises, and failed
+    allocations, are left as they are.
     """
     try:
         yield
@@ -73,7 +73,7 @@ def user_code(name: str, received: str, columns: Iterable[str] = ()) -> Iterator
 
 
 def describe(error: Exception, columns: Iterable[str] = ()) -> str:
-    """Describe an exception raised by a user's code: its traceback, without our own frames, and its message."""
+    """Describe an exception raised by a user's code: its traceback, without datakit's frames, and its message."""
     if os.environ.get("DATAKIT_DEBUG"):
         return "".join(traceback.format_exception(error)).rstrip()
     frames = traceback.extract_tb(error.__traceback__)

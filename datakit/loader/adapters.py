@@ -3,8 +3,8 @@ returns single sequences.
 
 Neither framework is imported. Both classes have `__len__` and `__getitem__`, as `grain.MapDataset.source` and
 `torch.utils.data.Dataset` expect. An index selects the same batch or sequence in every process, but a process gets only
-its own host's rows of a batch. Both classes can be pickled; a worker process then opens its own sources and starts its
-own threads. To iterate instead of indexing, use `Loader.iterate` (see docs/loader.md).
+its own host's rows of a batch. Instances of both classes can be pickled; a worker process then opens its own sources
+and starts its own threads. To iterate instead of indexing, use `Loader.iterate` (see docs/loader.md).
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ class Loader:
         return values | {f"epochs/{name}": epochs for name, epochs in self.epochs(step).items()}
 
     def packing_report(self) -> dict[str, dict[int, Counters]]:
-        """Return each packed component's packing counters by sequence length, for lengths without stored counts."""
+        """Return the counters of each packed component by sequence length; lengths with stored counts are omitted."""
         return {
             name: dict(stream.counts.packing_counters)
             for name, stream in zip(self.order.names, self.order.streams, strict=True)

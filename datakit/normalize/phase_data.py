@@ -72,7 +72,7 @@ class RouteDetails(msgspec.Struct, frozen=True):
 
 
 class SortShared(msgspec.Struct, frozen=True):
-    """Data shared by all sorting tasks. The tasks read 2**bits partitions from the 2**bucket_bits buckets in `runs`.
+    """Data shared by all sorting tasks. The tasks turn the 2**bucket_bits buckets in `runs` into 2**bits partitions.
     schema: the output's schema, in Arrow's IPC format.
     """
 

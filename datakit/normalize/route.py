@@ -57,8 +57,8 @@ from datakit.text.string_buffers import string_buffers
 PHASE = "route"
 HIGH, LOW, TEXT, FILE, POSITION = "high", "low", "text", "file", "position"  # our columns in the exchange
 UPSTREAM = "."  # prefix for the names of upstream columns in the exchange
-ROW_BYTES = 20  # of a row in the exchange, for its file and position and for the offset of its text
-BUDGET_BYTES = 256 << 20  # memory for the exchange writer; a slice with 64 MiB of text usually makes one run
+ROW_BYTES = 20  # size of a row's file, position and text offset in the exchange
+BUDGET_BYTES = 256 << 20  # memory for the exchange writer; a slice with 64 MiB of text usually fits in one exchange run
 WHOLE_SLICE_BYTES = SLICE_BYTES // 2  # a task gives up at the end of its slice only if the slice is at least this large
 
 Texts: TypeAlias = "pa.LargeStringArray | pa.LargeBinaryArray"

@@ -1,10 +1,10 @@
 """Applies the text rules: replaces invalid UTF-8, removes NUL, cuts long runs of white space, and marks blank texts for
-removal. Few documents need changes, so one pass over Arrow's buffers finds them, and only they take the slow path
+removal. Few documents need changes. A pass over Arrow's buffers finds these documents, and only they take the slow path
 through Python strings. The pass is cheap: Arrow validates UTF-8 at several GB/s, and the search for NUL is vectorized.
 A run of more than N white-space characters covers at least N + 1 bytes, so testing every (N + 1)th byte finds it.
 
 White space is Unicode's White_Space property: 25 code points, unchanged since Unicode 6.3 (2013). The list is fixed
-here because `str.isspace`, `re` and other engines all differ, and a document's id depends on the list.
+here, since document ids depend on it and implementations differ: `str.isspace` and `re` also accept U+001C to U+001F.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _repair(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, longest: in
 
 
 def _with_replaced(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, values: list[bytes]) -> pa.LargeStringArray:
-    """Return the texts with those in `rows` replaced by `values`; the bytes between two of these are copied at once."""
+    """Return the texts with those in `rows` replaced by `values`; the bytes between these rows are copied at once."""
     view, parts, start = data.data, [], 0
     lengths = np.diff(offsets)
     for row, value in zip(rows.tolist(), values, strict=True):

@@ -73,10 +73,10 @@ def find_earlier(
     inputs: Collection[str],
     remade: Collection[str],
 ) -> list[EarlierStep]:
-    """Return the predecessors of the unfinished step in `directory`. version: the stage's current format version.
-    parameters: the step's content parameters.
+    """Return the predecessors of the planned step whose directory is `directory`.
 
-    inputs: the identities of the step's inputs. remade: the identities of the predecessors of these inputs.
+    version: the stage's current format version. parameters: the step's content parameters. inputs: the identities of
+    the step's inputs. remade: the identities of the predecessors of these inputs.
     """
     home, found = urls.parent(directory), []
     for place in steps_in(home):

@@ -1,8 +1,8 @@
 """Estimates, before a step runs, how much text it reads, how much disk space it needs, and how many of its tasks run at
-once. The size of the text is estimated from the sizes and the compression of the raw files. Everything else is
-estimated from the size of the text. Once the upstream step is done, the totals in its manifest replace the estimate.
-The shares below were measured on 121 MB of text of 13 kinds (such as laws, novels, manuals, short pages and code). For
-other datasets, the estimates may be off by up to 50 %, so `plan` says "about".
+once. The size of the text is estimated from the sizes and the compression of the raw files. Once a step has recorded
+the size of its text in its manifest, that size replaces the estimate. Everything else is estimated from the size of the
+text. The shares below were measured on 121 MB of text in 13 files (including laws, novels, manuals, short pages and
+code). For other datasets, the estimates may be off by up to 50 %, so `plan` says "about".
 """
 
 from __future__ import annotations

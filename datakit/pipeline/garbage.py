@@ -9,10 +9,10 @@
 
 The output of finished steps is never touched, and neither is a directory that datakit did not create: a step's
 directory is recognized by its name and its ledger (or its `partial.json`). A resumed run can continue an unfinished
-step, so only old unfinished steps are listed. An unfinished step is first renamed, and then tested again: a driver that
-has begun in between keeps its step.
-Ages are differences between times of files, all by the clock of the root's disk or store (`store_clock.py`): the clocks
-of this machine, and of those that wrote the ledgers, may be wrong.
+step, so only old unfinished steps are listed. An unfinished step is renamed before it is removed, and is then checked
+again: if a driver has started to work on it in between, the step is kept. Ages are measured by the clock of the root's
+disk or store (`store_clock.py`), because the clocks of this machine and of the machines that wrote the ledgers may be
+wrong.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class _AgeLimit:
         return store_clock.now(self.root)
 
     def exceeded(self, changed: float) -> bool:
-        """Return True if a change at this time, by the clock of the root's store, is at least as old as the limit."""
+        """Return True if `changed`, a time by the clock of the root's store, was at least `seconds` ago."""
         return self._now - changed >= self.seconds
 
 

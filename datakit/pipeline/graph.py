@@ -238,8 +238,8 @@ def _code_hash(node: Node) -> str:
 
 
 def _reading(downloaded: LocatedStep) -> dict[str, Any]:
-    """Return the operations of normalize that describe its input: the directory to which the files' paths are relative,
-    and the expected state of the files that are read in place.
+    """Return the part of normalize's `operations` that describes its input: the directory to which the files' paths are
+    relative, and the expected state of the files that are read in place.
     """
     state = downloaded.node.state
     assert state is not None

@@ -1,7 +1,7 @@
 """Decides whether the target of `datakit inspect` is a step or raw files, and describes a step with its lineage. The
 lineage is everything from which the step was made, back to the raw files, and is read from manifests only. Manifests
-refer to one another by relative paths, so this also works on a moved or mirrored dataset. If only a part of the dataset
-was moved, each missing step is shown by its identity.
+refer to one another by relative paths, so the lineage of a moved or mirrored dataset can be read, too. If only a part
+of the dataset was moved, each missing step is shown by its identity.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def finished_step(place: str) -> tuple[str, Manifest, tuple[str, ...]] | None:
 
 def _last_step(place: str, finished: list[str]) -> tuple[str, Manifest] | None:
     """Return the directory and manifest of the step in `finished` that belongs to the last stage. Raises UsageError if
-    that stage has several.
+    several steps belong to that stage.
     """
     last = max(map(_stage, finished), key=stage_order, default="")
     step = only_finished(place, [step for step in finished if _stage(step) == last])

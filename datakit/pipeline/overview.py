@@ -1,8 +1,9 @@
 """Lists the steps of a root or a dataset, and decides which are superseded, that is, not used by any current step.
 
-The current steps are those that `latest.json` names for each dataset (or, without this file, the only candidates), and
-all steps from which these were made. A packing step is current if the cache whose sequences it counts is current.
-Manifests are read one at a time.
+The current steps are those that `latest.json` names for each dataset, and all steps from which these were made. In a
+dataset without this file, the finished step of the last stage and the finished cache are used instead; if there are
+several of either, the dataset is undecided. A packing step is current if the cache whose sequences it counts is
+current. Manifests are read one at a time.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def run(
 
     With `fresh`, those of the dataset's own steps that have the current parameters are removed first. The steps of its
     sources are kept, because other recipes may share them. With `ignore_disk_space`, the run starts even if a local
-    disk probably lacks the space. Raises InputError, PartialError, StepFailedError or StorageError.
+    disk probably has too little free space. Raises InputError, PartialError, StepFailedError or StorageError.
     """
     check_workers(workers)
     root = urls.absolute(root)

@@ -146,7 +146,7 @@ def commit_bytes(data: bytes, url: str) -> Committed:
 
 def replace_bytes(data: bytes, url: str) -> None:
     """Write or overwrite `url` atomically and durably: after a power cut, it has the old or the new content. Use this
-    for records such as `latest.json`, hash caches, logs and plots, never for outputs.
+    for files that may change, such as `latest.json`, hash caches, logs and plots, never for outputs.
     """
     if not urls.is_local(url):
         with storage_errors(url):

@@ -82,8 +82,8 @@ def _is_file(url: str) -> bool:
 
 def files_at(place: Place, exclude: Sequence[str] = (), outside_links: bool = False) -> list[FileInfo]:
     """Return every file of a place, sorted by path, whether or not it matches the place's pattern. The list is empty if
-    the directory does not exist. On a disk, directories that `exclude` covers entirely (`**/tests/**`) are not entered,
-    because a Python installation may have a hundred thousand files in site-packages.
+    the directory does not exist. On a disk, directories that are excluded entirely (for example, by `**/tests/**`) are
+    not entered, because a Python installation may have a hundred thousand files in site-packages.
 
     The list also holds what must not be read (see `regular`); the path of a directory among these ends with a slash.
     outside_links: if True, links that lead out of the directory are followed.
@@ -139,7 +139,7 @@ def _may_hold(pattern: str, folder: str) -> bool:
 
 
 def regular(files: Sequence[FileInfo], skip_links: bool = False) -> tuple[list[FileInfo], str]:
-    """Return the regular files, and a clause that counts and names the other entries. The latter must not be read:
+    """Return the regular files, and a clause that counts and names the other entries. Those entries must not be read:
     opening a named pipe could block forever.
 
     Raises UnreadableError if an entry is a link to a missing file, or a link that leads out of the directory.

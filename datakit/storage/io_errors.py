@@ -68,7 +68,7 @@ def _raise_ours(ours: DatakitError | None, error: Exception) -> None:
         if ours is not None:
             raise ours from shareable(error)
     finally:
-        del ours  # its traceback refers to this frame: the cycle would keep open the files of the frames below
+        del ours  # breaks the reference cycle of `ours`, its traceback and this frame, which would keep files open
 
 
 def _not_found(error: Exception, url: str) -> NotFoundError | None:
@@ -77,8 +77,8 @@ def _not_found(error: Exception, url: str) -> NotFoundError | None:
 
 
 def http_failure(error: Exception) -> Exception:
-    """Return the failure behind fsspec's FileNotFoundError for an HTTP URL: fsspec raises this error even if the server
-    answered that access is denied, or did not answer. Any other error is returned unchanged.
+    """Return the actual failure, such as denied access or no answer, if `error` is fsspec's FileNotFoundError for an
+    HTTP URL, but the server did not report the file as missing. Otherwise, return `error`.
     """
     cause = error.__cause__
     if not isinstance(error, FileNotFoundError) or not isinstance(cause, Exception):

@@ -75,7 +75,8 @@ def read_latest(dataset: str) -> Latest | None:
         ) from error
     if latest.format != FORMAT:
         raise CorruptError(
-            f"{url} has format {latest.format!r}; this version reads {FORMAT!r}; name a step's directory"
+            f"{url} has format {latest.format!r}, but this version of datakit reads only {FORMAT!r}; name the "
+            "directory of a step instead of the dataset"
         )
     for step in (latest.step, latest.cache):
         if step is not None and (not urls.is_below(step.directory) or "/" in step.directory):
@@ -117,8 +118,8 @@ def only_finished(dataset: str, finished: list[str]) -> str | None:
     if len(finished) > 1:
         names = ", ".join(urls.name(step) for step in finished[:SHOWN]) + (", ..." if len(finished) > SHOWN else "")
         raise UsageError(
-            f"{dataset} holds {len(finished)} finished {urls.name(finished[0]).rpartition('-')[0]} steps, but no "
-            f"{FILE_NAME} to say which one is current; name one of them ({names}), or run the recipe again"
+            f"{dataset} holds {len(finished)} finished {urls.name(finished[0]).rpartition('-')[0]} steps, none of "
+            f"which {FILE_NAME} records as current; name one of them ({names}), or run the recipe again"
         )
     return finished[0] if finished else None
 

@@ -211,7 +211,9 @@ def decode(data: bytes, url: str) -> Manifest:
         raise CorruptError(f"{url} is not a manifest that this version can read: {error}") from error
     if manifest.format not in (FORMAT, UNSEALED):
         refuse_newer(data, url, FORMAT)
-        raise CorruptError(f"{url} has format {manifest.format!r}; this version reads {FORMAT!r} and {UNSEALED!r}")
+        raise CorruptError(
+            f"{url} has format {manifest.format!r}, but this version of datakit reads only {FORMAT!r} and {UNSEALED!r}"
+        )
     checksum = _checksum(data)
     if manifest.format == FORMAT and manifest.checksum != checksum:
         raise CorruptError(

@@ -1,6 +1,6 @@
 """Refuses manifests that name files outside of their step, or inputs that are not manifests. A cache or a step may
 have been made by a stranger, and whatever its manifest names is opened, hashed and compared: a path such as
-`../../etc/passwd` would make `datakit validate` look at a file of this machine.
+`../../etc/passwd` would make `datakit validate` read a file that does not belong to the step.
 
 The path of a file is relative and leads below the step's directory. The path of an input leads to another step's
 `manifest.json`: it may start with one or more `..`, but contains none after them. The manifest of a training

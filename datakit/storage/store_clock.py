@@ -1,4 +1,4 @@
-"""Returns the present time by the clock of a store. The age of a file is the difference between two times of one clock:
+"""Returns the present time by the clock of a store. The age of a file must be computed from two times of one clock:
 on a network disk or in an object store, files get the server's times, and the clock of this machine may be hours off.
 Cost: one small file written and removed, on a disk or in a store.
 """

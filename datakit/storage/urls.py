@@ -89,14 +89,12 @@ def child(base: str, path: str) -> str:
 
 
 def is_hidden(path: str) -> bool:
-    """Return True if a component of a relative path starts with a dot and is neither `.` nor `..`, which have no
-    meaning in the key of an object.
-    """
+    """Return True if a component of a relative path starts with a dot and is neither `.` nor `..`."""
     return any(part.startswith(".") and part not in (".", "..") for part in path.split("/"))
 
 
 def is_below(path: str) -> bool:
-    """Return True if a relative path, on a disk or in a store, leads to a place below the directory it starts from.
+    """Return True if a relative path has no NUL and no component that is empty, `.` or `..`.
 
     >>> [is_below(path) for path in ("a/b", "/a", "a/../b", "a//b", "")]
     [True, False, False, False, False]
@@ -130,7 +128,7 @@ def filesystem(url: str) -> tuple[Any, str]:
     import fsspec  # importing it takes 60 ms, and no local run needs it
 
     scheme = protocol(url)
-    # a signature covers the URL as it is written, so aiohttp must not write it in another way
+    # a signature covers the URL as it is written, so aiohttp must not change its percent-encoding
     as_written = {"encoded": True} if split_query(url)[1] else {}
     try:
         file_system = fsspec.filesystem(scheme, use_listings_cache=False, **as_written)
@@ -155,8 +153,8 @@ def exists(url: str) -> bool:
 
 
 def size(url: str) -> int:
-    """Return the size of a file in bytes. Raises NotFoundError, StorageError, and UnreadableError for a named pipe, a
-    socket or a device.
+    """Return the size of a file in bytes. Raises UnreadableError for a named pipe, a socket or a device; can also raise
+    NotFoundError or StorageError.
     """
     with read_errors(url):
         if is_local(url):

@@ -1,4 +1,4 @@
-"""Mixes the bits of 64-bit hashes by splitmix64's finalizer (a bijection on uint64), in numpy arrays and in numba
+"""Mixes the bits of 64-bit hashes with splitmix64's finalizer (a bijection on uint64), in numpy arrays and in numba
 kernels.
 """
 

@@ -1,8 +1,8 @@
 """Implements the compiled loops that find and hash the words of a text, and combine the hashes of `ngram` consecutive
-words into shingles. A word's hash is a multiplicative hash of its lowercase characters. A shingle's hash is a linear
-combination, with odd coefficients, of its words' mixed hashes, and is itself mixed. Both kinds of hash have 64 bits. If
-each of 10 million documents of 200 shingles is compared with 64 others, the probability that two different shingles
-are mistaken for one another in any of these comparisons is about 10^-6.
+words into shingles. A word's hash is a multiplicative hash of its characters in lowercase. A shingle's hash is a
+linear combination, with odd coefficients, of its words' mixed hashes, and is itself mixed. Both kinds of hash have 64
+bits. If each of 10 million documents of 200 shingles is compared with 64 others, the probability that two different
+shingles are mistaken for one another in any of these comparisons is about 10^-6.
 
 In ASCII text, word boundaries are computed arithmetically, without a branch that the processor could mispredict. Words
 are processed in blocks that fit in the L1 cache, so memory use does not grow with the document. Words are found and

@@ -1,4 +1,4 @@
-"""Exposes the bytes and offsets of an Arrow string column as numpy arrays, without one Python object per document."""
+"""Exposes an Arrow string column's bytes and offsets as numpy arrays, without creating a Python object per document."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Defines, by means of frozen Unicode tables, which characters form words, which are words of their own, and how
-characters are lowercased. The result does not depend on the Python version. A word is a maximal run of word characters
-in the lowercased text. In scripts written without spaces (Han, Hiragana, Katakana, Thai, Lao, Khmer, Myanmar, Tibetan),
-every word character is a word of its own. Word characters are those that `re` matches with `\\w` in Unicode 15.1.0.
-Lowercasing uses Unicode's simple mapping, one character to one character, so that kernels can look it up. By contrast,
-`str.lower` depends on context (final sigma) and maps U+0130 to two characters.
+"""Defines, by means of frozen Unicode tables, which characters form words, which characters are words by themselves,
+and how characters are lowercased. The result does not depend on the Python version. A word is a maximal run of word
+characters in the lowercased text. In scripts written without spaces (Han, Hiragana, Katakana, Thai, Lao, Khmer,
+Myanmar, Tibetan), every word character is a word of its own. Word characters are those that `re` matches with `\\w` in
+Unicode 15.1.0. Lowercasing uses Unicode's simple mapping, one character to one character, so that kernels can look it
+up. By contrast, `str.lower` depends on context (final sigma) and maps U+0130 to two characters.
 
 benchmarks/unicode_tables.py generates the tables. On disk, they are stored as ranges and take 7 kB. In memory, they are
 one flat array of 4.4 MB, in which each character is looked up; a text touches only the memory pages of its scripts.

@@ -105,7 +105,7 @@ def encode_chat(
     mask, uint8 [T].
 
     `content` encodes the contents of messages, and returns what Encoder.encode_batch returns. Raises TokenizerError if
-    it returns the id of one of the format's markers.
+    `content` returns the id of one of the format's markers.
     """
     number_of = {role: number for number, role in enumerate(frames.roles)}
     heads = np.fromiter(map(number_of.__getitem__, batch.roles), np.int64, len(batch.roles))

@@ -5,7 +5,7 @@ something that no content can produce: a special token of the tokenizer. Otherwi
 text of an assistant's head, and that text would get the ids of a real head. A tail must contain a special token too,
 unless it is only white space, which ends nothing by itself.
 
-The set of roles is fixed. A role enters the head as trusted text, and the role decides whether a message is a target.
+The set of roles is fixed: a role becomes part of the head as trusted text and decides whether a message is a target.
 """
 
 from __future__ import annotations

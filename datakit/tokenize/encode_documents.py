@@ -1,7 +1,7 @@
 """Encodes a partition's documents (texts, conversations or lists of tokens) as their source's format requires, and adds
-the contract's tokens around each document. All three kinds become batches of encoded documents. For a sample of the
-texts and conversations, the ids are compared with the reference's. Prebuilt tokens cannot be verified, because there is
-no reference with which they could be compared.
+the contract's special tokens around each document. All three kinds become batches of encoded documents. For a sample of
+the texts and conversations, the ids are compared with those of a reference encoder. Prebuilt tokens cannot be verified,
+because there is nothing with which they could be compared.
 """
 
 from __future__ import annotations

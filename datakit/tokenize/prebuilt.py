@@ -89,7 +89,7 @@ def with_text(records: pa.RecordBatch) -> pa.RecordBatch:
 def _lists(column: pa.Array, place: str) -> tuple[np.ndarray, np.ndarray]:
     kind = column.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_integer(kind.value_type):
-        raise CorruptError(f"{place}: a column of prebuilt tokens or loss masks is {kind}, not a list of integers")
+        raise CorruptError(f"{place}: prebuilt tokens and loss masks must be lists of integers, not of type {kind}")
     flat = column.flatten()
     if column.null_count or flat.null_count:
         raise CorruptError(f"{place}: a list of tokens or a loss mask is null or contains a null")

@@ -1,4 +1,4 @@
-"""Chooses, in each partition, the long documents whose encoding in parts is compared with the reference.
+"""Compares the ids of documents encoded in parts with those of the reference, on a sample from each partition.
 
 The sample consists of the partition's first two documents that are encoded in parts. A partition is sorted by document
 id, and ids are hashes, so this is a random choice. If such a document has at most 512 KiB, the ids about to be written

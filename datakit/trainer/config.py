@@ -92,7 +92,7 @@ class Run:
     resume_from: str | None = None  # directory of another run to continue, e.g. with a changed mixture
     expect: dict[str, float] = field(default_factory=dict)  # metric -> expected value, instead of the scaling law's
     replicas: int = 1  # number of full copies of the weights; each is sharded over its share of the devices
-    norm_band: tuple[float, float] = (0.2, 5.0)  # lowest and highest allowed ratio of a group's norm to its first norm
+    norm_band: tuple[float, float] = (0.2, 5.0)  # allowed range of a group's norm, relative to its norm at the start
     peak_flops: float | None = None  # dense bf16 FLOP/s of one device; None: look it up in `trackers.PEAK_FLOPS`
     compilation_cache: str = "~/.cache/datakit/jax"  # folder for compiled functions, shared by all runs; "" disables it
     checkpoint: Checkpoints = field(default_factory=Checkpoints)

@@ -1,9 +1,9 @@
 """Names a run's directory, predicts the run's metrics before the run starts, compares the predictions with the measured
 metrics, and writes the manifest that marks the run as finished. `docs/trainer.md` lists the files in a run's directory.
 
-The prediction holds all values in the run's `expect` and, where the scaling law applies and `expect` does not override
-them, the values that the law gives for the run's compute budget. It is written before the first step and never changed.
-A run with a manifest is never trained again.
+The prediction holds all values in the run's `expect`. Where the scaling law applies, the prediction also holds the
+values that the law gives for the run's compute budget, unless `expect` overrides them. The prediction is written
+before the first step and never changed. A run with a manifest is never trained again.
 """
 
 from __future__ import annotations
@@ -64,10 +64,8 @@ def predict(run: Run, outline: Outline) -> dict[str, Any]:
 
 
 def prediction_of(directory: str, run: Run, outline: Outline, say: Say, write: bool) -> dict[str, Any]:
-    """Return the prediction that an earlier start of the run wrote. If there is none, make one; save it if `write` is
-    true.
-
-    A damaged file is moved aside, with a warning.
+    """Return the prediction that an earlier start of the run wrote. If there is none, or if its file is damaged, make a
+    new one. If `write` is true, move a damaged file aside, with a warning, and save the new prediction.
     """
     path = Path(urls.local_path(directory), PREDICTION)
     try:

@@ -4,7 +4,7 @@ predicts its loss and bits per byte.
     size(1e19, 1024) -> Plan
 
 All fitted constants are in one table (`Heuristic`), so a new fit needs only a new table. C is the budget in FLOPs, d
-the width, and F the forward FLOPs of a token without the output matrix:
+the width, and F the forward FLOPs per token, not counting those of the output matrix:
 
     tokens T = C / (3 F)             batch B = the power of two that gives about 2**14 steps, or 32 if that is more
     steps = T / (B x sequence)       Adam's rate = 1.63 T**-0.2813 d**-0.3678 sqrt(B), AdamH's 13/3 of it, both <= 0.05
@@ -49,7 +49,7 @@ class Heuristic:
     bits_per_byte: tuple[float, float, float] = (0.4814, 25.97, -0.0915)  # the same formula, on English web text
     critical_batch: tuple[float, float] = (1.87e-5, 0.388)  # scale * C**exponent, in sequences
     fitted: tuple[float, float] = (1e18, 1e23)  # range of budgets to which the laws were fitted, in FLOPs
-    vocabulary: int = 128_256  # a loss per token is comparable only with the same tokenizer
+    vocabulary: int = 128_256  # losses per token can be compared only between runs with the same tokenizer
 
 
 APRIL = Heuristic()
@@ -132,7 +132,7 @@ def size(
     heuristic: Heuristic = APRIL,
 ) -> Plan:
     """Plan the training of a Grug model of width `hidden` with a budget of `flops` FLOPs. Raises UsageError unless
-    `flops` > 0 and `hidden` is a multiple of 128.
+    `flops` > 0 and `hidden` is a positive multiple of 128.
     """
     if not flops > 0:
         raise UsageError(f"a budget of {flops} FLOPs is too small; it must be positive, e.g. 1e19")

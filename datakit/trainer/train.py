@@ -10,11 +10,10 @@ state is saved: DivergedError is raised, the exit code is 4, and the last good c
 or Ctrl-C, the loop finishes the step, saves, and raises SystemExit (exit code 143) or KeyboardInterrupt (130).
 
 For each step, the loop takes the batch (which a thread has already placed on the devices), runs the step, and logs the
-row of metrics. If a checkpoint or an evaluation is due, the loop then saves, evaluates, and logs the row again with the
-additional metrics. Each evaluation is preceded by a save, unless the previous save is still being written. Nothing is
-lost if the run ends in between, because a run that resumes at a step whose evaluation is missing starts with that
-evaluation, even at the last step.
-"""
+row of metrics. If a checkpoint or an evaluation is due, the loop then saves, evaluates or does both, and logs the row
+again with the additional metrics. Each evaluation is preceded by a save, unless the previous save is still being
+written. Nothing is lost if the run ends in between, because a run that resumes at a step whose evaluation is missing
+starts with that evaluation, even at the last step."""
 
 from __future__ import annotations
 
@@ -86,8 +85,8 @@ def train(
     """Train a run's model to the last step. If the run is already finished, return its outcome without training.
     `inputs` is called with the run's directory, and returns the references that the run's manifest will record.
     `evaluations` may be a function of the number of steps done, e.g. to evaluate with longer sequences as training
-    proceeds. `token_bytes` holds the length of each token in bytes; if it is None, there are no bits per byte. Raises
-    DivergedError, CheckpointError and UsageError, and the errors of `source`.
+    proceeds. `token_bytes` holds the length of each token in bytes; if it is None, bits per byte are not computed.
+    Raises DivergedError, CheckpointError and UsageError, and the errors of `source`.
     """
     place = run_manifest.run_place(root, run, source.record())
     directory, references = place.directory, inputs(place.directory)
@@ -210,10 +209,10 @@ class _Loop:
     def _hooks(
         self, step: int, state: Tree, row: dict[str, Any], due: bool, evaluates: bool, stopping: bool
     ) -> dict[str, Any]:
-        """Log the row, save, and evaluate, each if it is due. Log the row again with the metrics of the evaluation and
-        the time that all this took, and return these additional metrics.
+        """Save, evaluate and log the row, each if it is due. Return the metrics of the evaluation and the time that all
+        this took; the logged row includes them.
 
-        The row is logged first, so that it is not lost if the run ends while saving or evaluating.
+        The row is also logged before a save or an evaluation, so that it is not lost if the run ends during either.
         """
         started, last = time.perf_counter(), step == self.run.steps
         saves, more = due or stopping or last, {}

@@ -28,7 +28,7 @@ COMPARED = ("vocabulary_size", "bos", "eos", "golden", "special_strings")
 
 
 def contract_damage(directory: str, manifest: Manifest, details: CacheDetails) -> Iterator[Damage]:
-    """Yield a Damage for each part of the contract that does not follow from tokenizer.json (assumed undamaged)."""
+    """Yield a Damage wherever the contract contradicts the parameters or tokenizer.json (assumed undamaged)."""
     url, contract, parameters = manifest_url(directory), details.contract, manifest.parameters
     if "imported" in parameters:
         if msgspec.convert(parameters["contract"], Contract) != contract:

@@ -1,8 +1,7 @@
-"""Finds the step to validate, compares its files, and each partition's row count and first and last id, with the
-manifest, and checks the manifest's statements.
+"""Finds the step to validate, compares its files with the manifest, and checks the manifest for contradictions.
 
-A token cache is compared by `token_cache.py`. The files of a download whose source is read in place are not part of the
-step and are not read.
+Each partition's row count and first and last id are compared with the manifest, too. A token cache is compared by
+`token_cache.py`. The files of a download whose source is read in place are not part of the step and are not read.
 """
 
 from __future__ import annotations

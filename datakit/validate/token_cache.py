@@ -3,7 +3,7 @@ damage.
 
 Every file is read once to compute its checksum. If no damage is found, the tokens are read again and decoded, to check
 that all ids are in the vocabulary, that documents begin and end as the contract requires, and that loss masks have the
-recorded sums. Without pyarrow, only the checksums of the files `*.docs.parquet` are checked, not their content.
+recorded sums. Without pyarrow, the content of the files `*.docs.parquet` is not compared, only their checksums.
 """
 
 from __future__ import annotations

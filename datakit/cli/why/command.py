@@ -48,8 +48,8 @@ def why(
     id
         The document's id: 32 hex digits, from the column `id` of any output.
     source_id
-        The id that the document's record has in your files. All source ids are searched. If no document has this
-        one, the files of all sources are read again, where possible, to find out why the record was left out.
+        The id that the document's record has in your files. The search reads all source ids. If none matches, the
+        files of all sources are read again, where possible, to find out why the record was left out.
     cluster
         Also list the document's cluster, with the texts of its near duplicates. A cluster consists of removed
         documents and of the documents that were retained in their place.

@@ -17,8 +17,8 @@ WORD = re.compile(rf"\s*(?:[{NO_SPACES}]|[^\s{NO_SPACES}]+)|\s+$")
 
 
 class Stretch(NamedTuple):
-    """A stretch of words in each of two texts; the two stretches are equal or different. left, right: the words of
-    the two stretches, with the white space before them.
+    """A stretch of words from each of two texts. equal: False if the two are to be marked as different. left, right:
+    the words of the two stretches, with the white space before them.
     """
 
     equal: bool

@@ -1,9 +1,9 @@
 """Computes exact connected components: reduces edges, by union-find, to one star per component, around the component's
 smallest row. The smallest row is the component's label. The edges in each bucket are reduced to such stars. The stars
 that several tasks found are the input edges of the next task, which reduces them again. Therefore the result depends
-only on the edges, and the number of rounds depends only on the height of the tree of tasks, even for a chain of a
-million documents. Cost: one sort of the rows in the edges, and union-find with path halving; 20 million edges take
-about 6 seconds. Memory: about 100 bytes per edge.
+only on the edges. The number of rounds is the height of the tree of tasks, even if a million documents form a chain.
+Cost: one sort of the rows in the edges, and union-find with path halving; 20 million edges take about 6 seconds.
+Memory: about 100 bytes per edge.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def bucket_edges(keys: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.nda
     """Connect all rows that have the same key to the smallest of these rows.
 
     Returns the distinct keys in ascending order, the smallest row of each key, and the edges as (left, right). A caller
-    that passes one run at a time, together with the keys and smallest rows found so far, needs memory in proportion to
-    the number of distinct keys, not to the size of the bucket.
+    that passes a bucket in parts, each together with the keys and smallest rows found so far, needs memory in
+    proportion to the number of distinct keys, not to the size of the bucket.
     """
     order = np.argsort(keys)
     keys, rows = keys[order], rows[order]

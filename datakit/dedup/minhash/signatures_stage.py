@@ -1,7 +1,7 @@
 """Stage `signatures`: defines the parameters of signatures and their limits, and writes each partition's band keys to a
 Parquet file. A source's signatures depend only on that source and on `SignatureConfig`, so no signatures of other
-sources are recomputed when a source is added. After a change of dedup's threshold, only clustered documents have to be
-read again. Columns:
+sources are recomputed when a source is added. If dedup's threshold changes, only clustered documents have to be read
+again. Columns:
 
     id        string             the document's id; rows are in the order of the normalized file
     shingles  uint32             number of shingles (windows of `ngram` words), including repeats

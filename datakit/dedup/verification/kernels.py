@@ -40,10 +40,10 @@ class Documents(NamedTuple):
     """N documents, grouped by component and in survivor order within each component.
 
     Other arrays refer to a document by its position in this order. starts: int64 [components + 1], the position of the
-    first document of each component. offsets: int64 [N + 1], the index in `shingles` at which each document's shingles
-    start, and the end of the last one's. shingles: uint64, sorted and without repeats in each document. keys: uint64
-    [N, bands], the band keys. rank: int64 [N], the position of each document in the order of ids. by_rank: the inverse
-    permutation of `rank`.
+    first document of each component, then N. offsets: int64 [N + 1], the index in `shingles` at which each document's
+    shingles start, then the length of `shingles`. shingles: uint64, sorted and without repeats in each document. keys:
+    uint64 [N, bands], the band keys. rank: int64 [N], the position of each document in the order of ids. by_rank: the
+    inverse permutation of `rank`.
     """
 
     starts: np.ndarray

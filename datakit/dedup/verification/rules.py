@@ -7,13 +7,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 MEASURES = ("jaccard", "containment")
-# For each band key, at most this many times `most` documents are listed, so that the best of them can be compared.
+# At most LISTED_PER_COMPARISON * `most` documents are listed for each band key, so that the best can be compared.
 LISTED_PER_COMPARISON = 4
 # candidates: pairs of a document and a retained document that share a band key. ruled_out: candidates excluded by their
 # numbers of shingles alone. comparisons: candidates compared shingle by shingle. rejected: candidates that turned out
-# to be below the threshold. capped: documents retained before all their candidates were compared. crowded: documents
-# retained although only some of the retained documents that share one of their band keys are listed for this key, so
-# that others may not have become candidates.
+# to be below the threshold. capped: documents retained before all their candidates were compared. crowded: retained
+# documents that share a band key with more retained documents than are listed for it; those not listed may not have
+# become candidates.
 COUNTED: tuple[str, ...] = ("candidates", "ruled_out", "comparisons", "rejected", "capped", "crowded")
 
 

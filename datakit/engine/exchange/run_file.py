@@ -55,7 +55,7 @@ class RunIndex:
 
     @property
     def segments(self) -> int:
-        """The number of segments in each bucket."""
+        """The run's number of segments."""
         return len(self.schemas)
 
     def encode(self) -> bytes:
@@ -134,7 +134,7 @@ def _map_file(path: str, start: int, stop: int) -> pa.Buffer:
 
 
 def decode_segments(index: RunIndex, data: pa.Buffer, url: str) -> Iterator[pa.Table]:
-    """Yield a table per non-empty segment, with rows in bucket order. `data` holds the bytes of the index's buckets."""
+    """Yield a table per non-empty segment, with rows in bucket order. `data` holds the buckets that `index` covers."""
     offsets = index.offsets - index.offsets[0]
     for segment in range(index.segments):
         schema = pa.ipc.read_schema(pa.BufferReader(index.schemas[segment]))

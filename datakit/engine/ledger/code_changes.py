@@ -1,7 +1,7 @@
 """Decides from a step's ledger whether the step, or a part of it, was made with another version of the user's own code.
 
-The ledger records a hash of the code's file for each driver. The manifest does not contain it, because a change to a
-comment must not make two equal outputs differ.
+The ledger records a hash of the code's file for each driver. The manifest does not contain this hash: otherwise, a
+change to a comment would give the same output a different manifest.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from datakit.engine.ledger.ledger import AttemptLine, DriverLine, drivers, read_
 
 
 def made_with_other_code(directory: str, code: str, *, finished: bool) -> bool:
-    """Return True if the driver that finished the step in `directory` or, if the step is unfinished, a driver that
-    finished one of its tasks, recorded a hash that differs from `code`.
+    """Return True if a driver recorded a hash that differs from `code`: the driver that finished the step in
+    `directory` or, if the step is unfinished, any driver that finished one of its tasks.
     """
     if finished:
         recorded = [line.code for line in drivers(directory) if line.code]

@@ -3,8 +3,8 @@
 The ledger is stored next to the step's outputs. An output is created only if it is absent, so a task may be repeated
 and the ledger need not be made durable after every task. On a disk, the ledger is flushed every second; in an object
 store, a new object is written after 500 lines or 10 s, whichever comes first. If the end of the ledger is lost, the
-tasks recorded there are repeated, and their outputs turn out equal to the existing ones. Each driver writes files of
-its own, called segments. Versions of datakit may share a ledger: lines of an unknown form are skipped and counted.
+tasks recorded there are repeated, and their outputs turn out equal to the existing ones. Each driver writes its own
+files, called segments. Different versions of datakit may share a ledger: lines of unknown form are skipped and counted.
 Cost: one append per attempt; to resume, one listing and one read of each segment (in parallel from an object store).
 """
 

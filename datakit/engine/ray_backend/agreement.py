@@ -31,7 +31,7 @@ FOLDER = ".probe"
 COMPILING = "compiling"  # a node that starts to compile kernels writes a file of this name and the nonce's
 AUTHENTICATION = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _TOKEN = secrets.token_hex(32)  # one token for the whole process, because Ray keeps the first token it sees
-CONNECT_SECONDS = 5.0  # limit for opening a TCP connection; a reachable host takes milliseconds
+CONNECT_SECONDS = 5.0  # limit for opening a TCP connection, which takes milliseconds if the host is reachable
 ADDRESS_VARIABLE, ADDRESS_FILE = "RAY_ADDRESS", "/tmp/ray/ray_current_cluster"  # Ray's own `auto` reads both
 AUTO_REMEDY = (
     "start a cluster (`ray start --head`) or name one with --ray HOST:PORT; "
@@ -89,7 +89,7 @@ def _announcement(nonce_url: str) -> str:
 
 
 def announce_compilation(expected: Expected) -> None:
-    """Tell the driver that this node is compiling kernels. If the root is not writable, the tasks will report that."""
+    """Tell the driver that this node is compiling kernels. An unwritable root is left for the tasks to report."""
     with suppress(StorageError, InputError):
         atomic.replace_bytes(b"", _announcement(expected.nonce_url))
 
@@ -105,7 +105,9 @@ def take_announcement(expected: Expected) -> bool:
 
 
 def remove_dead_nonces(root: str) -> None:
-    """Remove what killed drivers left in `.probe` of a local root. Every run does this, with or without a cluster."""
+    """Remove from a local root what drivers that have died left in `.probe`. Every run does this, also without a
+    cluster.
+    """
     folder = Path(urls.local_path(urls.join(root, FOLDER)))
     if urls.is_local(root) and folder.is_dir():
         with unless_read_only():
@@ -139,8 +141,8 @@ def assert_reachable(address: str) -> None:
 
 def auto_address() -> str:
     """Return the address for "auto": the value of RAY_ADDRESS, or else the address that the last `ray start` left on
-    this machine. Either may be the address of a dead cluster, so the address is checked. Raises UsageError, whose
-    message names no remedy; callers add AUTO_REMEDY.
+    this machine. Either may be the address of a dead cluster, so the address is checked. Raises UsageError if no
+    running cluster is found; the message names no remedy, because callers add AUTO_REMEDY.
     """
     address, origin = os.environ.get(ADDRESS_VARIABLE, ""), ADDRESS_VARIABLE
     if not address:

@@ -1,5 +1,4 @@
-"""Joins a running Ray cluster or starts a private one; detects a lost connection or head node, and composes the error
-message.
+"""Joins a running Ray cluster or starts a private one; raises an error if the connection or the head node is lost.
 
 If the head node has not answered for a minute, Ray ends the process with exit code 1 and one line of output, but
 without an exception. Therefore the executor checks every 2 seconds whether the head node is listening (which takes 0.2
@@ -99,7 +98,7 @@ def connected(address: str, workers: int | None) -> Iterator[None]:
     """
     if ray.is_initialized():
         if address == LOCAL:
-            raise UsageError("this program is already connected to a Ray cluster; use the address 'auto' to join it")
+            raise UsageError("this program is already connected to a Ray cluster; use the address 'auto' to run on it")
         yield
         return
     logging.getLogger("ray").setLevel(logging.ERROR)

@@ -28,7 +28,7 @@ SETTINGS = (  # what a store's client needs to know besides its credentials
 )
 STORES = ("AWS_", "AZURE_STORAGE_", "FSSPEC_", "GOOGLE_APPLICATION_CREDENTIALS", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
-_before: dict[str, str | None] = {}  # the variables set by `adopt`, with this process's own values
+_before: dict[str, str | None] = {}  # the variables set by `adopt`, with their previous values (None: unset)
 _adopted: dict[str, str] | None = None
 
 

@@ -40,7 +40,8 @@ class ResourceRequest:
 @dataclass(frozen=True)
 class Nodes:
     """All live nodes with CPUs, as `ray.nodes()` describes them, and those of them that the run uses. `avoided` holds
-    the ids of the live nodes that are not used. `sparing` is True if nodes with accelerators are left unused.
+    the ids of the live nodes that are not used. `sparing` is True if nodes with accelerators must not be used,
+    including nodes that join later.
     """
 
     alive: tuple[Node, ...] = ()

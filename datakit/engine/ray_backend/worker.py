@@ -1,8 +1,8 @@
 """Runs one attempt in a Ray worker process: first checks the node, then uses a fork server owned by the process.
 
-Ray reuses its worker processes, so a fork server boots once per worker process, and an attempt costs no more than it
-does locally. The Ray worker itself has many threads and never forks. When the Ray worker dies, its control socket
-closes, and the fork server kills the children. The worker asks Ray once per process whether its node has accelerators.
+Ray reuses its worker processes, so a fork server boots once per worker process, not once per attempt. The Ray worker
+itself has many threads and never forks. When the Ray worker dies, its control socket closes, and the fork server kills
+the children. The worker asks Ray once per process whether its node has accelerators.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _CHECKED: set[bytes] = set()
 
 
 def run_encoded_attempt(data: bytes, expected: bytes, sparing: bool, variables: bytes, key: str) -> bytes | None:
-    """Run one attempt, given as msgpack; return its outcome as msgpack, or None if the attempt must not run on this
-    node. The node must match `expected`, an encoded Expected; if `sparing` is True, the node must have no accelerators.
+    """Run one attempt, given as msgpack; return its outcome as msgpack, or None if `sparing` is True and the node has
+    accelerators. If the node does not match `expected`, an encoded Expected, the attempt is refused.
 
     variables: the encoded environment variables that the driver sends. key: that of the attempt's `disk_reports`.
     """

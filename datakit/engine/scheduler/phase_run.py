@@ -1,4 +1,4 @@
-"""Runs one phase: submits attempts, turns outcomes into results, retries, bisections or failures, and reports failures.
+"""Runs one phase: submits attempts, collects results, retries tasks or bisects their inputs, and reports failures.
 
 Attempts are created only when a slot needs them, so a phase of 100,000 tasks takes little memory: one pointer in the
 queue per new task, and one packed result per finished task. `attempt_queue.py` decides the order, and `retry_policy.py`
@@ -146,7 +146,7 @@ class PhaseRun:
             time.sleep(min(WAIT_SECONDS, self._queue.ready_in(time.monotonic())))
 
     def _first_attempt(self, task: Task, slots: int) -> Attempt:
-        """Create the first attempt at a task; if tasks are tiny, it is a batch with further new tasks."""
+        """Create the first attempt at a task; if tasks are tiny, the attempt also includes other new tasks."""
         more = self._queue.take_new(self._estimates.batch(len(self._queue), slots) - 1)
         memory = max(self._estimates.first(one) for one in (task, *more))
         return self._attempt(task, memory, more)

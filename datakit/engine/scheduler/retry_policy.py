@@ -3,8 +3,8 @@
 Both backends share this policy. Each cause of failure has its own limit on attempts. The loss of a worker is not the
 task's fault, so a task fails only after losing 20 workers. After an exception, a task is retried once. A task that runs
 out of memory is retried with twice as much memory, and then with four times as much; during the last retry, no other
-attempt may compete for the task's memory. A refusal (an InputError of our own) must be resolved by the user, so the
-task is not retried.
+attempt may compete for the task's memory. A refusal (an InputError raised by datakit) must be resolved by the user, so
+the task is not retried.
 
 If a child dies (because of a crash, a hang or a lack of memory) while a batch of records is in progress, the next
 attempt tries the records of that batch one by one, so that a second death identifies the record. If no batch is in
@@ -141,8 +141,8 @@ def skip_proposed(history: TaskHistory) -> None:
 def next_attempt(attempt: Attempt, history: TaskHistory, memory_bytes: int) -> Attempt:
     """Return the next attempt at a task for which the phase declares `memory_bytes` bytes of memory.
 
-    If the last attempt ran out of memory at a record that it was told to skip, its reader still had to read past that
-    record. The next attempt may then use all of a machine's memory, once.
+    A reader has to read past a record even if the attempt was told to skip it. If the last attempt ran out of memory at
+    such a record, the next attempt may use all of a machine's memory. A task gets only one such attempt.
     """
     passes = history.memory_level == 1 and any(_is_known(history, gone) for gone in history.skip)
     return replace(

@@ -1,5 +1,5 @@
-"""Starts fork servers in an environment where libraries start no threads, requests children from these servers, and
-keeps the most recently used ones (two by default).
+"""Starts fork servers in an environment where libraries start no threads, keeps the most recently used servers (two by
+default), and requests children from them.
 
 `ForkServer` and `ForkServerPool` are thread-safe. A pool's template process starts in 300-500 ms, once per worker
 process. From it, a server with the preloads of a phase starts in 10-250 ms, once per worker process and set of

@@ -67,7 +67,7 @@ def _load(load: Callable[[], None]) -> dict[str, Any] | None:
     try:
         load()
         child.require_one_thread("the libraries")
-        gc.freeze()  # as in the fork server
+        gc.freeze()  # otherwise garbage collections in the servers would copy the pages that they inherit
     except BaseException as error:  # noqa: BLE001 - sent to the client, which raises BootError
         return child.describe_error(error)
     return None

@@ -25,7 +25,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 BACKSTOP_MARGIN = 3 << 30  # for stacks and for large reservations by allocators; no healthy task came near the limit
 # A hard limit exceeds the budget by this share of it; peaks stay below 1.1 times the budget (docs/measurements.md).
 HARD_LIMIT_MARGIN = 0.05
-SMALL_BUDGET = 128 << 20  # a memory bomb (4 GiB/s) may exceed a smaller budget before a measurement that is 30 ms late
+SMALL_BUDGET = 128 << 20  # if a measurement is 30 ms late, a memory bomb (4 GiB/s) may exceed a smaller budget
 
 
 def memory_limit() -> int:

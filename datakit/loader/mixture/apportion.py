@@ -35,7 +35,7 @@ SCALE = 1 << SCALE_BITS
 MAX_BLOCK = 1 << 16  # debts are at most MAX_BLOCK * 2^40, well within the range of int64
 STRIDE = 256  # blocks between two checkpoints
 CACHED_RUNS = 8  # runs of STRIDE blocks kept in memory; each takes 2 KiB per component
-ANNOUNCED_BLOCKS, SECONDS_PER_BLOCK = 200_000, 20e-6  # computing more blocks (4 s or more) is announced
+ANNOUNCED_BLOCKS, SECONDS_PER_BLOCK = 200_000, 20e-6  # computing more blocks than this (over 4 s) is announced
 
 
 def fixed_point(weights: Sequence[float]) -> np.ndarray:
@@ -95,7 +95,7 @@ class BlockCounts:
         return served[place + 1] - served[place]
 
     def announce(self, number: int, what: str) -> None:
-        """Log a warning if computing blocks up to `number` takes 4 s or more. `what`: the operation that needs them."""
+        """Log a warning if computing blocks up to `number` takes over 4 s. `what`: the operation that needs them."""
         ahead = number - max(self._announced, STRIDE * (len(self._checkpoints) - 1))
         if ahead > ANNOUNCED_BLOCKS:
             self._announced = number

@@ -94,7 +94,7 @@ class Component:
 
 @dataclass(frozen=True)
 class Stage:
-    """The weights that apply from a step or a slot on. They need not sum to 1; an omitted component has weight 0."""
+    """The weights from a given step or slot onward. They need not sum to 1; an omitted component has weight 0."""
 
     weights: Mapping[str, float]
     start_step: int | None = None
@@ -118,8 +118,8 @@ class SimulatedEpochs:
 @dataclass(frozen=True)
 class Mixture:
     """Components, their weights per stage, and all other settings that determine the batches. `block` and `batch_size`
-    are numbers of sequences (`batch_size` over all hosts), `sequence_length` is a number of tokens, and `memory_bytes`
-    is in bytes. For invalid or contradictory values, raises a LoaderError that names the component, stage or setting.
+    are numbers of sequences (`batch_size` over all hosts); `sequence_length` is a number of tokens. For invalid or
+    contradictory values, raises a LoaderError that names the component, stage or setting.
     """
 
     components: Mapping[str, Component]

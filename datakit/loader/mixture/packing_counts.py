@@ -117,8 +117,8 @@ def _counts(step: CountsStep, name: str, root: str) -> np.ndarray:
     manifest = step.manifest()
     if manifest is None:
         raise LoaderError(
-            f"component {name!r}: {root} has no step {step.stage} for these tokens ({step.directory} is missing); "
-            f"run `datakit mixture pack` on the mixture file or the run file with --root {root}"
+            f"component {name!r}: {root} has no step {step.stage} for these tokens ({step.directory} is missing or "
+            f"unfinished); run `datakit mixture pack` on the mixture file or the run file with --root {root}"
         )
     (partition,) = manifest.partitions
     url = urls.join(step.directory, partition.path)

@@ -54,7 +54,7 @@ def contributions(order: SequenceOrder, steps: int | None = None, points: int = 
 
 
 def _marks(steps: int, points: int, changes: list[int], apart: bool) -> np.ndarray:
-    """Return `points` evenly spaced steps and the steps of all changes. apart: without those evenly spaced steps
+    """Return `points` evenly spaced steps and the steps of all changes. apart: leave out the evenly spaced steps
     (other than 0 and the last) that are closer to a change than half their own spacing.
     """
     even = np.linspace(0, steps, points).astype(np.int64)

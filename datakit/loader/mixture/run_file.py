@@ -1,6 +1,6 @@
 """Finds the mixture of a training run: in the table `[data]` of its run file, or in the mixture file that this table
 names. The trainer and the commands `datakit mixture preview` and `datakit mixture pack` use this module, so all of them
-read the same tokens. In a run file, paths are relative to the file's directory, and {root}/ at the start of a `cache`
+find the same mixture. In a run file, paths are relative to the file's directory, and {root}/ at the start of a `cache`
 path stands for the root.
 """
 
@@ -70,7 +70,7 @@ def data_settings(table: Mapping[str, Any], file: Path, root: str) -> dict[str, 
 
 def _placed(entry: Any, file: Path, root: str) -> Any:
     if not isinstance(entry, Mapping) or not isinstance(entry.get("cache"), str):
-        return entry  # a mistake, which decoding the entry will report
+        return entry  # invalid; the error is raised when the entry is decoded
     return {**entry, "cache": place_of(entry["cache"], file, root)}
 
 

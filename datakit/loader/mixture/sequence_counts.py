@@ -44,7 +44,7 @@ class PlainCounts:
 
 
 class PackedCounts:
-    """Sequence counts of blocks whose documents are packed, one per block. The methods are those of `PlainCounts`."""
+    """One sequence count per block, for blocks whose documents are packed. The methods are those of `PlainCounts`."""
 
     def __init__(self, counts: np.ndarray) -> None:
         self._counts = counts

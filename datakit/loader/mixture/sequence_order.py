@@ -102,8 +102,8 @@ class SequenceOrder:
         """If the run has fewer than `steps` batches, raise a LoaderError that states why it ends."""
         if self.steps is not None and self.steps < steps:
             raise LoaderError(
-                f"the mixture ends after {self.steps:,} of {steps:,} batches: {self.ending}; give components "
-                "that end too early less weight or more epochs, or make the run shorter"
+                f"the mixture ends after {self.steps:,} of {steps:,} batches: {self.ending}; reduce the weights "
+                "of components that end too early or give them more epochs, or make the run shorter"
             )
 
     def _require_memory(self, name: str, stream: Stream, sequence: int, step: int) -> None:

@@ -20,7 +20,7 @@ from datakit.loader.mixture.apportion import SCALE, BlockCounts
 from datakit.loader.permutation import Permutation, derive_key
 
 CACHED_BLOCKS = 64  # 2 MB at 2,048 slots
-MAX_BLOCKS = 4_000_000  # maximum number of blocks to search for the end of a component (8 G slots, a minute)
+MAX_BLOCKS = 4_000_000  # maximum number of blocks to search for the end of a component (8 billion slots, a minute)
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class SlotOrder:
         return stage.first + low * self.block
 
     def _stage_serving(self, component: int, sequence: int) -> tuple[int, int]:
-        """Return (number of the stage that serves a component's sequence, number of the sequence within the stage). If
-        no earlier stage serves the sequence, the last stage is returned.
+        """Return (index of the stage that serves a component's sequence, index of this sequence among the component's
+        sequences in the stage). If no earlier stage serves the sequence, the last stage is returned.
         """
         served = [int(totals[component]) for totals in self._served]
         number = bisect_right(served, sequence, 1) - 1
@@ -147,7 +147,7 @@ class SlotOrder:
         return sequence * SCALE // owed, -(-(sequence + 1) * SCALE // owed)
 
     def _place(self, number: int, member: int, sequence: int) -> int:
-        """Return the slot of a sequence of the stage's component `member`, both counted from the start of the stage."""
+        """Return the slot of a sequence of the stage's member `member`; slot and sequence are relative to the stage."""
         counts, component = self._stages[number].counts, int(self._stages[number].members[member])
         low, high = self._blocks_around(number, member, sequence)
         if high > MAX_BLOCKS:

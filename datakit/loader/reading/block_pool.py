@@ -3,7 +3,7 @@
 The list of wanted keys, most urgent first, protects the blocks of these keys from eviction. All other blocks may be
 evicted, least recently used first. At most `in_flight` blocks are read ahead at a time, and each only if it fits in the
 budget. A block that a batch needs now is read immediately, even beyond the budget, because the batch cannot be served
-without it. The windows are sized so that such a block should fit.
+without it. Such a block normally fits, since `mixture/window_sizes.py` chooses windows that together fit in the budget.
 """
 
 from __future__ import annotations

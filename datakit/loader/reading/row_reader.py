@@ -19,7 +19,7 @@ WHOLE_UNIT = -1
 
 
 class ReadKey(NamedTuple):
-    """One read: a whole unit of a stream, or only the unit's sequence `sequence`."""
+    """One read: a whole unit of a stream, or only the sequence with the index `sequence` in the unit."""
 
     stream: int
     unit: Unit

@@ -7,9 +7,10 @@ is in both training and validation. The documents of a range are consecutive, so
 takes only one or two reads. The ranges are spread over the source, so the choice is representative even if the source
 is not in random order.
 
-For simulated epochs, the strata are the same. A run of R tokens that simulates a run of T tokens keeps the share R / T
-of each component, and therefore repeats its data as often as the longer run would. Each range makes up for the error of
-the ranges before it, so the total is right to within about half a document.
+For simulated epochs, the strata are the same, but they are tried before the single document. A run of R tokens that
+simulates a run of T tokens keeps the share R / T of each component, and therefore repeats its data as often as the
+longer run would. Each range makes up for the error of the ranges before it, so the total is right to within about half
+a document.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Ranges = list[tuple[int, int]]
 
 def held_out(source: TokenSource, tokens: int, purpose: str, name: str) -> Ranges:
     """Choose ranges of whole documents with about `tokens` tokens in total. The ranges' positions depend on `purpose`.
-    If no choice leaves tokens both inside and outside the ranges, raises a LoaderError that mentions component `name`.
+    Raises a LoaderError that mentions component `name` if no choice leaves tokens both inside and outside the ranges.
     """
     _check_amount(source, tokens, purpose, name)
     spread = (_one_per_stratum(source, tokens, strata, purpose) for strata in STRATA)
@@ -95,8 +96,8 @@ def _one_per_stratum(source: TokenSource, tokens: int, strata: int, purpose: str
 
 
 def _evened_out(source: TokenSource, tokens: int, strata: int, purpose: str) -> Ranges:
-    """Choose at most one range per stratum. Each range ends where the running total is closest to the tokens wanted
-    from its stratum and all earlier ones.
+    """Choose at most one range per stratum. Each range ends at the document boundary where the running total is closest
+    to the number of tokens wanted from its stratum and all earlier ones.
     """
     found: Ranges = []
     chosen = 0

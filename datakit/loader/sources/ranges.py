@@ -44,7 +44,7 @@ class Pieces:
 
 
 def cut(starts: np.ndarray, lengths: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut each range i into pieces of sizes[i] tokens and a remainder. Return (starts, lengths, i) of the pieces."""
+    """Cut each range i into pieces of sizes[i] tokens (the last may be shorter); return their (starts, lengths, i)."""
     pieces = -(-lengths // sizes)
     origin = np.repeat(np.arange(len(starts)), pieces)
     offsets = (np.arange(len(origin)) - (np.cumsum(pieces) - pieces)[origin]) * sizes[origin]

@@ -24,7 +24,7 @@ SHARES = (
     0.1,
     0.2,
     0.5,
-)  # for `max_quarantined`: the first that is at least twice the share found unusable
+)  # `max_quarantined` becomes the first of these that is at least twice the share of unusable records
 MANY_SOURCES = (
     "# Each folder, format and pattern of file names has a source of its own, whose",
     "# files `include` selects.",

@@ -46,7 +46,7 @@ class FileGroup:
 
 @dataclass(frozen=True)
 class _Part:
-    """The files of a group not yet named. folder: their folder's path below `globs.Place.base`; "" for the base."""
+    """The files of a future group. folder: their folder's path below `globs.Place.base`; "" for the base."""
 
     folder: str
     format: str
@@ -91,8 +91,8 @@ def _with_format(files: Sequence[FileInfo]) -> tuple[list[tuple[FileInfo, str]],
 
 
 def _not_data(files: Sequence[tuple[FileInfo, str]]) -> set[str]:
-    """Return the paths of TOML files and, if all texts are about the data (README, LICENSE), also of the texts, but
-    never the paths of all files.
+    """Return the paths of the files that are probably not data: TOML files and, if all text files are about the data
+    (README, LICENSE), the text files. Never return the paths of all files.
     """
     tables = {info.path for info, _ in files if info.path.endswith(".toml")}
     tables = tables if len(tables) < len(files) else set()
@@ -103,7 +103,7 @@ def _not_data(files: Sequence[tuple[FileInfo, str]]) -> set[str]:
 
 
 def _folder(info: FileInfo, shared: str) -> str:
-    """Return the directory directly below `shared` that contains a file, or `shared` if no such directory does."""
+    """Return the directory directly below `shared` that holds the file, or `shared` if the file is directly in it."""
     rest = info.path[len(shared) :].lstrip("/")
     return os.path.join(shared, rest.partition("/")[0]) if "/" in rest else shared
 

@@ -24,7 +24,7 @@ UNREADABLE = (DatakitError, OSError, ValueError, csv.Error, pa.ArrowException)
 
 def missing_columns(source: str, base: str, path: str, config: Config) -> Iterator[str]:
     """Yield a warning for each setting of a source that names a column which the first records of the file at `path`
-    lack. Yields nothing if the columns cannot be found cheaply: those that a transform returns, for example.
+    lack. Yields nothing if the columns cannot be determined cheaply, for example because a transform is applied.
     """
     if config.transform is not None or not urls.is_local(base):
         return

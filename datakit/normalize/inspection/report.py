@@ -224,7 +224,7 @@ def guess_id(columns: Sequence[ColumnReport], is_unique: Callable[[str], bool] =
 
 
 def _is_unique(chunks: Sequence[Chunk], name: str) -> bool:
-    """Return True if the samples have several records and no two of them have the same value in this column."""
+    """Return True if a column of neither bytes nor floats has several sampled values, all of them different."""
     columns = [chunk.table.column(name) for chunk in chunks if name in chunk.table.column_names]
     if any(is_bytes(column.type) or types.is_floating(column.type) for column in columns):
         return False

@@ -111,7 +111,7 @@ class _ChunkParser:
         """Quarantine the record at this offset. Raises UnreadableError if it is the header."""
         limit = longest_record(self._context.config)
         if not self._names:
-            raise UnreadableError(f"{self._path} has a header longer than max_document_bytes ({limit}); exclude it")
+            raise UnreadableError(f"the header of {self._path} exceeds max_document_bytes ({limit}); exclude the file")
         self._context.counts.unreadable(self._path, position, f"longer than max_document_bytes ({limit})")
 
     def _parse(self, size: int, data: bytes, starts: np.ndarray, positions: np.ndarray) -> Chunk:

@@ -75,9 +75,9 @@ class RecordCutter:
         """Drop the first `length` bytes, which belong to one record, except those that decide how the rest is read.
 
         If the record's last field is open, or may be open because its last byte is a quote, this field is kept.
-        Otherwise, only the last byte is kept, and a few bytes written before it put `find_records` into the same state:
-        within a field, where a quote does not begin a quoted field, or after text that follows a closing quote. `_cut`
-        drops the resulting record.
+        Otherwise, only the last byte is kept. What precedes it is replaced by `x` (an unquoted field) if the record is
+        sound so far, and by `""x` (text after a closing quote) if it is not. `find_records` then reads the rest as it
+        would after the dropped bytes. `_cut` drops the resulting record.
         """
         if not self._skipping:
             self._too_long(self.position)

@@ -1,11 +1,11 @@
 """Opens a source's files in place, and detects by size, modification time and, if needed, hash whether a file has
 changed since it was listed. A local source may be read hours after it was listed, and every downstream fingerprint
-assumes that the content read is the content listed. Therefore a file's size and modification time are compared twice.
-When the file is opened, they are compared with the listing. After the file's range has been read, and before anything
-made from it is committed, they are compared with the values at opening. The values at opening are taken from the open
-file, because a network file system fetches current attributes from its server when a file is opened. If only the time
-differs from the listing (a touched file, another node's copy), the content hash decides; a file over 1 GiB is not
-hashed, but treated as changed. Cost: two system calls per file, and one more read of a file whose time differs.
+assumes that the content read is the content listed. Therefore a file's size and modification time are compared with the
+listing when the file is opened. They are compared with the values at opening before each commit while the file is open,
+and after the task's range has been read. The values at opening are taken from the open file, because a network file
+system fetches current attributes from its server when a file is opened. If only the time differs from the listing (a
+touched file, another node's copy), the content hash decides; a file over 1 GiB is not hashed, but treated as changed.
+Cost: two system calls per file, one per open file at each commit, and one more read of a file whose time differs.
 """
 
 from __future__ import annotations

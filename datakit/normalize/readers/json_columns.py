@@ -101,7 +101,7 @@ def _dates_only(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _exact(array: pa.Array) -> bool:
-    """Return True unless a float (-0, or 2**53 or more in absolute value) may differ from the integer in the file."""
+    """Return False if a float is -0 or at least 2**53 in absolute value: it may differ from the integer in the file."""
     kind = array.type
     if types.is_floating(kind):
         values = array.drop_null().to_numpy(zero_copy_only=False)

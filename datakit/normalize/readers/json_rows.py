@@ -4,10 +4,10 @@ NaN and infinities are allowed, as in Python's `json`. If a key occurs more than
 surrogate becomes U+FFFD (counted as invalid UTF-8). An integer that does not fit into 64 bits keeps its digits, and all
 values of its column become strings. If a column mixes integers and floats, its integers become floats or, if one of
 them is above 2**53 or below -2**53, all its numbers become strings. If it mixes other kinds of scalars, all of them
-become strings. An id that is a number keeps its digits as written. A line is not a record, whatever its neighbors hold,
-if a value is not of the kind that the text column, the id or the source's transform requires. Speed: 30 to 250 MB/s
-(the longer the records, the faster), a tenth to a half of the columnar parser's speed. Only chunks with an unusual line
-are parsed this way.
+become strings. An id that is a number keeps its digits as written. A line is not a record if its text, its id or a
+field that the source's transform requires has the wrong type; such a value is never converted to a string. Speed: 30 to
+250 MB/s (the longer the records, the faster), a tenth to a half of the columnar parser's speed. Only chunks with an
+unusual line are parsed this way.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class NotARecordError(ValueError):
 
 @dataclass(frozen=True)
 class Expected:
-    """The columns with a required type: `text` must hold strings, and `id` no objects or arrays. None skips the check.
+    """The columns with a required type: `text` must hold strings, and `id` no objects or arrays. A column is not
+    checked if its name here is None.
 
     digits: the column whose numbers keep their digits as written. texts: the column and the fields in which the
     source's transform requires text; None if it requires none.

@@ -30,7 +30,7 @@ SLICE_BYTES = 64 << 20  # about 0.3 s of work: much longer than a fork takes, ye
 TEXT_SLICE_BYTES = 16 << 20  # per slice of one-document files; smaller, since such files cost more to read
 EXPANSION = 4  # approximate bytes of text per byte of a compressed file
 FILE_OVERHEAD = 64 << 10  # opening a file costs about as much as reading this many bytes
-FOOTER_THREADS = 16  # each footer in an object store takes one small request
+FOOTER_THREADS = 16  # reading a footer from an object store takes one small request
 T = TypeVar("T")
 Damage: TypeAlias = dict[str, tuple[int, str]]  # see Streams.damaged
 
@@ -180,7 +180,7 @@ def _find_damage(context: ReadContext, ranges: Sequence[FileRange]) -> Damage:
             except DamagedStreamError as error:
                 damaged[part.path] = error.start, error.reason
             except (DamagedError, UnreadableError):
-                pass  # truncated, or of another kind; the reader reports this
+                pass  # another problem, such as a truncated file; the reader reports it
     return damaged
 
 

@@ -24,7 +24,7 @@ def check_arrays(table: pa.Table) -> None:
 
 def _check(array: pa.Array) -> None:
     kind = array.type
-    array.validate()  # sizes of buffers and children; the checks below read only within them
+    array.validate()  # checks the sizes of buffers and children, so the checks below never read past their ends
     if types.is_string(kind):
         array.view(pa.binary()).validate(full=True)
     elif types.is_large_string(kind):

@@ -4,9 +4,9 @@ members, zstd frames), all of them are read. Zero padding after a stream is skip
 
 A file that ends inside a stream is truncated: what could be decoded is used, and the rest is lost. If instead a stream
 is corrupt (its checksum does not match, or it cannot be decoded), nothing of that stream may be used, because the
-damage began at an unknown place before the one where it was noticed. By then, part of the stream has been yielded.
-`Streams` records how far the content is known to be sound, and DamagedStreamError tells the routing task to start again
-without the damaged stream. The data of earlier streams is used.
+damage began at an unknown place before the one where it was noticed. Part of the stream may already have been yielded
+by then: `Streams` records how far the content is known to be sound, and DamagedStreamError tells the routing task to
+start again without the damaged stream. The data of earlier streams is used.
 
 isal inflates gzip about twice as fast as zlib does (850 MB/s of text per core; zstd reaches 1,350 MB/s). A zstd frame
 may need a window of up to 2 GiB (as in dumps made with `--long=31`), whose memory is allocated as the window fills.
@@ -63,7 +63,7 @@ class Streams:
     damaged: path -> (offset in the decompressed file at which to stop, reason), for the files that are known to be
     damaged.
     begun: the number of streams begun so far. sound: how many of them, from the first on, were decoded to their end or
-    to the end of a truncated file, or are known to be sound from a check.
+    to the end of a truncated file, or are known from a check to be sound.
     check: decodes a file to its end and raises DamagedStreamError if one of its streams is corrupt.
     """
 

@@ -38,7 +38,7 @@ def read_texts(context: ReadContext, paths: Sequence[str]) -> Chunks:
 def _read(context: ReadContext, path: str) -> bytes | None:
     """Return the content of a file; if the file cannot be used, quarantine it and return None.
 
-    A damaged or truncated file is quarantined as a whole, so nothing of an unsound stream can be used.
+    A damaged or truncated file is quarantined as a whole; no part of its text is used.
     """
     if context.start_batch(path, np.zeros(1, np.int64), lambda row: None) is not None:
         return None

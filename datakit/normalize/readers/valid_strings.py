@@ -18,7 +18,7 @@ from datakit.printable import one_line
 def with_valid_strings(path: str, table: pa.Table, text: str, counts: RecordCounts) -> pa.Table:
     """Return the table with valid strings in all columns except `text`. `path` is the file that the table comes from.
 
-    Raises ColumnError if values of another type are invalid.
+    Raises ColumnError if a value that is not a string is invalid.
     """
     for index, name in enumerate(table.column_names):
         if name == text:

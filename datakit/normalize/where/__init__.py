@@ -1,1 +1,1 @@
-"""Checks and evaluates a source's `where`, and decides the types in which this predicate sees columns."""
+"""Checks and evaluates a source's `where`, and decides which type each column has in it."""

@@ -60,7 +60,7 @@ FUNCTIONS, TYPES, ALIASES = (frozenset(words.split()) for words in (_FUNCTIONS, 
 
 def column_paths(database: Any, sql: str) -> list[list[str]]:
     """Return the columns that `where` reads, each as a path of names. Raises RecipeError if the SQL is not allowed."""
-    _parse(database, sql, f"SELECT {sql}")  # without parentheses, so that the SQL cannot close them
+    _parse(database, sql, f"SELECT {sql}")  # rejects SQL that would close the parentheses added below
     tree = _parse(database, sql, f"SELECT (\n{sql}\n)")
     nodes = list(_nodes(tree))
     for node in nodes:

@@ -94,9 +94,8 @@ def why(
     removals = [document.removal for document in documents if document.removal is not None]
     if cluster:
         if dedup is None or len({document.id for document in documents}) > 1:
-            raise UsageError(
-                f"--cluster: {'give one document by its --id' if dedup else f'{dataset} has no dedup step'}"
-            )
+            several = "several documents have this source id; give the --id of one of them"
+            raise UsageError(f"--cluster: {several if dedup else f'{dataset} has no dedup step'}")
         removals = list(cluster_of(dedup, documents[0].id, report))
     near = [one for one in removals if one.id != one.representative_id]
     pairs = tuple(compared(behind, dedup, removal) for removal in near[:most]) if dedup is not None else ()

@@ -52,7 +52,7 @@ class IdStream:
                 if not len(found.keys):
                     continue
                 if (before is not None and found.keys[0] <= before) or (found.keys[1:] <= found.keys[:-1]).any():
-                    raise CorruptError(f"{path} is not strictly ascending by id; run `datakit validate` on its step")
+                    raise CorruptError(f"{path}: ids are not strictly ascending; run `datakit validate` on its step")
                 before = found.keys[-1]
                 yield found
 

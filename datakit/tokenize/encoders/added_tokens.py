@@ -1,4 +1,4 @@
-"""Reads the added tokens of a tokenizer.json, and splits texts at them as the reference does.
+"""Reads the added tokens of a tokenizer.json, and splits texts at them as `tokenizers` (the reference) does.
 
 An added token is matched before pre-tokenization. If special tokens are treated as ordinary text, the string of a
 special token is still skipped as a whole, so no other added token is found inside it.
@@ -41,8 +41,8 @@ def cut_at_added(text: str, added: dict[str, int | None]) -> Iterator[tuple[str,
 def added_by_string(
     tokens: Sequence[dict[str, Any]], special: bool
 ) -> tuple[dict[str, int | None], dict[str, int | None]]:
-    """Return two mappings from string to id: one of the added tokens that are matched before normalization, and one of
-    those matched after it. Unless `special` is true, special tokens have the id None.
+    """Return two mappings from string to id: one for the added tokens that are matched before normalization, and one
+    for those that are matched after it. Unless `special` is true, special tokens have the id None.
     """
     matched = [token for token in tokens if token["content"]]
     raw, normalized = ([token for token in matched if token.get("normalized") is flag] for flag in (False, True))

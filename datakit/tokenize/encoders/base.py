@@ -16,8 +16,8 @@ import fastokens
 import numpy as np
 import tokenizers
 
-# The one character on which the libraries are known to disagree: in pre-tokenizers of several steps
-# (the DeepSeek kind), fastokens treats it as white space, as Unicode did until version 6.2.
+# The one character on which the libraries are known to disagree: in a pre-tokenizer that consists of several steps
+# (such as DeepSeek's), fastokens treats it as white space, as Unicode did until version 6.2.
 DISPUTED = "\N{MONGOLIAN VOWEL SEPARATOR}"
 REFERENCE_CHARACTERS = 1 << 20  # characters per batch for the reference, whose Encodings take about 100 bytes per token
 _FASTOKENS, _TOKENIZERS = version("fastokens"), version("tokenizers")

@@ -57,7 +57,7 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TextTokenizer(Encoder, Protocol):
     """The protocol of a custom tokenizer: an encoder that has a vocabulary.
 
-    The version must change with every change to the tokenizer that gives any text different ids. vocabulary_size: the
+    Whenever a change to the tokenizer gives any text different ids, the version must change too. vocabulary_size: the
     highest id plus 1. special: the ids, by string, of the tokens that do not represent text, including end-of-text.
     """
 
@@ -118,7 +118,8 @@ class CheckedEncoder:
         if counts[:2] != (len(ids), len(texts)) or counts[2] >= self.inner.vocabulary_size:
             raise TokenizerError(
                 f"tokenizer {self.name!r} returned {len(ids)} ids (highest: {counts[2]}) and {counts[1]} lengths (sum: "
-                f"{counts[0]}) for {len(texts)} texts; its vocabulary_size is {self.inner.vocabulary_size}"
+                f"{counts[0]}) for {len(texts)} texts; there must be one length per text, the lengths must add up "
+                f"to the number of ids, and all ids must be below vocabulary_size = {self.inner.vocabulary_size}"
             )
         return ids, lengths
 

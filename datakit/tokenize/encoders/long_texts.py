@@ -4,9 +4,9 @@ Unless a document is encoded whole, time and memory are linear in its length. A 
 at safe places (safe_cuts.py), and its parts are encoded like any other texts. A stretch longer than PART_BYTES without
 a safe place (a character repeated a million times, a script without spaces) is encoded word by word (long_words.py).
 Both methods are proven to be exact for the tokenizers that they support. With any other tokenizer, documents are
-encoded whole, and the contract records the reason. Byte-pair encoding is not linear in the length of a word: n bytes
-encoded at once take time proportional to n log n, and more once the word exceeds the CPU's caches. Words of 16 MB took
-2 to 5 times as long per byte as words of 1 MB (measured).
+encoded whole, and the contract records the reason. Byte-pair encoding of n bytes at once takes time proportional to n
+log n, and more once they exceed the CPU's caches: words of 16 MB took 2 to 5 times as long per byte as words of 1 MB
+(measured). Huge words are therefore encoded in windows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Encodes a stretch that has no safe place to cut, exactly and in linear time: word by word, and huge words in windows.
+"""Encodes, exactly and in linear time, a stretch with no safe place to cut: word by word, and huge words in windows.
 
 In this file, a word is a piece made by the pre-tokenizer. A tokenizer with `ignore_merges` encodes a word as one token
 if the vocabulary contains it; such words are shorter than a window. Every other word is encoded by byte-pair merges

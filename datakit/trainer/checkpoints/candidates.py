@@ -89,7 +89,8 @@ def candidates(folders: list[str], say: Say) -> list[Candidate]:
 
 def candidate_at(path: epath.Path, say: Say) -> Candidate | None:
     """Return the checkpoint in a directory. If it is not valid, return None, and warn unless it was set aside. Raises
-    NewerFormatError if a newer version wrote it: a run that ignored it would set it aside and resume from an older one.
+    NewerFormatError if a newer version of datakit wrote the checkpoint: a run that ignored it would set it aside and
+    resume from an older checkpoint.
     """
     try:
         if urls.is_local(str(path)):

@@ -11,7 +11,7 @@ is removed before its files. So the last good checkpoint survives, no matter whe
 
 During a save, the training loop waits only while the state is copied to host memory; the rest of the save runs in the
 background. A checkpoint can be restored on any number of devices, because orbax reads each array into the requested
-sharding. To verify a checkpoint's checksums, its files are read one more time.
+sharding. Before a checkpoint is restored, its files are read once more to verify their checksums.
 """
 
 from __future__ import annotations

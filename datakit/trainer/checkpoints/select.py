@@ -24,7 +24,7 @@ FOLDER = "checkpoints"
 def checkpoint_folders(directory: str, temporary_root: str | None) -> tuple[str, str]:
     """Return the folders of a run's permanent and rolling checkpoints; without a temporary root, both are the same.
     Identical runs under two roots may share a temporary root, so the name of the rolling folder's parent contains a
-    hash of the run's directory.
+    hash of the path of the run's directory.
     """
     permanent = urls.join(directory, FOLDER)
     if temporary_root is None:

@@ -152,7 +152,7 @@ def check_trackers(names: Iterable[str]) -> None:
         if name not in TRACKERS:
             raise UsageError(f"log.trackers: there is no tracker {name!r}; {suggestion(name, TRACKERS)}")
         if importlib.util.find_spec(TRACKERS[name]) is None:
-            raise UsageError(f"log.trackers: {name} is not installed; run pip install {TRACKERS[name]}")
+            raise UsageError(f"log.trackers: the package for {name} is not installed; run pip install {TRACKERS[name]}")
 
 
 def open_trackers(

@@ -80,7 +80,7 @@ def lay_tiles(expert: Int[Array, "T K"], experts: int, tile: int, together: int 
 
 
 def _holder(ends: Int[Array, " E"], rest_ends: Int[Array, " E"], most: int) -> Int[Array, " N"]:
-    """Return each tile's expert. Its tiles end at `ends` in single-expert turns and at `rest_ends` in other turns."""
+    """Return each tile's expert. An expert's tiles end at `ends` in single-expert turns, at `rest_ends` in others."""
     number = jnp.arange(most)[:, None]
     over = jnp.where(number < ends[-1], ends <= number, rest_ends <= number)
     return jnp.minimum(jnp.sum(over, axis=1, dtype=jnp.int32), ends.size - 1)

@@ -4,10 +4,10 @@
     y[t] = sum over k of share[t, k] * gate(x[t] @ w_in[expert[t, k]]) @ w_out[expert[t, k]]
 
 docs/trainer.md describes the backends. `auto` means `tiles` on a CPU, `tokamax` on a GPU (`tiles`, with a warning, if
-tokamax is not installed), and `ragged` otherwise. On a CPU, `ragged` would be 5 times slower with 8 experts, and slower
-still with more, because XLA:CPU expands `ragged_dot` to the dense computation, which takes E / K times the work. So
-does XLA:GPU (JAX 0.11.2), with buffers that exceed 80 GB in a large layer. On a mesh, each device computes the experts
-for its own tokens, after gathering the weights of all experts (FSDP).
+tokamax is not installed), and `ragged` otherwise. On a CPU, `ragged` would be 5 times slower than `tiles` with 8
+experts, and slower still with more, because XLA:CPU expands `ragged_dot` to the dense computation, which takes E / K
+times the work. XLA:GPU (JAX 0.11.2) also expands it, into buffers that exceed 80 GB in a large layer. On a mesh, each
+device computes the experts for its own tokens, after gathering the weights of all experts (FSDP).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def resolve(backend: Backend) -> str:
 
 
 def automatic(platform: str) -> str:
-    """Return the backend that `auto` means on a platform of JAX. On a GPU without tokamax, print a warning."""
+    """Return the backend that `auto` means on a JAX platform. Warns if this is a GPU and tokamax is not installed."""
     if platform == "gpu":
         if importlib.util.find_spec("tokamax"):
             return "tokamax"
@@ -94,8 +94,8 @@ def _tokamax_matmul(rows: Any, weights: Any, count: Any) -> Any:
         import tokamax  # pyright: ignore[reportMissingImports] - optional; takes a second to import
     except ImportError as error:
         raise UsageError(
-            f"the backend tokamax cannot be used, because importing it failed: {error}. `pip install tokamax` also "
-            'installs what it needs; or set moe_backend = "tiles" in the run file'
+            f"the backend tokamax cannot be used, because importing it failed: {error}. Run `pip install tokamax`, "
+            'which also installs its dependencies, or set moe_backend = "tiles" in the run file'
         ) from error
     return tokamax.ragged_dot(rows, weights, count)
 

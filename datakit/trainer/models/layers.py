@@ -5,10 +5,10 @@ sum over many terms is fp32, in the backward pass too: bf16 has 8 significant bi
 terms.
 
 Attention and the loss save memory. Attention processes the queries in up to eight groups, one after the other, and
-keeps no [S, S] scores. For each group, it reads no keys after the group's last query, or before the widest window of
-the group's first query. The loss processes the sequence in pieces and keeps no [B, S, V] logits. Attention and the loss
-recompute their intermediate values in the backward pass. On a CPU, working in parts also makes attention three times as
-fast and the loss twice as fast (at 256 positions), because small arrays fit in the cache.
+keeps no [S, S] scores. For each group, it reads only the keys from the start of the first query's window, assuming the
+maximum width, to the last query. The loss processes the sequence in pieces and keeps no [B, S, V] logits. Attention and
+the loss recompute their intermediate values in the backward pass. On a CPU, working in parts also makes attention three
+times as fast and the loss twice as fast (at 256 positions), because small arrays fit in the cache.
 
 No array with an entry per position is a constant of the compiled program: masks and rotary positions are computed at
 run time.

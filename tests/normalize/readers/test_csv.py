@@ -183,6 +183,6 @@ def test_header_that_is_too_long_is_refused(tmp_path: Path) -> None:
     with (
         patch.object(csv_records, "CHUNK_BYTES", 40),
         patch.object(base, "CHUNK_BYTES", 40),
-        pytest.raises(UnreadableError, match="a header longer than"),
+        pytest.raises(UnreadableError, match=r"the header of .* exceeds"),
     ):
         read(tmp_path, "in.csv", max_document_bytes=100)

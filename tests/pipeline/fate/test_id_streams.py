@@ -63,7 +63,7 @@ def test_missing_step_or_source_has_no_ids(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("found", [[2, 1], [1, 1], [3, 4, 2]])
 def test_unsorted_ids_are_an_error(tmp_path: Path, found: list[int]) -> None:
-    with pytest.raises(CorruptError, match="not strictly ascending by id"):
+    with pytest.raises(CorruptError, match="not strictly ascending"):
         list(side_by_side([IdStream(step_with(tmp_path / "step", found, 1, 1), "web")]))
 
 

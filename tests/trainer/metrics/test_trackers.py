@@ -20,7 +20,7 @@ def test_tensorboard_files_are_written(tmp_path: Path) -> None:
 
 def test_missing_trackers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(trackers.TRACKERS, "wandb", "a_package_that_nobody_has")
-    with pytest.raises(UsageError, match="wandb is not installed; run pip install a_package_that_nobody_has"):
+    with pytest.raises(UsageError, match="for wandb is not installed; run pip install a_package_that_nobody_has"):
         trackers.check_trackers(["wandb"])
 
 

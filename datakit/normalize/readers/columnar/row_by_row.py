@@ -1,9 +1,9 @@
 """Decodes a row group one row at a time, to identify the row that cannot be decoded, or whose decoding exhausts memory.
 
-A few bytes of a Parquet file may expand to a cell of many GB. Columns of strings that use a dictionary are therefore
-not expanded here, so that even such a cell is decoded, and then left out because it is too long. Any other large cell
-has to be expanded. pyarrow cannot pass over a row without decoding it: if the machine does not have enough memory for
-a row, the rows after it in its row group are quarantined with it.
+A few bytes of a Parquet file may expand to a cell of many GB. Dictionary-encoded string columns are therefore not
+expanded here, so even such a cell can be decoded; it is then left out because it is too long. Any other large cell has
+to be expanded. pyarrow cannot pass over a row without decoding it: if the machine does not have enough memory for a
+row, the rows after it in its row group are quarantined with it.
 
 Cost: about 30 microseconds a row, and one pass over the dictionaries for each row.
 """
@@ -24,7 +24,7 @@ from datakit.normalize.readers.sound_arrays import check_arrays
 from datakit.storage.row_size import row_sizes
 
 ALL = (ALL_RECORDS.file, ALL_RECORDS.position)
-MOST_DICTIONARY_BYTES = 1 << 37  # for all rows together, since each reads the dictionaries again; takes about a minute
+MOST_DICTIONARY_BYTES = 1 << 37  # in total: the dictionaries are read again for each row; this takes about a minute
 
 
 class ImpassableError(Exception):
@@ -36,9 +36,8 @@ class ImpassableError(Exception):
 
 
 def open_with_dictionaries(source: BinaryIO, file: pq.ParquetFile, group: int) -> pq.ParquetFile:
-    """Open `file` again from its `source`, so that strings of this row group stay encoded where they use a dictionary.
-
-    Returns `file` if its dictionaries are so large that reading them for each row would take too long.
+    """Open `file` again from its `source`, to read the dictionary-encoded columns of this row group without expanding
+    them. Returns `file` if there are none, or if reading the dictionaries for each row would take too long.
     """
     info = file.metadata.row_group(group)
     columns = [info.column(number) for number in range(info.num_columns)]

@@ -53,7 +53,7 @@ def require_columns(path: str, rows: int, columns: int) -> None:
 def raise_unless_damage(error: BaseException, path: str) -> None:
     """Raise an error if the machine, rather than the file, is at fault.
 
-    pyarrow's error for a failed allocation is both an ArrowException and a MemoryError; it is not damage.
+    pyarrow's error for a failed allocation is both an ArrowException and a MemoryError; it does not indicate damage.
     """
     if isinstance(error, MemoryError):
         raise error
@@ -64,7 +64,7 @@ def raise_unless_damage(error: BaseException, path: str) -> None:
 def chunks_of(context: ReadContext, path: str, table: pa.Table, row: int) -> Chunks:
     """Yield the rows as chunks; the first row has index `row` in the file. Quarantine rows that are too long.
 
-    table: checked by `check_arrays`.
+    table: a table that `check_arrays` has accepted.
     """
     require_unique_columns(path, table.column_names)
     table = without_columns(table, context.config.drop)
@@ -97,8 +97,8 @@ def _pieces(context: ReadContext, path: str, table: pa.Table, row: int) -> Itera
 
 
 def _may_share_values(kind: pa.DataType) -> bool:
-    """Return True if several places of an array of this type may refer to one value, so that expanding it makes it
-    larger.
+    """Return True if several elements of an array of this type may share one stored value, so that expanding the array
+    makes it larger.
     """
     if any(is_shared(kind) for is_shared in _SHARED):
         return True
