@@ -69,7 +69,7 @@ def remove_leftovers(found: list[Leftover]) -> None:
         path = Path(leftover.url)
         if not urls.is_local(leftover.url):
             removal.remove_tree(leftover.url)
-        elif path.is_file():
+        elif _is_single(path):
             _remove_temporary_file(path)
         elif STEP_NAME.fullmatch(path.name):
             _remove_step(path)
@@ -185,4 +185,9 @@ def _temporary_files(root: str, limit: _AgeLimit) -> Iterator[Leftover]:
 
 def _size(path: Path) -> int:
     """Return the size of a file, or of all files in a step's directory whose removal was interrupted."""
-    return sum(entry.lstat().st_size for entry in ([path] if path.is_file() else path.rglob("*")))
+    return sum(entry.lstat().st_size for entry in ([path] if _is_single(path) else path.rglob("*")))
+
+
+def _is_single(path: Path) -> bool:
+    """Return True for a file and for a link, whatever it leads to."""
+    return path.is_symlink() or not path.is_dir()

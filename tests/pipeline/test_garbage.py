@@ -114,6 +114,20 @@ def test_driver_that_begins_between_listing_and_removal_keeps_its_step(tmp_path:
     driver.close()
 
 
+def test_link_with_a_temporary_name_is_removed_but_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").touch()
+    root = tmp_path / "root"
+    root.mkdir()
+    for name, target in (("a", "precious"), ("b", "precious/file"), ("c", "missing")):
+        unlocked_name(root, name).symlink_to(tmp_path / target)
+    found = find_leftovers(str(root))
+    assert len(found) == 3
+    remove_leftovers(found)
+    assert list(root.iterdir()) == []
+    assert (tmp_path / "precious" / "file").exists()
+
+
 @pytest.fixture
 def old_step() -> Iterator[tuple[str, str]]:
     """A root in a store, and a step another host's driver started two days ago, by the times of its files.
