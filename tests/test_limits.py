@@ -108,6 +108,7 @@ CUTS = {
 ELSEWHERE = {
     "storage.atomic:S3_PART_BYTES": "storage/test_atomic.py",
     "storage.atomic:S3_MOST_PARTS": "storage/test_atomic.py",
+    "storage.globs:MOST_PATHS": "storage/test_globs.py",
     "engine.exchange.exchange:STAGED_BYTES": "normalize/test_route.py",
     "engine.worker.memory_watcher:ENTRIES": "engine/worker/test_memory_watcher.py",
     "engine.worker.exit_causes:TAIL_BYTES": "engine/worker/test_exit_causes.py",
