@@ -92,10 +92,10 @@ def _logged_sources(dataset: str) -> Iterator[dict[str, str]]:
     directory of each source's files, or "" for a remote source. Logs without such an event are skipped.
     """
     for run in reversed(subdirectories(urls.join(dataset, RUNS))):
-        with contextlib.suppress(NotFoundError, FileNotFoundError, json.JSONDecodeError):
+        with contextlib.suppress(NotFoundError, FileNotFoundError, json.JSONDecodeError, RecursionError):
             with urls.open_read(urls.join(dataset, RUNS, run, EVENTS)) as file:
                 first = json.loads(file.readline())
-            if "sources" in first:
+            if isinstance(first, dict) and "sources" in first:
                 yield first["sources"]
 
 
