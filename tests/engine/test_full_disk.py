@@ -42,7 +42,7 @@ def run_twice(recipe: Path, root: str, folder: Path, size: str, **variables: str
     messages, kept = folder / "messages", folder / "kept"
     command = [sys.executable, "-m", "datakit", "run", recipe, "--root", root, "--workers", "2", "--ignore-disk-space"]
     variables |= {"MESSAGES": str(messages), "KEPT": str(kept), "SIZE": size}
-    done = on_a_disk(folder / "disk", TWICE, *command, **variables)
+    done = on_a_disk(folder / "disk", TWICE, *command, seconds=180, **variables)
     return done.stdout.split(), messages.read_text() + done.stderr, kept
 
 
