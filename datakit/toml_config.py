@@ -55,7 +55,7 @@ def find_toml(name_or_path: str | os.PathLike[str], folder: Path, missing: str, 
     """
     name = os.fspath(name_or_path)
     path = Path(name).expanduser()
-    if name.endswith(".toml") or path.is_file():
+    if name.endswith(".toml") or os.path.isfile(path):  # also for a name that no file can have
         return path
     names = [entry.stem for entry in folder.glob("*.toml")]
     if name not in names:
@@ -76,7 +76,9 @@ def read_toml(path: Path, advice: str, error: type[InputError] = RecipeError) ->
         raise error(str(problem)) from problem
     except UnicodeDecodeError as problem:
         raise error(f"{path} is not UTF-8 text (byte {problem.start}), as TOML requires; {advice}") from problem
-    except tomllib.TOMLDecodeError as problem:
+    except RecursionError as problem:
+        raise error(f"{path} cannot be read: its values are nested too deeply") from problem
+    except ValueError as problem:  # invalid TOML, or a number with thousands of digits
         raise error(f"{path} is not valid TOML: {problem}") from problem
 
 
@@ -108,7 +110,7 @@ def toml_value(text: str) -> Any:
     """Parse a value that a user typed: as TOML (e.g. `0.9` or `["a", "b"]`) if possible, otherwise as a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -109,6 +109,7 @@ ELSEWHERE = {
     "storage.atomic:MOST_LOCKS": "storage/test_locks.py",
     "storage.atomic:S3_PART_BYTES": "storage/test_atomic.py",
     "storage.atomic:S3_MOST_PARTS": "storage/test_atomic.py",
+    "storage.globs:MOST_PATHS": "storage/test_globs.py",
     "engine.exchange.exchange:STAGED_BYTES": "normalize/test_route.py",
     "engine.observe.event_file:MOST_BYTES": "engine/observe/test_event_file.py",
     "engine.worker.boot_output:LINE_CHARACTERS": "engine/worker/test_boot_output.py",

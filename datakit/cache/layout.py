@@ -167,6 +167,12 @@ def read_details(directory: str, manifest: Manifest) -> CacheDetails:
         details = msgspec.convert(manifest.details, CacheDetails)
     except msgspec.ValidationError as error:
         raise CorruptError(f"{directory}: its manifest does not describe a token cache: {error}") from error
+    if min(form.chunk_tokens for form in (details.array, details.loss_mask) if form is not None) < 1:
+        raise CorruptError(f"{directory}: its manifest states chunks of no tokens, so it was altered; {REMEDY}")
+    if any(not 0 <= token < details.contract.vocabulary_size for token, _ in details.frequent):
+        raise CorruptError(
+            f"{directory}: its manifest lists a frequent token outside the vocabulary, so it was altered; {REMEDY}"
+        )
     for what, one, other in _sums(manifest, details):
         if one != other:
             raise CorruptError(

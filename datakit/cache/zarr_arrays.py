@@ -75,7 +75,7 @@ def open_array(
     directory: str, metadata: dict[str, Any], context: tensorstore.Context, sparse: bool = False
 ) -> tensorstore.TensorStore:
     """Open the array in `directory` whose zarr.json is `metadata`, without reading anything. Raises UsageError if this
-    process was forked from one that had used TensorStore.
+    process was forked from one that had used TensorStore, and CorruptError if `metadata` describes no such array.
 
     sparse: True if a missing chunk stands for zeros (other programs, unlike datakit, omit chunks of zeros). No manifest
     lists the files of such an array, so the function first checks that all files in a local directory are regular
@@ -92,7 +92,11 @@ def open_array(
         "recheck_cached_data": "open",
         "fill_missing_data_reads": sparse,
     }
-    return tensorstore.open(specification, open=True, read=True, assume_metadata=True, context=context).result()
+    try:
+        return tensorstore.open(specification, open=True, read=True, assume_metadata=True, context=context).result()
+    except ValueError as error:
+        reason = str(error).partition(" [")[0]
+        raise CorruptError(f"{directory}: its metadata describes no array that can be read: {reason}") from error
 
 
 def begin(array: Any, start: int, stop: int) -> Any:

@@ -87,6 +87,10 @@ def _totals(step: StepDescription) -> Iterator[str]:
 
 
 def _sections(step: StepDescription) -> Iterator[tuple[str, str]]:
+    import msgspec
+
+    from datakit.pipeline.lineage import contract_of, removed_by_source
+
     rows = [
         [part.source, part.partitions, part.rows, bytes_cell(part.text_bytes), part.tokens, bytes_text(part.bytes)]
         for part in step.parts
@@ -99,11 +103,11 @@ def _sections(step: StepDescription) -> Iterator[tuple[str, str]]:
     if step.parameters:
         yield "parameters", "\n".join(f"{name} = {value!r}" for name, value in step.parameters.items())
     if step.stage == "dedup":
-        removed = [[name, *(counts[key] for key in REMOVAL), f"{counts['rate']:.2%}"]
-                   for name, counts in step.details["sources"].items()]  # fmt: skip
+        removed = [[name, *(getattr(counts, key) for key in REMOVAL), f"{counts.rate:.2%}"]
+                   for name, counts in removed_by_source(step).items()]  # fmt: skip
         yield "removal", table(("source", *REMOVAL, "rate"), removed)
     if step.stage == "tokenize":
-        contract = step.details["contract"]
+        contract = msgspec.to_builtins(contract_of(step))
         shown = {key: contract[key] for key in ("tokenizer_sha256", "encoder", "vocabulary_size", "bos", "eos")}
         yield "contract", "\n".join(f"{name} = {value!r}" for name, value in shown.items())
     if step.sample_ids:

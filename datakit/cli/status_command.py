@@ -116,7 +116,10 @@ def _done_table(steps: Sequence[StepStatus]) -> str:
 
 
 def _moment(time: float | None) -> str:
-    return "" if time is None else strftime("%Y-%m-%d %H:%M UTC", gmtime(time))
+    try:
+        return "" if time is None else strftime("%Y-%m-%d %H:%M UTC", gmtime(time))
+    except (OverflowError, OSError, ValueError):  # no time that a clock has shown: the ledger was altered
+        return "at an unknown time"
 
 
 def _memory(of: StepStatus | TaskStatus) -> str:

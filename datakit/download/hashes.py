@@ -19,6 +19,7 @@ from datakit.errors import NotFoundError
 from datakit.storage import store_clock, urls
 from datakit.storage.atomic import replace_bytes
 from datakit.storage.io_errors import unless_read_only
+from datakit.storage.json_data import decode
 
 SETTLED_NS = 2 * 10**9  # the coarsest clock of a common file system (FAT) ticks every two seconds
 Entry = tuple[int, int, int, int, int, str]
@@ -74,6 +75,6 @@ def _stamp(status: os.stat_result) -> tuple[int, int, int, int, int]:
 
 def _load(url: str) -> dict[str, Entry]:
     try:
-        return msgspec.json.decode(urls.read_bytes(url), type=dict[str, Entry])
+        return decode(urls.read_bytes(url), dict[str, Entry])
     except (NotFoundError, msgspec.DecodeError):
         return {}  # no cache, or one that is damaged or in an older format: all files are hashed again

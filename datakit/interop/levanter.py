@@ -5,7 +5,6 @@ shard, and the layout: consolidated (one pair of arrays for all documents) or sh
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ from datakit.cache.layout import METADATA_FILE
 from datakit.errors import CorruptError, NotFoundError, UsageError
 from datakit.interop.import_cache import ExternalTokens
 from datakit.storage import urls
+from datakit.storage.json_data import decode
 
 LEDGER = "shard_ledger.json"
 FIELD = "input_ids"
@@ -44,9 +44,11 @@ def read_levanter(cache: str, field: str = FIELD) -> Iterator[ExternalTokens]:
     """
     place = urls.join(cache, LEDGER)
     try:
-        ledger = msgspec.json.decode(urls.read_bytes(place), type=Ledger)
+        ledger = decode(urls.read_bytes(place), Ledger)
     except msgspec.DecodeError as error:
         raise CorruptError(f"{place} is not the ledger of a cache: {error}") from error
+    if min(ledger.total_num_rows, *ledger.shard_rows.values()) < 0:
+        raise CorruptError(f"{place} states a negative number of rows")
     if not ledger.is_finished:
         raise UsageError(f"{cache} is not finished, according to its ledger; complete it with the program that made it")
     named = dict.fromkeys(ledger.finished_shards or ledger.shard_rows)
@@ -89,9 +91,14 @@ def _jagged_array(place: str, rows: int) -> ExternalTokens:
 def _open_array(place: str, name: str, context: Any) -> tuple[Any, dict[str, Any]]:
     directory = urls.join(place, name)
     try:
-        metadata = json.loads(urls.read_bytes(urls.join(directory, METADATA_FILE)))
+        metadata = decode(urls.read_bytes(urls.join(directory, METADATA_FILE)), dict[str, Any])
+        axes = len(metadata["shape"])
     except NotFoundError as error:
         raise NotFoundError(f"{directory} holds no zarr 3 array; is {urls.name(place)!r} the right field?") from error
-    if (axes := len(metadata["shape"])) != 1:
+    except (msgspec.DecodeError, KeyError, TypeError) as error:
+        raise CorruptError(
+            f"{urls.join(directory, METADATA_FILE)} does not describe a zarr 3 array: {error}"
+        ) from error
+    if axes != 1:
         raise UsageError(f"{directory} has {axes} axes; only arrays with one axis (lists of tokens) can be imported")
     return zarr_arrays.open_array(directory, metadata, context, sparse=True), metadata

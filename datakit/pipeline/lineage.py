@@ -9,17 +9,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from datakit.errors import NotFoundError
+import msgspec
+
+from datakit.cache.contract import Contract
+from datakit.errors import CorruptError, NotFoundError
 from datakit.normalize.inspection.report import RawReport, inspect_source
 from datakit.pipeline.root_layout import STEP_NAME, stage_order, steps_in
 from datakit.signed_urls import split_query
 from datakit.storage import urls
 from datakit.storage.latest import current_step, only_finished
-from datakit.storage.manifest import FILE_NAME, Column, Manifest, find_manifest, read_manifest, totals_of
+from datakit.storage.manifest import FILE_NAME, Column, Manifest, find_manifest, manifest_url, read_manifest, totals_of
 
 SAMPLE_IDS = 3
+_Details = TypeVar("_Details")
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,44 @@ class StepDescription:
     beside: tuple[str, ...] = ()
 
 
+class Removed(msgspec.Struct, frozen=True):
+    """The numbers of a source's documents before dedup, removed as duplicates, and retained; the share removed."""
+
+    documents: int
+    exact: int
+    fuzzy: int
+    retained: int
+    rate: float
+
+
+class _DedupDetails(msgspec.Struct, frozen=True):
+    sources: dict[str, Removed]
+
+
+class _TokenizeDetails(msgspec.Struct, frozen=True):
+    contract: Contract
+
+
+def removed_by_source(step: StepDescription) -> dict[str, Removed]:
+    """Return what a dedup step removed from each source. Raises CorruptError."""
+    return _details(step, _DedupDetails).sources
+
+
+def contract_of(step: StepDescription) -> Contract:
+    """Return the contract of a token cache. Raises CorruptError."""
+    return _details(step, _TokenizeDetails).contract
+
+
+def _details(step: StepDescription, form: type[_Details]) -> _Details:
+    try:
+        return msgspec.convert(step.details, form)
+    except msgspec.ValidationError as error:
+        raise CorruptError(
+            f"{manifest_url(step.directory)} does not describe a {step.stage} step ({error}), so datakit did not "
+            "write this manifest; do not use the step"
+        ) from error
+
+
 def inspect(
     target: str | os.PathLike[str], compiling: Callable[[], None] = lambda: None
 ) -> StepDescription | RawReport:
@@ -102,7 +144,7 @@ def finished_step(place: str) -> tuple[str, Manifest, tuple[str, ...]] | None:
     if urls.name(place) == FILE_NAME:
         place = urls.parent(place)
         return place, read_manifest(place), ()
-    if split_query(place)[1] or (urls.is_local(place) and os.path.isfile(place)):
+    if split_query(place)[1] or (urls.is_local(place) and os.path.exists(place) and not os.path.isdir(place)):
         return None
     manifest = find_manifest(place)
     if manifest is not None:

@@ -104,10 +104,10 @@ def _logged_sources(dataset: str) -> Iterator[dict[str, str]]:
     source's name to the directory of its files, or to "" for a remote source. Logs without this mapping are skipped.
     """
     for run in reversed(subdirectories(urls.join(dataset, RUNS))):
-        with contextlib.suppress(NotFoundError, FileNotFoundError, json.JSONDecodeError):
+        with contextlib.suppress(NotFoundError, FileNotFoundError, json.JSONDecodeError, RecursionError):
             with urls.open_read(urls.join(dataset, RUNS, run, EVENTS)) as file:
                 first = json.loads(file.readline())
-            if "sources" in first:
+            if isinstance(first, dict) and "sources" in first:
                 yield first["sources"]
 
 

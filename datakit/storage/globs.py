@@ -7,10 +7,11 @@ components. A pattern without `/` matches file names at any depth. `{stdlib}` at
 directory of the running Python's standard library, whose text files exist on every machine.
 Files and directories whose names start with a dot are never read, but are listed as left out (a directory as one
 entry). The components `.` and `..` of an object's key are ordinary names.
-Links to directories are followed, except links to enclosing directories. A link that leads out of the directory in the
-URL is refused: whoever wrote the data could otherwise make any file of this machine a document. The URL itself, which
-the user wrote, may contain links. Files are opened later, by the same paths; `normalize/readers/inputs.py` then checks
-that they have not changed since they were listed.
+Links to directories are followed, except links to enclosing directories. A source is refused if links make too many
+paths to a directory, because a few links can make more paths than anyone can list. A link that leads out of the
+directory in the URL is refused: whoever wrote the data could otherwise make any file of this machine a document. The
+URL itself, which the user wrote, may contain links. Files are opened later, by the same paths;
+`normalize/readers/inputs.py` then checks that they have not changed since they were listed.
 Cost: one listing. On a disk, this is a directory walk; in an object store, as few requests as the store allows.
 """
 
@@ -20,6 +21,7 @@ import errno
 import os
 import re
 import sysconfig
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -36,6 +38,7 @@ _DANGLING = "a link to a file that does not exist"
 _OUTSIDE = "a link that leads out of the source's folder"
 _HIDDEN = "hidden"
 SHOWN = 5  # maximum number of files that a message names
+MOST_PATHS = 1000  # maximum number of paths to one directory; 30 directories with two links each could make 2**30
 
 
 @dataclass(frozen=True)
@@ -228,12 +231,19 @@ def _signed_file(url: str, name: str) -> FileInfo:
 def _walk(base: str, closed: re.Pattern[str], outside_links: bool) -> Iterator[FileInfo]:
     stack: list[tuple[str, str, frozenset[tuple[int, int]]]] = [(base, "", frozenset())] if os.path.isdir(base) else []
     inside = os.path.join(os.path.realpath(base), "")
+    visits = Counter[tuple[int, int]]()
     while stack:
         folder, prefix, above = stack.pop()
         state = os.stat(folder)
         here = (state.st_dev, state.st_ino)
         if here in above:
             continue
+        visits[here] += 1
+        if visits[here] > MOST_PATHS:
+            raise UnreadableError(
+                f"{one_line(base)}: links make more than {MOST_PATHS:,} paths to {one_line(os.path.realpath(folder))}; "
+                "remove or exclude the links"
+            )
         with os.scandir(folder) as entries:
             for entry in entries:
                 path = prefix + entry.name

@@ -13,6 +13,7 @@ import msgspec
 from datakit.errors import CorruptError, NewerFormatError, NotFoundError, UsageError
 from datakit.storage import atomic, urls
 from datakit.storage.globs import subdirectories
+from datakit.storage.json_data import decode
 from datakit.storage.manifest import FILE_NAME as MANIFEST_NAME
 from datakit.storage.manifest import Manifest, find_manifest, refuse_newer
 
@@ -68,7 +69,7 @@ def read_latest(dataset: str) -> Latest | None:
         return None
     refuse_newer(data, url, FORMAT)
     try:
-        latest = msgspec.json.decode(data, type=Latest)
+        latest = decode(data, Latest)
     except msgspec.DecodeError as error:
         raise CorruptError(
             f"{url} cannot be read: {error}; run the recipe again, or name a step's directory"

@@ -26,7 +26,7 @@ import msgspec
 import xxhash
 
 from datakit.errors import CorruptError, NewerFormatError, NotFoundError
-from datakit.storage import atomic, urls
+from datakit.storage import atomic, json_data, urls
 from datakit.storage.fingerprint import canonical_json, fingerprint
 from datakit.storage.manifest_paths import check_input, check_paths
 
@@ -205,7 +205,7 @@ def decode(data: bytes, url: str) -> Manifest:
     parsed, was altered, has an unknown format, or names a file outside of the step.
     """
     try:
-        manifest = msgspec.json.decode(data, type=Manifest)
+        manifest = json_data.decode(data, Manifest)
     except msgspec.DecodeError as error:
         refuse_newer(data, url, FORMAT)
         raise CorruptError(f"{url} is not a manifest that this version can read: {error}") from error
@@ -227,7 +227,7 @@ def decode(data: bytes, url: str) -> Manifest:
 def refuse_newer(data: bytes, url: str, known: str) -> None:
     """Raise NewerFormatError if the JSON object in `data` has a newer format than `known`."""
     with contextlib.suppress(msgspec.DecodeError):
-        require_not_newer(msgspec.json.decode(data, type=_Format).format, url, known)
+        require_not_newer(json_data.decode(data, _Format).format, url, known)
 
 
 def require_not_newer(found: str, url: str, known: str) -> None:

@@ -125,15 +125,23 @@ class ShardWriter:
 
 
 def open_shard(url: str) -> pq.ParquetFile:
-    """Open a Parquet file and read its footer. Raises NotFoundError, CorruptError."""
+    """Open a Parquet file and read its footer. Raises NotFoundError, CorruptError, and UnreadableError for what is not
+    a file.
+    """
+    if urls.is_local(url):
+        urls.size(url)  # pyarrow would wait for the writer of a named pipe
     source: Any = urls.local_path(url) if urls.is_local(url) else urls.open_read(url)
     try:
         return pq.ParquetFile(source)
-    except FileNotFoundError:
-        urls.size(url)  # raises NotFoundError, whose message contains the URL
-        raise
-    except pa.ArrowInvalid as error:
-        raise CorruptError(f"{url} is not a readable Parquet file: {error}") from error
+    except (pa.ArrowInvalid, OSError) as error:  # pyarrow raises OSError for a damaged footer, too
+        raise _damaged(url, error) from error
+
+
+def _damaged(url: str, error: Exception) -> Exception:
+    """Return the error to raise for a shard that cannot be read: errors of the disk or the store stay what they are."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error
+    return CorruptError(f"{url} is not a readable Parquet file: {error}; `datakit validate` shows all damage")
 
 
 def iterate_shard(url: str, columns: list[str] | None = None) -> Iterator[pa.Table]:
@@ -144,10 +152,15 @@ def iterate_shard(url: str, columns: list[str] | None = None) -> Iterator[pa.Tab
 
 
 def read_group(shard: pq.ParquetFile, group: int, url: str, columns: list[str] | None = None) -> pa.Table:
-    """Decode row group `group` of an open shard. Raises CorruptError if the number of decoded rows differs from the
-    number that the footer states: if rows are missing, pyarrow returns the remaining rows without an error.
+    """Decode row group `group` of an open shard. Raises CorruptError if the row group is damaged, or if the number of
+    decoded rows differs from the number that the footer states: if rows are missing, pyarrow returns the remaining rows
+    without an error.
     """
-    table, stated = shard.read_row_group(group, columns, use_threads=False), shard.metadata.row_group(group).num_rows
+    try:
+        table = shard.read_row_group(group, columns, use_threads=False)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise _damaged(url, error) from error
+    stated = shard.metadata.row_group(group).num_rows
     if table.num_rows != stated:
         raise CorruptError(f"{url}: row group {group} has {table.num_rows} rows, but the footer states {stated}")
     return table

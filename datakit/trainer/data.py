@@ -35,6 +35,7 @@ from datakit.loader import Component, Loader, Mixture, Shuffle, held_out_mixture
 from datakit.loader.mixture.run_file import data_settings, mixture_of_run, place_of
 from datakit.loader.sources.cache_source import CacheSource
 from datakit.storage import atomic, urls
+from datakit.storage.json_data import decode
 from datakit.storage.manifest import InputReference, manifest_url
 from datakit.toml_config import decoded
 from datakit.trainer.evaluate import BatchesOf, EvaluationsAt, check_tags, token_byte_lengths
@@ -185,7 +186,7 @@ def recorded_caches(directory: str) -> dict[str, Resolved]:
     """Return the recorded caches, keyed by dataset; empty if none were recorded. Raises CorruptError."""
     url = urls.join(directory, CACHES)
     try:
-        content = msgspec.json.decode(urls.read_bytes(url), type=dict[str, tuple[str, str]])
+        content = decode(urls.read_bytes(url), dict[str, tuple[str, str]])
     except NotFoundError:
         return {}
     except msgspec.DecodeError as error:

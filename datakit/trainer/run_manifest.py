@@ -75,7 +75,7 @@ def prediction_of(directory: str, run: Run, outline: Outline, say: Say, write: b
         problem = "keys are missing"
     except NotFoundError:
         problem = None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         problem = f"{error}"
     prediction = predict(run, outline)
     if write and problem is not None:

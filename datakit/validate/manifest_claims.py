@@ -14,9 +14,11 @@ from itertools import groupby, pairwise
 
 import msgspec
 
+from datakit.engine.task import QuarantinedRecord
 from datakit.errors import CorruptError, NotFoundError
 from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import identity
+from datakit.storage.json_data import decode
 from datakit.storage.manifest import (
     DATA_FOLDER,
     UNSEALED,
@@ -63,12 +65,12 @@ def _identity_damage(directory: str, manifest: Manifest) -> Iterator[Damage]:
     if manifest.quarantine.records:
         listed = urls.join(directory, manifest.quarantine.path, RECORDS)
         try:
-            entries = [msgspec.json.decode(line) for line in urls.read_bytes(listed).splitlines()]
+            entries = [decode(line, QuarantinedRecord) for line in urls.read_bytes(listed).splitlines()]
         except (NotFoundError, msgspec.DecodeError):
             yield Damage(listed, f"is missing or damaged; the manifest says {manifest.quarantine.records} records")
             return
-        quarantined = [f"{entry['file']}:{entry['position']}" for entry in entries]
-        records = sum(entry.get("records", 1) for entry in entries)
+        quarantined = [f"{entry.file}:{entry.position}" for entry in entries]
+        records = sum(entry.records for entry in entries)
     if records != manifest.quarantine.records:
         yield _wrong(url, "number of quarantined records", manifest.quarantine.records, "the list's entries", records)
     expected = identity(manifest.fingerprint, quarantined)

@@ -45,7 +45,7 @@ def run_twice(
     command = [sys.executable, "-m", "datakit", "run", recipe, "--root", root, "--workers", "2", "--ignore-disk-space"]
     command += ["--set", f"limits.min_free_bytes={floor}"]
     variables |= {"MESSAGES": str(messages), "KEPT": str(kept), "SIZE": size}
-    done = on_a_disk(folder / "disk", TWICE, *command, **variables)
+    done = on_a_disk(folder / "disk", TWICE, *command, seconds=180, **variables)
     return done.stdout.split(), messages.read_text() + done.stderr, kept
 
 

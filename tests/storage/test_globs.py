@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from datakit.errors import UnreadableError
-from datakit.storage.globs import Place, expand, files_at, locate, matcher, regular, select
+from datakit.storage.globs import MOST_PATHS, Place, expand, files_at, locate, matcher, regular, select
 
 NAMES = ("a.py", "b.txt", "lib/c.py", "lib/tests/d.py", "lib/.hidden.py")
 
@@ -125,6 +125,17 @@ def test_link_that_the_user_named_is_followed(folder: Path, tmp_path_factory: py
 def test_directory_linked_to_its_parent_is_listed_once(folder: Path) -> None:
     (folder / "lib/loop").symlink_to(folder)
     assert [path for path in found(str(folder)) if path.endswith("c.py")] == ["lib/c.py"]
+
+
+def test_directory_with_too_many_paths_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "a.py").write_text("")
+    for number in range(MOST_PATHS):
+        (tmp_path / f"link{number}").symlink_to("shared")
+    with pytest.raises(UnreadableError, match=r"more than 1,000 paths to .*/shared; remove or exclude the links"):
+        found(str(tmp_path))
+    (tmp_path / "link0").unlink()
+    assert len(found(str(tmp_path))) == MOST_PATHS
 
 
 def test_missing_directory_has_no_files(tmp_path: Path) -> None:

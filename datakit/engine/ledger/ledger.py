@@ -28,6 +28,7 @@ from datakit.engine.task import Phase, Task, TaskResult, encode
 from datakit.engine.versions import versions
 from datakit.errors import CorruptError, counted
 from datakit.storage import atomic, locks, urls
+from datakit.storage.json_data import decode, decode_errors
 
 FOLDER = "ledger"
 SYNC_SECONDS = 1.0  # if the machine crashes, tasks that ended within this time before the crash are repeated
@@ -212,10 +213,11 @@ def read_ledger(directory: str) -> Iterator[AnyLine]:
 
 
 def _decoded(text: bytes, decoder: msgspec.json.Decoder[Line], others: msgspec.json.Decoder[UnknownLine]) -> AnyLine:
-    try:
-        return decoder.decode(text)
-    except msgspec.ValidationError:  # well-formed JSON of an unknown form
-        return others.decode(text)
+    with decode_errors():
+        try:
+            return decoder.decode(text)
+        except msgspec.ValidationError:  # well-formed JSON of an unknown form
+            return others.decode(text)
 
 
 def skipped_note(count: int, directory: str) -> str:
@@ -230,7 +232,7 @@ def drivers(directory: str) -> Iterator[DriverLine]:
     for segment in urls.listing(urls.join(directory, FOLDER)):
         if segment.path.endswith(FIRST_SEGMENT):
             with urls.open_read(segment.url) as file, contextlib.suppress(msgspec.DecodeError):
-                yield msgspec.json.decode(file.readline(), type=DriverLine)
+                yield decode(file.readline(), DriverLine)
 
 
 def finished(lines: Iterable[Line]) -> dict[str, bytes]:

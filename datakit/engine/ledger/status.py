@@ -15,6 +15,7 @@ from datakit.engine.executor import Cause
 from datakit.engine.ledger.ledger import AttemptLine, DriverLine, PhaseLine, UnknownLine, read_ledger
 from datakit.errors import NewerFormatError, NotFoundError, RefusedInputsError
 from datakit.storage import urls
+from datakit.storage.json_data import decode
 from datakit.storage.manifest import FILE_NAME, PARTIAL_NAME, find_manifest
 
 
@@ -152,14 +153,26 @@ def _state(directory: str) -> str:
     return "partial" if urls.exists(urls.join(directory, PARTIAL_NAME)) else "unfinished"
 
 
+class _Failure(msgspec.Struct, frozen=True):
+    task: str | None
+    why: str
+
+
+class _Partial(msgspec.Struct, frozen=True):
+    failed: list[_Failure]
+
+
 def _failure(directory: str) -> str:
     """Return the reason why the step is partial (such as too many skipped records); "" if tasks failed."""
+    url = urls.join(directory, PARTIAL_NAME)
     try:
-        partial = msgspec.json.decode(urls.read_bytes(urls.join(directory, PARTIAL_NAME)))
+        partial = decode(urls.read_bytes(url), _Partial)
     except NotFoundError:  # another driver has just continued the step
         return ""
-    reasons = [entry["why"] for entry in partial["failed"] if entry["task"] is None]
-    return str(RefusedInputsError(reasons, urls.join(directory, PARTIAL_NAME))) if reasons[1:] else "".join(reasons)
+    except msgspec.DecodeError as error:
+        return f"{url} cannot be read: {error}; run again"
+    reasons = [entry.why for entry in partial.failed if entry.task is None]
+    return str(RefusedInputsError(reasons, url)) if reasons[1:] else "".join(reasons)
 
 
 def step_directories(directory: str) -> list[str]:

@@ -21,6 +21,7 @@ from datakit.errors import CorruptError, NotFoundError, RefusedInputsError
 from datakit.storage import atomic, removal, stale_files, urls
 from datakit.storage.fingerprint import identity
 from datakit.storage.io_errors import unless_read_only
+from datakit.storage.json_data import decode_errors
 from datakit.storage.manifest import PARTIAL_NAME, Manifest, Quarantine, StepFile, totals_of, write_manifest
 from datakit.storage.parquet import columns_of
 
@@ -123,8 +124,15 @@ def clean_up_finished(step: Step) -> None:
 
 
 def read_quarantine(directory: str) -> list[QuarantinedRecord]:
-    """Read the list of records that a finished step skipped. Raises NotFoundError if the step skipped no records."""
-    return msgspec.json.Decoder(QuarantinedRecord).decode_lines(urls.read_bytes(urls.join(directory, QUARANTINE_FILE)))
+    """Read the list of records that a finished step skipped. Raises NotFoundError if the step skipped no records, and
+    CorruptError if the list is damaged.
+    """
+    url = urls.join(directory, QUARANTINE_FILE)
+    try:
+        with decode_errors():
+            return msgspec.json.Decoder(QuarantinedRecord).decode_lines(urls.read_bytes(url))
+    except msgspec.DecodeError as error:
+        raise CorruptError(f"{url} is no list of records: {error}; `datakit validate` shows all damage") from error
 
 
 def remove_exchange(step: Step) -> None:

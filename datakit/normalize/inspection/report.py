@@ -7,6 +7,7 @@ Reports ids, names, types and lengths, but never any text.
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from datakit.normalize.route import hash_texts
 from datakit.normalize.text_rules import apply_rules
 from datakit.printable import one_line
 from datakit.signed_urls import without_query
-from datakit.storage import globs
+from datakit.storage import globs, urls
 from datakit.storage.globs import Place
 from datakit.storage.ids import ids_to_arrow
 from datakit.storage.row_size import row_sizes
@@ -116,6 +117,8 @@ def inspect_source(
     place = globs.locate(url)
     files, skipped = globs.regular(globs.select(globs.files_at(place), place, include, exclude), skip_links=True)
     if not files:
+        if urls.is_local(place.base) and os.path.exists(place.base) and not os.path.isdir(place.base):
+            urls.size(place.base)  # raises UnreadableError, which names a pipe, a socket or a device
         raise NoInputError(f"{url}: no {'regular' if skipped else 'such'} file; check the path")
     groups, problems = group_files(url, files)
     unknown = len(problems)

@@ -33,6 +33,7 @@ from datakit.engine.user_code import describe as describe_error
 from datakit.engine.user_code import user_code
 from datakit.engine.user_modules import loaded
 from datakit.errors import DatakitError, TokenizerError
+from datakit.storage.json_data import decode
 from datakit.tokenize.encoders.base import Encoder
 from datakit.tokenize.encoders.long_texts import LongTexts
 
@@ -193,7 +194,7 @@ def is_description(data: bytes) -> bool:
 def read_description(data: bytes, place: str) -> Description:
     """Decode a description. Raises TokenizerError if it is invalid. Nothing that it names is imported."""
     try:
-        return msgspec.json.decode(data, type=Description)
+        return decode(data, Description)
     except msgspec.DecodeError as error:
         raise TokenizerError(f"{place} is not the description of a custom tokenizer: {error}") from error
 

@@ -13,6 +13,7 @@ from etils import epath
 
 from datakit.errors import NotFoundError, UnreadableError
 from datakit.storage import atomic, urls
+from datakit.storage.json_data import decode
 from datakit.storage.manifest import refuse_newer
 
 FORMAT = "datakit.checkpoint/1"
@@ -105,12 +106,16 @@ def candidate_at(path: epath.Path, say: Say) -> Candidate | None:
         return None
     refuse_newer(data, str(path / MARKER), FORMAT)
     try:
-        marker = msgspec.json.decode(data, type=Marker)
+        marker = decode(data, Marker)
     except msgspec.DecodeError as error:
         say(f"warning: {path / MARKER} does not parse ({error}); ignored")
         return None
     if marker.format != FORMAT:
         say(f"warning: {path} has format {marker.format!r}, but this version reads {FORMAT!r}; ignored")
+        return None
+    named = NAME.fullmatch(path.name)
+    if marker.step < 0 or (named and int(named[1]) != marker.step):
+        say(f"warning: {path} states that it is of step {marker.step}; ignored")
         return None
     candidate = Candidate(path, marker)
     damage = candidate.damage(checksums=False)

@@ -100,7 +100,7 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
     """Return the row that a line holds, or None if the line is damaged."""
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) and isinstance(row.get(STEP), int) else None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ def on_a_disk(
     script: str,
     *arguments: str | Path,
     mount: str = 'mount -t tmpfs -o size="$SIZE" tmpfs',
+    seconds: float = 180,
     **variables: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run a shell script, whose `$@` are the arguments, while a disk is mounted at `place` (`$DISK`, `$SIZE`)."""
@@ -31,12 +33,13 @@ def on_a_disk(
     namespace = ["unshare", "--mount"] if os.getuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
     whole = f'{mount} "$DISK" || exit {NOT_PERMITTED}; {script}'
     environment = {**os.environ, "PYTHONPATH": ROOT_OF_THE_CODE, "COLUMNS": "300", "DISK": str(place), **variables}
+    environment["PYTHON"] = sys.executable
     done = subprocess.run(
         [*namespace, "sh", "-c", whole, "sh", *map(str, arguments)],
         env=environment,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=seconds,
         check=False,
     )
     if done.returncode == NOT_PERMITTED or "unshare" in done.stderr:
