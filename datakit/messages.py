@@ -1,12 +1,12 @@
 """Prints every message for the user on stderr: as text or, with `--log json`, as one JSON object per line.
 
 All commands, the progress lines of runs and the trainer print through `show`, so this is the one place where messages
-are redacted, escaped, and left out below the chosen level. stdout holds only data and is not affected. A JSON object
-has the fields `time` (in seconds since 1970, as in `events.jsonl`), `level`, `event` and `message`, and the event's own
-fields. While a command runs, messages of Python's `logging` are printed in the same way: those of datakit and, with
-JSON, those of all libraries, so that programs can parse every line.
+are redacted and escaped, and where those below the chosen level are dropped. stdout holds only data and is not
+affected. A JSON object has the fields `time` (in seconds since 1970, as in `events.jsonl`), `level`, `event` and
+`message`, and the event's own fields. While a command runs, messages of Python's `logging` are printed in the same way:
+those of datakit and, with JSON, those of all libraries, so that programs can parse every line.
 
-Cost: 20 us per message. The settings hold for the whole process, because stderr does.
+Cost: 20 us per message. The settings apply to the whole process, because it has only one stderr.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Level(IntEnum):
     ERROR = 40
 
 
-PREFIXES = {"warning: ": Level.WARNING, "error: ": Level.ERROR}  # the level of a text that begins like this
+PREFIXES = {"warning: ": Level.WARNING, "error: ": Level.ERROR}  # beginning of a text -> level
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def configure(format: Format, level: LevelName) -> None:
 
 @contextmanager
 def command() -> Iterator[None]:
-    """Print messages of `logging` like all others in this block, and restore the settings at its end."""
+    """During the `with` block, print messages of `logging` like all others; restore the settings at its end."""
     global _settings  # noqa: PLW0603
     before = _settings
     try:
@@ -81,7 +81,7 @@ def show(
 ) -> None:
     """Print a message of one or more lines on stderr (or `stream`), unless its level is too low. The name of the event
     and the fields appear only in JSON. Without a level, the text's prefix decides: "warning: ", "error: " or, for INFO,
-    none of the two.
+    neither of the two.
     """
     prefix = next((one for one in PREFIXES if text.startswith(one)), "")
     level = PREFIXES.get(prefix, Level.INFO) if level is None else level

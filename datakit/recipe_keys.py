@@ -52,8 +52,8 @@ MEANINGS = {
     "tokenize": "Writes a token cache. Without this table, the run ends when the documents are written.",
     "tokenize.train": 'Settings for `tokenizer = "train"`.',
     "limits": (
-        "Limits on the disk space that a run takes. They never change the output, so a stopped run continues with "
-        "other limits. See [Limits on disk use](operations.md#limits-on-disk-use)."
+        "Limits on the disk space that a run takes. They never change the output, so a stopped run can be continued "
+        "with other limits. See [Limits on disk use](operations.md#limits-on-disk-use)."
     ),
 }
 

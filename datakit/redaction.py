@@ -77,7 +77,7 @@ def redacted(text: str) -> str:
 
 def redacted_values(value: Any) -> Any:
     """Return plain data (dicts, lists, tuples, texts, other values) with `[redacted]` in place of each secret in its
-    texts. If there is no secret, which takes a single search, the data is returned as it is.
+    texts. A single search determines whether there is a secret; if there is none, the data is returned as it is.
 
     >>> redacted_values({"urls": ["https://host/a?sig=0a1b"], "number": 3})
     {'urls': ['https://host/a?[redacted]'], 'number': 3}

@@ -101,7 +101,7 @@ def build() -> App:
 
 
 def _launcher(app: App) -> Callable[..., Any]:
-    """Return the function that reads the options of all commands, and then runs the command in the other words."""
+    """Return the function that reads the options common to all commands and runs the command in the remaining words."""
 
     def launch(
         *words: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
@@ -115,7 +115,7 @@ def _launcher(app: App) -> Callable[..., Any]:
         log
             Format of messages: text, or one JSON object per line.
         log_level
-            The least important messages to print.
+            Print only messages of this level and above.
         """
         messages.configure(log, log_level)
         return app(words, exit_on_error=False, print_error=False, result_action="return_value")
@@ -187,8 +187,8 @@ def _stopped(how: str, code: ExitCode, error: BaseException) -> ExitCode:
 
 
 def _failed(error: Exception, code: ExitCode, message: str = "", explained: bool = False) -> ExitCode:
-    """Print an error and, unless a traceback would explain nothing, how to see the traceback or, with
-    `DATAKIT_DEBUG=1`, the traceback.
+    """Print an error, and return its exit code. With `DATAKIT_DEBUG=1`, the traceback is printed first; without it, a
+    failure is followed by a hint on how to see the traceback. explained: do neither.
     """
     debug = bool(os.environ.get(DEBUG_VARIABLE))
     if debug and not explained:
@@ -201,7 +201,7 @@ def _failed(error: Exception, code: ExitCode, message: str = "", explained: bool
 
 
 def _show_notes(error: BaseException) -> None:
-    """Show what was added to the error on its way, such as the id of the run that it ended."""
+    """Print the notes that were added to an exception, such as the id of the run that it ended."""
     for text in getattr(error, "__notes__", ()):
         note(text)
 

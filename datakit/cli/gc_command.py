@@ -27,9 +27,8 @@ def gc(root: str = "./data", /, *, delete: Flag = False, older_than: float = 24.
     delete
         Delete the listed leftovers.
     older_than
-        Include unfinished steps, rotated events and temporary files from other hosts that have not changed for this
-        many hours.
-        If you keep an unfinished step, a resumed run can reuse the results of the step's finished tasks.
+        Include temporary files from other hosts, rotated events and unfinished steps that have not changed for this
+        many hours. If you keep an unfinished step, a resumed run can reuse the results of the step's finished tasks.
     json
         Print one JSON object.
     """

@@ -59,7 +59,7 @@ def status(
 
     if watch:
         if json or all_:
-            raise UsageError("--watch shows steps, and neither JSON nor tasks; leave out --json and --all")
+            raise UsageError("--watch cannot print JSON or show tasks; leave out --json and --all")
         if _watched(directory):
             return ExitCode.DONE
     found = read_status(directory)

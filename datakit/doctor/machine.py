@@ -1,7 +1,7 @@
-"""Checks this machine before a run: libraries, temporary disk, memory for tasks, open-file limit, the count of bytes
-written, and kernel cache. Where possible, a check tries the operation itself instead of guessing. `examine` decides
-which checks run, including those of the root (`root.py`) and the cluster (`cluster.py`). All checks together take one
-second (three seconds with a cluster, twenty if the cluster refuses the connection).
+"""Checks this machine before a run: libraries, temporary disk, memory for tasks, open-file limit, the kernel's count of
+written bytes, and the cache of compiled kernels. Where possible, a check tries the operation itself instead of
+guessing. `examine` decides which checks run, including those of the root (`root.py`) and the cluster (`cluster.py`).
+All checks together take one second (three seconds with a cluster, twenty if the cluster refuses the connection).
 """
 
 from __future__ import annotations

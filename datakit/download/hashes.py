@@ -3,8 +3,8 @@ hash is still valid. Each source has one small JSON file, `<root>/.cache/hashes-
 ns, ctime in ns, inode, device, xxh3-128]. The times decide only whether a cached hash is valid; they are never part of
 an identity. The modification time alone would not suffice: it can be restored (`touch -r`, `rsync --times`), while the
 inode change time cannot. The hash of a file that changed in the last two seconds is not cached, because a second change
-within the same clock tick would go unnoticed. A network disk has a clock of its own. If a source is on the root's disk,
-that disk's clock decides; datakit writes nothing to other disks, so their files are compared with this machine's clock.
+within the same clock tick would go unnoticed. A network disk has a clock of its own. To read it, datakit has to write a
+file, which it does only on the root's disk; for files on other disks, this machine's clock is used.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class HashCache:
 
     @cached_property
     def _root_clock(self) -> tuple[int | None, int]:
-        """The device of a local root, and by how many nanoseconds its clock is ahead of this machine's."""
+        """The device of a local root, and the number of nanoseconds by which its clock is ahead of this machine's."""
         if not urls.is_local(self._root):
             return None, 0
         ahead = int((store_clock.now(self._root) - time.time()) * 1e9)

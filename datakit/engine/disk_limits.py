@@ -1,14 +1,14 @@
 """Defines the limits on disk use: how many bytes a task may write per byte of its input, and how much space stays free.
 
-A hostile or damaged file of a few MB can stand for many GB of records: a Parquet file stores a long text once and
-refers to it from any number of rows. A task may therefore write at most `max_expansion` bytes per byte of its input,
-but `expansion_floor_bytes` in any case, so that small inputs may expand more. A task that exceeds its limit is refused
-like any other input that cannot be used: it is not retried, the other tasks go on, and the step ends with an error. The
-limit never leaves out a record, so it cannot change what becomes of one.
+A hostile or damaged file of a few MB can stand for many GB of records: a Parquet file can store a long text once and
+refer to it from any number of rows. A task may therefore write at most `max_expansion` bytes per byte of its input, but
+`expansion_floor_bytes` in any case, so that small inputs may expand more. A task that exceeds its limit is treated like
+one whose input cannot be used: it is not retried, the other tasks go on, and the step ends with an error. No record is
+left out because of the limit, so the limit cannot change the output.
 
-The bytes are those that the task has written to any file: outputs, exchange files, scratch files, and copies that are
-uploaded later. `worker/disk_use.py` measures them while the task runs. Limits are not part of a fingerprint, so a
-stopped run can be continued with a higher limit.
+Bytes written to files of all kinds are counted: outputs, exchange files, scratch files, and copies that are uploaded
+later. `worker/disk_use.py` measures them while the task runs. Limits are not part of a fingerprint, so a stopped run
+can be continued with a higher limit.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Annotated, NamedTuple
 from datakit.errors import ExpansionError, RecipeError
 from datakit.toml_config import key
 
-SMALL_DISK_SHARE = 0.02  # share of a disk below 50 GiB that stays free by default; 1 GiB would be too much of it
-USUAL_FREE_BYTES = 1 << 30  # more than what 16 tasks write between two checks (worker/disk_use.py) to a fast disk
+SMALL_DISK_SHARE = 0.02  # share kept free by default on a disk smaller than 50 GiB; 1 GiB would be too much there
+USUAL_FREE_BYTES = 1 << 30  # exceeds what 16 tasks write to a fast disk between two checks (worker/disk_use.py)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def nearest_existing(folder: str) -> str:
 
 
 def size_text(count: int) -> str:
-    """Return a number of bytes in a unit that suits its size.
+    """Format a number of bytes, with a suitable unit.
 
     >>> size_text(1 << 30), size_text(2_500_000), size_text(300)
     ('1.1 GB', '2.5 MB', '300 bytes')

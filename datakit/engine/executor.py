@@ -15,7 +15,7 @@ from datakit.engine.disk_limits import DiskLimits
 from datakit.engine.task import Preload, QuarantinedRecord, RecordRange, Task, TaskResult, Tolerance
 from datakit.redaction import redacted
 
-BOOT_DEATH = "BootDeath"  # the error type of an attempt whose fork server died while it started, of its own doing
+BOOT_DEATH = "BootDeath"  # error type of an attempt whose fork server died while starting, by a fault of its own
 
 
 class Cause(StrEnum):
@@ -41,8 +41,8 @@ class Attempt:
     more: further tasks to run in the same child, one after another, when each is too small for a child of its own.
     exclusive: True if no other attempt may compete for this attempt's memory. Such an attempt has the node to itself if
     its budget exceeds its CPUs' share of the node's memory.
-    try_singly, skip: see TaskContext. tolerance: see Phase.
-    stage: the name of the stage, for display. limits: what each task may write, and what must stay free.
+    try_singly, skip: see TaskContext. tolerance: see Phase. stage: the name of the stage, for display.
+    limits: how much each task may write, and how much disk space must stay free.
     """
 
     task: Task

@@ -5,8 +5,8 @@ holds the id as two integers, the text, the record's file and position, and ever
 In this phase, the types of columns are united only across the files of a slice. The sort phase converts the columns to
 the source's common types.
 
-A file of a few MB may stand for many GB of rows. A slice whose values exceed the limit on what its task may write
-(`engine/disk_limits.py`) is refused before they are written, and the error names the file with the most values.
+A file of a few MB may stand for many GB of rows. A slice is refused as soon as its values take up more bytes than its
+task may write (`engine/disk_limits.py`); the error names the file whose values take up the most.
 
 If a compressed file of a slice turns out to be damaged, the slice is routed again, without the damaged stream and what
 follows it in the file. No exchange run is committed before the streams that its rows come from have been decoded to the
@@ -116,8 +116,9 @@ class Router:
         write(rows, top_bits(high, self._buckets))
 
     def _check_expansion(self, records: Chunk, values: pa.Table, size: int) -> None:
-        """Add up the sizes of the exchange's rows, by file. Raises ExpansionError, which names the file with the most.
-        size: the total size of the values, in bytes.
+        """Add the sizes of these rows of the exchange to the totals of their files. size: the total size of
+        these values, in bytes. Raises ExpansionError if the slice exceeds the limit; the error names the file with the
+        highest total.
         """
         if records.files:
             for file, one in zip(records.files, row_sizes(values).tolist(), strict=True):

@@ -48,8 +48,8 @@ class Leftover:
 
 def find_leftovers(root: str, age_seconds: float = DAY_SECONDS) -> list[Leftover]:
     """Return everything in `root` that can be removed. age_seconds: the time without a change after which an unfinished
-    step, or a temporary file whose lock this process might not see, can be removed. Raises InputError if the root does
-    not exist.
+    step, the rotated files of a log, or a temporary file whose lock this process might not see can be removed. Raises
+    InputError if the root does not exist.
     """
     root = urls.absolute(root)
     if urls.is_local(root) and not os.path.isdir(urls.local_path(root)):
@@ -149,7 +149,7 @@ def _in_use(directory: str, files: list[FileInfo], limit: _AgeLimit) -> bool:
 
 
 def _last_change(directory: str, files: list[FileInfo]) -> float:
-    """Return the time at which one of the files last changed, by the clock of the disk or store."""
+    """Return the time of the most recent change to any of the files, by the clock of the disk or store."""
     local = urls.is_local(directory)
     return max(os.path.getmtime(info.url) for info in files) if local else urls.last_change(directory)
 
@@ -184,7 +184,7 @@ def _temporary_files(root: str, limit: _AgeLimit) -> Iterator[Leftover]:
 
 
 def _size(path: Path) -> int:
-    """Return the size of a file, or of all files in a step's directory whose removal was interrupted."""
+    """Return the size of a file or, for a step's directory that was not removed completely, of all files in it."""
     return sum(entry.lstat().st_size for entry in ([path] if _is_single(path) else path.rglob("*")))
 
 

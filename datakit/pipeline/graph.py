@@ -97,7 +97,7 @@ class LocatedStep:
 
 @dataclass(frozen=True)
 class Graph:
-    """All nodes of a recipe, upstream nodes first. notes: messages for the user. limits: those on disk use."""
+    """All nodes of a recipe, upstream nodes first. notes: messages for the user. limits: the limits on disk use."""
 
     dataset: str
     root: str

@@ -90,8 +90,8 @@ def source_bases(root: str) -> dict[str, str]:
 
 
 def run_logs(directory: str) -> list[list[str]]:
-    """Return the logs of the runs of each dataset in a root, oldest run first, or those of one dataset, whose directory
-    or step is given.
+    """Return one list per dataset that has logs: the URLs of its runs' logs, oldest run first. directory: a root or,
+    for a single dataset, the dataset's directory or that of one of its steps.
     """
     place = urls.parent(directory) if STEP_NAME.fullmatch(urls.name(directory)) else directory
     homes = [place, *(urls.join(place, name) for name in subdirectories(place) if not STEP_NAME.fullmatch(name))]

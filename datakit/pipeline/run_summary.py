@@ -80,9 +80,9 @@ class StepResult:
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run. `cache` is the token cache's directory, or None if the run has no tokenize step; `run` is the
-    run's id, and `log` its event log's URL, both None if nothing ran. The result is printed as a summary of a few
-    lines; a notebook also shows a table of the stages.
+    """A finished run. `cache` is the token cache's directory, or None if the run has no tokenize step. `run` is the
+    run's id, and `log` is the URL of its event log; both are None for a short run that found everything done. The
+    result is printed as a summary of a few lines; a notebook also shows a table of the stages.
     """
 
     dataset: str

@@ -2,7 +2,7 @@
 lists the partial and skipped steps at the end. Reusing a finished step takes one read of its manifest. The executor is
 created when the first task must run, so a second run of the same recipe starts no worker and ends in well under a
 second. If a step ends as partial, the steps that depend on it are skipped and all others run. The run then ends as
-partial. A run that executes anything, lasts long or fails writes its events to
+partial. A run that executes a step, takes more than 30 seconds or fails in a dataset that exists writes its events to
 `<root>/<dataset>/runs/<run>/events.jsonl`.
 """
 
@@ -90,7 +90,7 @@ def run(
 
 
 def _run_start(recipe: Recipe, root: str, options: dict[str, object]) -> RunStart:
-    """Describe the run for its first event; nothing is listed yet."""
+    """Return a description of the run for its first event. No source has been listed at this point."""
     run = driver_name()
     log = urls.join(run_directory(root, recipe.name, run), EVENTS)
     return RunStart(run, log, recipe.name, root, recipe.place, recipe.document(), local_folders(recipe), options)

@@ -36,7 +36,7 @@ TEMPORARY_PREFIX = ".tmp-"
 HASH_CHUNK = 4 << 20
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)  # exFAT and some network mounts lack hard links
 S3_PART_BYTES, S3_PARTS_AT_ONCE, S3_MOST_PARTS = 8 << 20, 4, 10_000  # s3fs's defaults would take 500 MB of memory
-SHOWN_BYTES = 60  # number of bytes of a file's name kept in its temporary name (at most 255 in all)
+SHOWN_BYTES = 60  # the temporary name ends with this many bytes of the file's name; a name may have 255 in all
 NO_LOCK = "0" * 16  # in place of the lock domain in the names of files that are not locked
 MOST_LOCKS = 256  # each takes a descriptor, of which a process may have only 1,024; further files are not locked
 CONFLICT_WAITS = (0.1, 0.3, 1.0, 3.0)
@@ -54,11 +54,12 @@ class Committed:
 
 @contextmanager
 def staging(url: str) -> Iterator[Path]:
-    """Provide the path of a private, empty file, which is to be filled and will become `url`. It is locked until the
-    end, so that no other process takes it for abandoned (`stale_files.py`), and then removed; write into this file, and
-    do not replace it. If `url` is on a disk, the file is in the same directory, since a hard link cannot cross file
-    systems. The file's name starts with a dot, so listings skip the file. If `url` is in a store, only this user can
-    read the file, because other users of this machine share the temporary folder but may have no access to the store.
+    """Provide the path of a private, empty file for the future content of `url`. During the `with` block, the file is
+    locked, so that no other process takes it for abandoned (`stale_files.py`); afterwards, it is removed. Write into
+    this file, and do not replace it. If `url` is on a disk, the file is in the same directory, since a hard link cannot
+    cross file systems. The file's name starts with a dot, so listings skip the file. If `url` is in a store, only this
+    user can read the file, because other users of this machine share the temporary folder but may have no access to the
+    store.
     """
     local = urls.is_local(url)
     folder = Path(urls.local_path(url)).parent if local else Path(tempfile.gettempdir())
@@ -81,7 +82,9 @@ def staging(url: str) -> Iterator[Path]:
 
 
 def _locked_file(folder: Path, name: str, mode: int) -> tuple[Path, int | None]:
-    """Create a temporary file. Return its path, and its lock unless this process already holds many."""
+    """Create a temporary file. Return its path and its lock, or None instead of the lock if this process already holds
+    MOST_LOCKS locks.
+    """
     if locks.count() < MOST_LOCKS:
         domain = locks.domain(str(folder))
         return locks.create(lambda: folder / temporary_name(name, domain), mode)

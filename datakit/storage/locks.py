@@ -1,8 +1,8 @@
 """Locks a file for as long as its owner lives, and tells whether a file is locked.
 
 Another process deletes a temporary file or a scratch directory only if it is not locked. A process id or a host name in
-a file's name cannot show whether its owner lives: containers share host names and folders, but not process ids, and ids
-are used again. The kernel ends a lock with its owner, however the owner ends.
+a file's name cannot show whether the file's owner is alive: containers may share host names and folders, but not
+process ids, and ids are reused. The kernel releases a lock when its owner ends, for whatever reason.
 
     flock, not fcntl's record locks: those belong to a whole process, so a process would find its own files unlocked,
         and would lose a lock by closing any descriptor of the file
@@ -12,7 +12,7 @@ are used again. The kernel ends a lock with its owner, however the owner ends.
 
 Some mounts have no locks, or locks that only one machine or one container sees. Therefore an unlocked file counts as
 abandoned only if its owner worked in this process's lock domain: the same boot of the same kernel, and the same mounted
-file system. All other files must also be old (`stale_files.py`).
+file system. An unlocked file of any other domain counts as abandoned only if it is also old (`stale_files.py`).
 Cost: one open descriptor per lock, and some 20 microseconds on a local disk.
 """
 
@@ -59,8 +59,8 @@ def create(choose_path: Callable[[], Path], mode: int) -> tuple[Path, int]:
 
 
 def share(path: Path) -> int:
-    """Lock an existing file together with its other owners, and return the lock. If another process is just deleting
-    the file, wait for it, and raise FileNotFoundError.
+    """Take a shared lock on an existing file, and return the lock. If another process is deleting the file, wait until
+    this is done, and raise FileNotFoundError.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     _held.add(descriptor)
@@ -73,7 +73,7 @@ def share(path: Path) -> int:
 
 def release(descriptor: int) -> None:
     """End a lock."""
-    _held.discard(descriptor)  # first, because the number may be given to another file at once
+    _held.discard(descriptor)  # before closing it, because the same number may then be given to another file
     os.close(descriptor)
 
 

@@ -2,8 +2,8 @@
 
 Every owner holds a lock: on a temporary file itself, or on the file `.lock` in a scratch directory. A task's scratch
 directory has two owners, the process that waits for the task and the child that runs it; it counts as abandoned when
-both are dead. Whoever removes something first gets its lock exclusively, and holds it until the removal is done.
-Therefore nothing is removed between a test and the removal that somebody has just begun to use.
+both are dead. Before anything is removed, its lock is taken exclusively, and it is held until the removal is done.
+Therefore no process can begin to use a file between the test that finds it unlocked and its removal.
 
     unlocked, same lock domain (`locks.py`)     removed at once
     unlocked, any other domain or an old form   removed from the temporary folder if nothing in it has changed for a
@@ -82,7 +82,7 @@ def scratch_directory(prefix: str = SCRATCH) -> Iterator[Path]:
     try:
         os.close(os.open(path / LOCK, os.O_CREAT | os.O_EXCL, 0o600))
         lock = locks.share(path / LOCK)
-        os.write(lock, locks.domain(str(path)).encode())  # until then, the age counts
+        os.write(lock, locks.domain(str(path)).encode())  # without this, the directory is removed only if it is old
         yield path
     finally:
         _remove_scratch(path, lock)
@@ -109,7 +109,9 @@ def remove_dead_scratch() -> list[Path]:
 
 
 class _Age:
-    """Tells whether something in a folder is old. Asks for the time at most once, since that writes a file."""
+    """Tells whether something in a folder is old. Reads the folder's clock at most once, because this requires
+    writing a file.
+    """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -146,15 +148,15 @@ def _remove_dead_scratch(path: Path, age: _Age) -> bool:
 
 
 def _remove_scratch(path: Path, lock: int | None) -> None:
-    """Remove a scratch directory and end the lock on it. The lock's file goes last, so that the next run finds and
-    removes what remains if this process is killed, or if another one is still writing there.
+    """Remove a scratch directory and end the lock on it. The lock's file is deleted last, so that the next run finds
+    and removes what remains if this process is killed, or if another one is still writing there.
     """
     try:
         with suppress(OSError):
             _empty(path)
     finally:
         if lock is not None:
-            locks.release(lock)  # before the directory goes: NFS keeps a deleted file until it is closed
+            locks.release(lock)  # before rmdir: NFS keeps a deleted file until it is closed
     with suppress(OSError):
         path.rmdir()
 

@@ -39,7 +39,7 @@ from datakit.trainer.multihost import any_says
 from datakit.trainer.step import Trainer
 
 AVERAGED = "ema"  # eval/ema/ is the prefix of the metrics of the averaged weights
-MOST_IDS = 1 << 24  # no tokenizer has more; an array of all ids then takes at most 128 MiB
+MOST_IDS = 1 << 24  # no tokenizer has more; with this limit, the array of token lengths takes at most 128 MiB
 _TokenId = Annotated[int, msgspec.Meta(ge=0, lt=MOST_IDS)]
 BatchesOf = Callable[[], Iterable[HostBatch]]
 Tags = Mapping[str, BatchesOf]

@@ -1,1 +1,1 @@
-"""Watches and limits runs while they run."""
+"""Shows the progress of active runs, and ends commands at their time limit."""

@@ -1,4 +1,4 @@
-"""Ends a command when its time is over, in the same way as SIGTERM does: SystemExit is raised in the main thread.
+"""Ends a command at its time limit, in the same way as SIGTERM does: SystemExit is raised in the main thread.
 
 As on SIGTERM, child processes are stopped, the ledger is flushed, and scratch files are removed. The timer is the
 kernel's (SIGALRM), so it needs no thread. Child processes do not inherit it.

@@ -1,11 +1,12 @@
-"""Implements `datakit status --watch`: shows what the active runs of a root or a dataset do, until they have ended.
+"""Implements `datakit status --watch`: shows what the active runs of a root or a dataset are doing, until they end.
 
 The display follows the runs' `events.jsonl`, so it works from any process and machine that can read the root. On a
-terminal, it is a table that is refreshed every second; elsewhere, it consists of a line per change. A run has ended
-when it has written so, or when its process is gone. On another machine, where the process cannot be seen, a run that
-misses three heartbeats counts as ended.
+terminal, it is a table that is refreshed every second (every 10 seconds for an object store); elsewhere, it consists of
+a line per change. A run has ended when its log says so or its process is gone. If a run's process is on another machine
+and cannot be seen, the run counts as ended once it has missed three heartbeats.
 
-Cost: for each active run, a look at the size of one file per refresh, and a read of what was added.
+Cost per refresh: a listing of each dataset's runs and, for each active run, the size of its log and a read of what was
+added.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from datakit.printable import printable
 from datakit.storage import urls
 
 REFRESH_SECONDS = 1.0
-STORE_SECONDS = 10.0  # between two looks into an object store, where a look takes requests
+STORE_SECONDS = 10.0  # between two looks at an object store, where each look costs requests
 LINE_SECONDS = 30.0  # between two lines about the same phase
-MISSED_BEATS, BEAT_SECONDS = 3, 30.0  # the seconds between two heartbeats, unless the run states them
-STAMP_FORMAT, STAMP = "%Y%m%dT%H%M%S", 15  # the name of a run begins with its time of start, in this many characters
-SLACK_SECONDS = 60.0  # the clock may have been set; a later process got the number of one that has ended
+MISSED_BEATS, BEAT_SECONDS = 3, 30.0  # BEAT_SECONDS: the heartbeat interval of a run that does not state it
+STAMP_FORMAT, STAMP = "%Y%m%dT%H%M%S", 15  # the start time at the beginning of a run's id: format, number of characters
+SLACK_SECONDS = 60.0  # allowance for clock changes; a process that began even later has reused the run's pid
 
 
 def watch(directory: str) -> bool:
@@ -59,7 +60,9 @@ def watch(directory: str) -> bool:
 
 @dataclass
 class WatchedRun:
-    """A run whose events are followed. seen: when the newest event was read, by the monotonic clock."""
+    """A run whose events are followed. seen: the time of the newest event by the monotonic clock, namely when it was
+    written if the first look found it, and when it was read otherwise.
+    """
 
     events: RunEvents
     seen: float = 0.0
@@ -81,7 +84,7 @@ class WatchedRun:
             self.seen = time.monotonic() - (max(0.0, time.time() - self.events.last) if first else 0.0)
 
     def active(self) -> bool:
-        """Return True unless the run has written its end or shows no sign of life."""
+        """Return True unless the run has recorded its end or shows no sign of life."""
         started, here = self.events.started or {}, os.uname().nodename
         if self.events.ended is not None:
             return False
@@ -90,7 +93,7 @@ class WatchedRun:
         return time.monotonic() - self.seen < MISSED_BEATS * started.get("heartbeat_seconds", BEAT_SECONDS)
 
     def heading(self) -> str:
-        """Return a line with the name of the run, and the time since its last event."""
+        """Return a line with the run's title and the time since its last event."""
         return f"{self.title}, last event {seconds_text(time.monotonic() - self.seen)} ago"
 
     def ending(self) -> str:
@@ -102,8 +105,8 @@ class WatchedRun:
 
 
 def process_runs(run: str) -> bool:
-    """Return True if the process of a run (by the run's name) exists on this machine. A run that this process made
-    before is over.
+    """Return True if the process of the run with this id exists on this machine and is not this process itself, whose
+    earlier runs are over.
     """
     began, pid, *_ = [*run.split("-"), "", ""]
     try:
@@ -125,9 +128,9 @@ class ActiveRuns:
     _known: set[str] = field(default_factory=set)
 
     def look(self) -> None:
-        """Read the new events, also those of runs that have started since the last look.
+        """Read the new events, including those of runs that have started since the last look.
 
-        Of each dataset, only the newest run and those with a process on this machine are considered.
+        Of each dataset's runs, only the newest and those with a process on this machine are considered.
         """
         for logs in run_logs(self.directory):
             for url in logs:
@@ -164,8 +167,8 @@ def _display() -> Iterator[Callable[[Sequence[WatchedRun]], None]]:
 
 
 def table(runs: Sequence[WatchedRun], width: int, height: int) -> list[str]:
-    """Return a heading and a table of steps for each run: at most `height` lines, none longer than `width`. The first
-    steps of each run are left out if there is no space for them.
+    """Return the lines of a heading and a table of steps for each run, none longer than `width`. Of each run's steps,
+    only the last ones that fit into `height` lines in total are shown, but at least one.
     """
     most = max(1, height // len(runs) - 2)
     lines: list[str] = []

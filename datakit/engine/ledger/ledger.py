@@ -135,7 +135,7 @@ class LedgerWriter:
     _segment: int = 0
     _flushed: float = field(default_factory=time.monotonic)
     _file: BinaryIO | None = None
-    _lock: int | None = None  # on a disk: the lock on the segment, which shows `datakit gc` that the driver lives
+    _lock: int | None = None  # on a disk: the lock on the segment, which shows `datakit gc` that the driver is alive
 
     def start(self) -> None:
         """Append the line that records the start of this driver, and lock the driver's segment."""

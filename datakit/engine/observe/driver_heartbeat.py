@@ -1,7 +1,7 @@
-"""Calls a function at a fixed interval from a thread of its own, so that a watcher of a run sees that its driver lives.
+"""Calls a function at a fixed interval from a thread of its own, so that watchers can see that a run's driver is alive.
 
-The driver's loop could do this only while tasks run. It also lists and hashes files, checks outputs and waits for
-stores, which may take minutes.
+The driver's loop could do this only while tasks run, but the driver also lists and hashes files, checks outputs and
+waits for stores, which may take minutes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class DriverHeartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """Begin no further call, and wait for one in progress."""
+        """Make no further calls, and wait up to STOP_SECONDS for a call in progress to end."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join(STOP_SECONDS)

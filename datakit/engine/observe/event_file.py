@@ -1,15 +1,15 @@
 """Appends events to a run's `events.jsonl`: numbers them, removes secrets, and rotates the file when it is full.
 
-Every event has four fields: `time` (seconds since 1970), `event` (its name), `run` (the run's id) and `number` (1, 2,
-3, ...). A file that would grow beyond 8 MiB is renamed to `events-00001.jsonl` (then 00002, ...), and the run continues
-in a new `events.jsonl`. The 8 newest of these rotated files are kept, so the log of a run takes at most 72 MiB. Each
-file begins with the run's first event (`run_started`, number 1), so that any of them shows which run it belongs to.
+All events have four fields in common: `time` (seconds since 1970), `event` (its name), `run` (the run's id) and
+`number` (1, 2, 3, ...). A file that would grow beyond 8 MiB is renamed to `events-00001.jsonl` (then 00002, ...), and
+the run continues in a new `events.jsonl`. The 8 newest of these rotated files are kept, so the log of a run takes at
+most 72 MiB. Each file begins with the run's first event (`run_started`, number 1), which describes the run.
 
-On a disk, each event is appended immediately; if that fails, nothing of it remains in the file. In an object store,
-where appending is impossible, `publish` writes the whole file. Thread-safe, because the heartbeat has a thread of its
-own.
+On a disk, each event is appended immediately; if that fails, no part of it remains in the file. In an object store,
+where appending is impossible, `publish` writes the whole file. All methods of EventFile are thread-safe, because the
+heartbeat has a thread of its own.
 
-Cost: 60 us for an event on a disk, 20 us more than without numbers and the search for secrets.
+Cost: 60 us for an event on a disk, of which the number and the search for secrets take 20 us.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from datakit.storage import atomic, removal, urls
 FILE_NAME = "events.jsonl"
 ROTATED_NAME = "events-{:05d}.jsonl"
 ROTATED = re.compile(r"events-\d{5,}\.jsonl")
-MOST_BYTES = 8 << 20  # size of a file, and of the driver's copy of it if the root is in an object store
+MOST_BYTES = 8 << 20  # maximum size of a file, and of the driver's copy of it if the root is in an object store
 KEPT = 8  # number of rotated files that are kept
 
 
@@ -123,7 +123,7 @@ class _LocalFile(_File):
                 try:
                     while left:
                         left = left[file.write(left) :]
-                except BaseException:  # a full disk takes a part of a line; a signal may come between two parts
+                except BaseException:  # a full disk may accept only a part; a signal may come between two writes
                     os.ftruncate(file.fileno(), size)
                     raise
 

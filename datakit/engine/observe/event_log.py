@@ -1,9 +1,10 @@
 """Decides which events of a run are written to `events.jsonl`, and which fields each event has.
 
 The file holds one JSON object per line, for programs to read. It is in the run's directory and is written by
-`event_file.py`. docs/operations.md lists the events. Nothing depends on it, except that `datakit status` and `datakit
-why` find the directories of a dataset's sources in its first event. In an object store, the file is rewritten when the
-run or a step starts or ends, and at each heartbeat.
+`event_file.py`. docs/operations.md lists the events. The results of a run do not depend on this file. `datakit status`
+and `datakit why` find the directories of a dataset's sources in its first event; `datakit status --watch` shows what is
+added to the file. In an object store, the file is rewritten when the run starts or ends, when a step ends, and at each
+heartbeat.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ class EventLog(Observer):
         self._heartbeat.start()
 
     def _beat(self) -> None:
-        """Write an event from the heartbeat's thread. Failures are only counted, and the next heartbeat that succeeds
-        has their number: if the disk or the store does not recover, an event from the driver's own thread ends the run.
+        """Write a heartbeat, in its own thread. Failures are only counted, and the next heartbeat that succeeds states
+        their number. If the disk or the store does not recover, the driver's own thread fails to write its next event,
+        and this ends the run.
         """
         silent = round(time.monotonic() - self._active, 1)
         missed = {"missed": self._missed} if self._missed else {}

@@ -1,8 +1,9 @@
 """Reads the `events.jsonl` of a run while the run writes it, and derives the state of each step from the events.
 
-Each call reads only what was added since the last one. A file that was rotated begins with the run's first event again;
-events that were read before are recognized by their number. Events that are missing (because an earlier version of
-datakit wrote fewer, or because they are in a rotated file) do no harm: less is shown, until a heartbeat repeats it.
+Each call reads only what was added since the last one. After a rotation, the new file begins with the run's first
+event again; events that were read before are recognized by their number. Events that are missing (because an earlier
+version of datakit wrote fewer, or because they are in a rotated file) do no harm: less is shown, until a heartbeat
+states the current phase and its counts.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class RunEvents:
                 if number > self._number:
                     self._number, self.last = number, event["time"]
                     self._apply(event)
-        except orjson.JSONDecodeError:  # not the beginning of a line: the file was rotated, and is already longer
+        except orjson.JSONDecodeError:  # read from within a line: after a rotation, the new file is already longer
             self._offset = 0
         return self._number > before
 
@@ -62,7 +63,7 @@ class RunEvents:
             size = urls.size(self.url)
             self._offset = self._offset if size >= self._offset else 0
             data = urls.read_range(self.url, self._offset, size) if size > self._offset else b""
-        except NotFoundError:  # not written yet, or just being rotated
+        except NotFoundError:  # not written yet, or being rotated at this moment
             return []
         *lines, _ = data.split(b"\n")
         self._offset += sum(len(line) + 1 for line in lines)

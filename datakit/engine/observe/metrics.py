@@ -35,7 +35,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric. Its name has no suffix; systems of metrics add `_total` to the names of counters."""
+    """A metric. Its name has no suffix; metrics systems add `_total` to the names of counters."""
 
     name: str
     kind: Kind

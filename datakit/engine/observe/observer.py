@@ -21,7 +21,7 @@ class RunStart:
 
     run: the run's id. log: the URL of its `events.jsonl`. recipe: the recipe's file or name. definition: the recipe's
     document, with the settings of `--set`. sources: the directory of each source's files ("" for a remote source).
-    options: the other arguments of the command. The packing of a mixture has no recipe, definition or sources.
+    options: the other arguments of the command. A run that packs a mixture has no recipe, definition or sources.
     """
 
     run: str
@@ -36,8 +36,8 @@ class RunStart:
 
 @dataclass(frozen=True)
 class RunEnding:
-    """The end of a run: the exit code of its command, the reason ("done", "interrupted", "terminated", or the whole
-    message of the error), the error's class ("" if there is none), and the seconds that the run took.
+    """The end of a run: the exit code of its command, the reason ("done", "interrupted", "terminated", "timed out", or
+    the whole message of the error), the error's class ("" if there is none), and the seconds that the run took.
     """
 
     exit_code: int
@@ -50,12 +50,12 @@ class Observer:
     """Receives the events of a run, in order, and ignores them; subclasses override the methods that they need."""
 
     def run_started(self, start: RunStart) -> None:
-        """A run has begun: it has reached the first step that it has to make, has lasted 30 s, or has failed. Before
-        that, only finished steps are reported. May be called from another thread than the other methods.
+        """A run has begun: it has reached the first step that is not yet done, has lasted 30 s, or has failed. Before
+        that, only finished steps are reported. This method may be called from a different thread than the others.
         """
 
     def run_ended(self, ending: RunEnding) -> None:
-        """A run that has begun has ended. No event follows."""
+        """The run has ended; called only after `run_started`. No event follows."""
 
     def note(self, text: str) -> None:
         """The run has a message for the user: `text`, a single sentence."""

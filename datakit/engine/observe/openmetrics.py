@@ -1,12 +1,12 @@
 """Publishes a run's metrics without Ray: in a text file, and on a port of this machine, both in OpenMetrics format.
 
 The file is replaced atomically every 10 seconds while tasks run, whenever a step ends, and at the end of the run. It
-suits the textfile collector of Prometheus's node_exporter, which ignores the lines that only OpenMetrics has. The port
-is bound to 127.0.0.1, so other machines cannot reach it. The library `prometheus_client` writes the format and serves
-the port. It is needed only if a file or a port is asked for.
+suits the textfile collector of Prometheus's node_exporter, which ignores the lines specific to OpenMetrics. The port is
+bound to 127.0.0.1, so other machines cannot reach it. The library `prometheus_client` writes the format and serves the
+port. It is needed only if a file or a port is asked for.
 
-The gauges are removed when a run ends, and the counters stay in the file. If a run is killed, the gauges stay in the
-file as well, so an alert on `datakit_last_done_time` reports such a run, but not one that has ended.
+When a run ends, the gauges are removed from the file, and the counters stay. If a run is killed, the gauges stay as
+well, so an alert on `datakit_last_done_time` reports a killed run, but not one that ended in another way.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FILE_SECONDS = 10.0  # time between two versions of the file
 @contextmanager
 def published(path: str | None, port: int | None) -> Iterator[Observer]:
     """Publish a run's metrics in the file at `path` and on `port` while the block runs, and yield the observer to which
-    the run must report. Without a path and a port, the observer ignores all events. Port 0 stands for any free port.
+    the run must report. If neither is given, the observer ignores all events. Port 0 stands for any free port.
     Raises UsageError.
     """
     if path is None and port is None:
@@ -119,7 +119,7 @@ class MetricsFile(RunMetrics):
         self._text, self._written = registry.text, 0.0
         try:
             self._write()
-            remove_dead_files_in(os.path.dirname(self.path))  # those of runs that were killed while they wrote
+            remove_dead_files_in(os.path.dirname(self.path))  # temporary files of runs that were killed while writing
         except (OSError, DatakitError) as error:
             raise UsageError(f"--metrics-file {path}: {error}") from error
 

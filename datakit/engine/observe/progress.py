@@ -2,7 +2,7 @@
 elsewhere.
 
 Only the driver displays progress, never the workers. The table and the lines show the same state, which `step_views.py`
-keeps. The table has one line per step and fits into the width of the terminal; plain lines fit into 80 columns.
+keeps. The table has one line per step and is no wider than the terminal; plain lines have at most 80 characters.
 """
 
 from __future__ import annotations

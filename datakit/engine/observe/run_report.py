@@ -4,10 +4,10 @@
         ...             # events go to `observer` alone
         report.begin()  # at the first step that has to run; from here on, events also go to the log
 
-A run that finds everything done leaves no trace, and may have a read-only root. Otherwise it begins at the first step
-that it has to make, after 30 seconds (the files of a large source take longer to list and hash), or when it fails in a
-dataset that exists. However it then ends (with an error, a signal that raises an exception, a bug), `run_ended` is the
-last event. Only a process that is killed writes none.
+A short run that finds everything done leaves no trace, and its root may be read-only. The start of any other run is
+reported when the first step has to run, after 30 seconds (listing and hashing the files of a large source can take
+longer), or when the run fails, if the dataset exists. The last event is then `run_ended`, however the run ends (with an
+error, a signal that raises an exception, a bug). Only a process that is killed leaves no such event.
 """
 
 from __future__ import annotations
@@ -80,12 +80,12 @@ class RunReport:
             error.add_note(f"the end of the run is not in its events: {failure}")
 
     def _begin_if_possible(self) -> None:
-        """Begin before any step has to run. A root that cannot be written is no error then."""
+        """Report the start even if no step has to run. An unwritable root is not an error in this case."""
         with suppress(DatakitError, OSError):
             self.begin()
 
     def _dataset_exists(self) -> bool:
-        """Return True if the root has a directory of this dataset, so that a mistyped root is not created."""
+        """Return True if the root holds this dataset; if not, the root may be mistyped and is not created."""
         place = urls.join(self.start.root, self.start.dataset)
         with suppress(DatakitError, OSError), read_errors(place):
             return bool(subdirectories(place))

@@ -1,7 +1,8 @@
 """Derives the displayed state of each step of a run (tasks, rates, time left, memory) from the run's events.
 
-The rate in MB/s and the remaining time are based on bytes of input, and exclude the time spent compiling kernels. What
-tasks have written is known while they run, so it shows progress, or a disk that fills up, before any task is done.
+The rate in MB/s and the remaining time are based on bytes of input, and exclude the time spent compiling kernels. The
+number of bytes that tasks have written is known while they run; it reveals progress, or a disk that is filling up, even
+before the first task is done.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from datakit.storage.manifest import Manifest
 class StepView:
     """The displayed state of one step. `bytes_done` and `records` cover only this run's attempts, and `bytes_done`
     starts at 0 in each phase. At the end of the step, `records` is set to the step's number of rows. `written_ended`
-    and `written_running` are the bytes that the attempts that have ended, and those that are running, have written to
-    files; `written_before` of them were written before the phase started.
+    and `written_running` are the numbers of bytes that ended and running attempts have written to files;
+    `written_before` is the sum of both at the start of the phase.
     """
 
     name: str
@@ -56,7 +57,7 @@ class StepView:
         return self.written_ended + self.written_running
 
     def write_rate(self) -> float:
-        """Return how many bytes per second are written in this phase."""
+        """Return the average number of bytes written per second in this phase."""
         return max(0, self.written() - self.written_before) / max(time.monotonic() - self.phase_started, 1e-9)
 
     def left(self) -> float | None:

@@ -28,7 +28,7 @@ from datakit.storage import atomic, removal, stale_files, urls
 from datakit.storage.io_errors import unless_read_only
 
 FOLDER = ".probe"
-COMPILING = "compiling"  # a node that starts to compile kernels writes a file of this name and the nonce's
+COMPILING = "compiling"  # prefix for the file by which a node announces compilation; the nonce file's name follows
 AUTHENTICATION = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _TOKEN = secrets.token_hex(32)  # one token for the whole process, because Ray keeps the first token it sees
 CONNECT_SECONDS = 5.0  # limit for opening a TCP connection, which takes milliseconds if the host is reachable
@@ -72,15 +72,17 @@ class NodeReport:
 def nonce_below(root: str) -> Iterator[Expected]:
     """Keep a new nonce file below `root` during the `with` block. Raises RootError if the root is not writable."""
     folder, nonce = urls.join(root, FOLDER), uuid.uuid4().hex
-    with atomic.temporary_file(folder, "nonce", nonce.encode()) as url:
-        installation = installation_at_start()
-        expected = Expected(root, url, nonce, comparable_versions(), installation, withheld_variables())
-        try:
-            yield expected
-        finally:
-            removal.remove(_announcement(expected.nonce_url))
-    if urls.is_local(folder):
-        _remove_if_empty(Path(urls.local_path(folder)))
+    try:
+        with atomic.temporary_file(folder, "nonce", nonce.encode()) as url:
+            installation = installation_at_start()
+            expected = Expected(root, url, nonce, comparable_versions(), installation, withheld_variables())
+            try:
+                yield expected
+            finally:
+                removal.remove(_announcement(expected.nonce_url))
+    finally:
+        if urls.is_local(folder):
+            _remove_if_empty(Path(urls.local_path(folder)))
 
 
 def _announcement(nonce_url: str) -> str:
@@ -105,8 +107,8 @@ def take_announcement(expected: Expected) -> bool:
 
 
 def remove_dead_nonces(root: str) -> None:
-    """Remove from a local root what drivers that have died left in `.probe`. Every run does this, also without a
-    cluster.
+    """Remove the files that dead drivers left in the folder `.probe` of a local root. Every run does this, even without
+    a cluster.
     """
     folder = Path(urls.local_path(urls.join(root, FOLDER)))
     if urls.is_local(root) and folder.is_dir():

@@ -123,8 +123,8 @@ class _OwnImportPath(JobConfig):
 
 @contextlib.contextmanager
 def _private_cluster(workers: int | None) -> Iterator[None]:
-    """Start Ray on this machine for this process alone. The directory with Ray's files is removed at the end, or by a
-    later run, because Ray's processes may still be writing there as they exit.
+    """Start Ray on this machine for this process alone. The directory with Ray's files is removed at the end. Since
+    Ray's processes may still be writing there as they exit, a later run removes what is left.
     """
     with scratch_directory(RAY) as directory, private_token():
         ray.init(

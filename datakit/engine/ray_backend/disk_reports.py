@@ -1,13 +1,14 @@
-"""Tells the driver what the attempts that run on a Ray cluster have written so far, for the progress display.
+"""Tells the driver how many bytes the attempts on a Ray cluster have written so far, for the progress display.
 
-Each Ray worker process puts the number of bytes that its attempt has written into the key-value store of Ray's head
-node, every REPORT_SECONDS and under the attempt's own key; the driver reads the keys of its running attempts. This
-needs no process, and no file in the root. The limits on disk use do not depend on it: each node enforces them itself.
-Nothing depends on a report, so a failure to send or read one is ignored: if the head node is unreachable, the executor
-notices (`connection.py`). The report of an attempt whose worker is killed stays in the store: some 50 bytes.
+Every REPORT_SECONDS, each Ray worker process sends this number for its attempt to the key-value store of Ray's head
+node. Each attempt has its own key there; the driver reads the keys of its running attempts. The reports need neither an
+additional process nor files in the root. The limits on disk use do not depend on them: each node enforces the limits
+itself. A failure to send or read a report is ignored; if the head node is unreachable, the executor notices
+(`connection.py`). The report of an attempt whose worker is killed stays in the store, where it takes some 50 bytes.
 
-Cost: one request per REPORT_SECONDS and running attempt, sent by a thread of its own so that a slow head node delays no
-check; none for attempts of less than REPORT_SECONDS. The driver spends at most 5 % of its time on reading.
+Cost: each running attempt sends one request per REPORT_SECONDS; an attempt that is shorter than this sends none. The
+requests are sent by a separate thread, so a slow head node does not delay the checks of the child. The driver spends at
+most 5 % of its time on reading reports.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Reporter:
 
     @contextlib.contextmanager
     def attempt(self, key: str) -> Iterator[None]:
-        """During the `with` block, send what `note` is given under this key; remove the report at the end."""
+        """During the `with` block, send the numbers passed to `note` under this key; remove the report at the end."""
         with self._changed:
             self._key, self._written = key, 0
             self._changed.notify()
@@ -75,7 +76,7 @@ class Reporter:
                     internal_kv._internal_kv_del(key, namespace=NAMESPACE)
 
     def _still_runs(self, key: str) -> bool:
-        """Wait for REPORT_SECONDS; return False as soon as the attempt with this key has ended."""
+        """Wait for REPORT_SECONDS and return True, or return False as soon as the attempt with this key has ended."""
         with self._changed:
             return not self._changed.wait_for(lambda: self._key != key, REPORT_SECONDS)
 

@@ -47,7 +47,7 @@ NO_NODE_SECONDS = 900.0  # how long to wait for a node: an autoscaler takes minu
 
 @dataclass(frozen=True)
 class _Sent:
-    """An attempt handed to Ray, the resources requested for it, and the key of its `disk_reports`."""
+    """An attempt handed to Ray, the resources requested for it, and the key of its reports (`disk_reports.py`)."""
 
     attempt: Attempt
     request: ResourceRequest

@@ -29,7 +29,7 @@ def run_encoded_attempt(data: bytes, expected: bytes, sparing: bool, variables: 
     """Run one attempt, given as msgpack; return its outcome as msgpack, or None if `sparing` is True and the node has
     accelerators. If the node does not match `expected`, an encoded Expected, the attempt is refused.
 
-    variables: the encoded environment variables that the driver sends. key: that of the attempt's `disk_reports`.
+    variables: the encoded environment variables that the driver sends. key: the key of the attempt's disk reports.
     """
     if sparing and _has_accelerators():
         return None

@@ -1,9 +1,10 @@
-"""Turns the second of two equal deaths of starting fork servers into a refusal, which ends the run.
+"""Ends a run, with a refusal, if two fork servers die in the same way while they start.
 
 A library that cannot be loaded or a preload that crashes would otherwise cost 20 attempts and half an hour, and the
-reason would be lost. Deaths are equal if exit code (or signal) and output are the same. Numbers in the output are not
-compared, since they may be process ids, addresses or times. On a cluster, the two deaths may be on different nodes; a
-node on which an attempt succeeds in between starts afresh. `worker/boot_output.py` decides which deaths count.
+reason would be lost. Two deaths are equal if the exit code (or signal) and the output are the same. Numbers in the
+output are not compared, since they may be process ids, addresses or times. On a cluster, the two deaths may be on
+different nodes; when an attempt succeeds on a node, the earlier deaths there are forgotten. `worker/boot_output.py`
+decides which deaths count.
 """
 
 from __future__ import annotations

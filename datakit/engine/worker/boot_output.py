@@ -1,12 +1,12 @@
 """Captures what a process writes to its standard output and error while it starts, and describes its death.
 
-A fork server and its template process write into memory (a memfd) until they have started: if they die, the output
-explains the death. What a server has written is shown once it has started. Later, its children's output goes to files
-of their own (`child.py`).
+The output of a template process, and that of a fork server until it has started, goes to memory (a memfd): if the
+process dies, this output explains the death. Once a server has started, what it has written is shown. Later, its
+children's output goes to files of their own (`child.py`).
 
 Two kinds of death are told apart. A signal from outside (such as SIGKILL from the kernel or SIGTERM from a scheduler)
-and a lack of memory pass, so another try may succeed. After any other death, another try probably dies in the same way:
-the driver gives up after two equal ones (`scheduler/boot_deaths.py`).
+and a lack of memory are temporary causes, so another try may succeed. After any other death, another try would probably
+end in the same way, so the driver gives up after two equal deaths (`scheduler/boot_deaths.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class BootDeathError(ConnectionError):
     """
 
     def __init__(self, death: str, code: int | None, output: str) -> None:
-        """death: what died, and when. code: the process's exit code, the negative number of a signal, or None if its
+        """death: what died, and when. code: the process's exit code, -N if signal N ended the process, or None if its
         template process died, too.
         """
         how = "with the template process" if code is None else _how(code)

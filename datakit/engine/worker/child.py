@@ -57,7 +57,7 @@ def run(channel_descriptor: int, heartbeat_descriptor: int, preloads: tuple[Prel
     channel = socket.socket(fileno=channel_descriptor)
     request = decode(receive_frame(channel), Request)
     scratch = Path(request.scratch)
-    share_scratch(scratch)  # if the driver dies first, its next run must not remove this directory under our hands
+    share_scratch(scratch)  # if the driver dies first, the next run must not remove this directory while we use it
     faults = open(scratch / FAULT_FILE, "w")  # noqa: SIM115 - open until the process ends
     faulthandler.enable(faults)
     faulthandler.register(DUMP_SIGNAL, faults, all_threads=False)

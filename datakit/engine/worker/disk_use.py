@@ -7,9 +7,9 @@ texts of a cluster. The child compares its count with the limit once more after 
 does not depend on when its parent looked.
 
 Cost: two or three system calls per attempt every CHECK_SECONDS. A child can exceed its limit by what it writes in this
-time: 0.1 to 0.5 GB on a fast disk. Each process that runs attempts checks its own machine's disks, so this also holds
-on every node of a Ray cluster. If a disk fills up faster than that, writing fails, and `storage/io_errors.py` composes
-the same kind of error.
+time: 0.1 to 0.5 GB on a fast disk. Each process that runs attempts checks its own machine's disks, so the disks of all
+nodes of a Ray cluster are watched. If a disk becomes full between two checks, writing fails, and `storage/io_errors.py`
+composes the same kind of error.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def excess(attempt: Attempt, number: int, written: int, file: str = "") -> Expan
 
 
 def shortage(step_directory: str, limits: DiskLimits) -> NoSpaceError | None:
-    """Return an error if too little space is free on the step's disk (if it is on a disk) or on the temporary disk."""
+    """Return an error if too little space is free on the disk of temporary files or of a local step directory."""
     places = {tempfile.gettempdir(): "set TMPDIR to a larger disk"}
     if urls.is_local(step_directory):
         places[urls.local_path(step_directory)] = "choose another --root"
@@ -80,9 +80,10 @@ def shortage(step_directory: str, limits: DiskLimits) -> NoSpaceError | None:
 
 @dataclass
 class DiskWatch:
-    """Checks the disk use of one attempt's child. written: the bytes that the child had written at the last check.
+    """Checks the disk use of one attempt's child.
 
-    report: called with `written` after each measurement.
+    written: the number of bytes that the child had written at the last check. report: called with `written` after each
+    measurement.
     """
 
     attempt: Attempt
@@ -97,7 +98,7 @@ class DiskWatch:
         if time.monotonic() < self._due:
             return None
         self._due = time.monotonic() + CHECK_SECONDS
-        self.written = max(self.written, written_bytes(pid))  # read first: the next task may begin right now
+        self.written = max(self.written, written_bytes(pid))  # first: a task may begin between the two reads
         state = heartbeat.state()
         self.report(self.written)
         file = state.in_progress.file if state.in_progress is not None else ""

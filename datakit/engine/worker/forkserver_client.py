@@ -67,8 +67,8 @@ class Template:
         return self._process.poll() is None
 
     def fork(self, control: socket.socket, output: BootOutput, kernels: bool) -> tuple[int, int]:
-        """Request a fork server that serves `control` and writes to `output` until it has started; `kernels` is True if
-        the server needs numba. Return the server's pid and the read end of its status pipe. Raises BootDeathError.
+        """Request a fork server that serves `control`. Until it has started, it writes to `output`. `kernels` is True
+        if the server needs numba. Return the server's pid and the read end of its status pipe. Raises BootDeathError.
         """
         read, write = os.pipe()
         descriptors = [write, control.fileno(), output.descriptor]
@@ -90,7 +90,7 @@ class Template:
             self._end()
 
     def _end(self) -> str:
-        """End the process and its servers; return what it has written."""
+        """End the process and its servers; return the end of the process's output."""
         self._control.close()
         try:
             self._process.wait(CLOSE_SECONDS)
@@ -108,8 +108,8 @@ class ForkServer:
         self, template: Template, preloads: tuple[Preload, ...], compiling: Callable[[], None] = lambda: None
     ) -> None:
         """Start the server and wait until it has booted; call `compiling` if the server has to compile kernels. What
-        the server has written by then is copied to this process's standard error, or is in the message if the server
-        has died. Raises BootError or BootDeathError.
+        the server has written by then is copied to this process's standard error. If the server has died, the error's
+        message quotes the end of it instead. Raises BootError or BootDeathError.
         """
         self._lock = threading.Lock()
         with contextlib.closing(BootOutput()) as output:
@@ -160,7 +160,7 @@ class ForkServer:
 
 
 def _forked(template: Template, output: BootOutput, preloads: tuple[Preload, ...]) -> tuple[socket.socket, int, FileIO]:
-    """Return a new server's control socket, pid and status pipe."""
+    """Request a fork server; return its control socket, pid and status pipe."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with theirs:

@@ -59,8 +59,8 @@ class Candidate:
         return None
 
     def _contains(self, name: str) -> bool:
-        """Return True if a name leads below the checkpoint's directory, also through links. The marker may come from a
-        stranger, and what it names is opened.
+        """Return True if a name leads to a place below the checkpoint's directory, even after links have been resolved.
+        The marker may come from a stranger, and the files that it names are opened.
         """
         if not urls.is_below(name):
             return False

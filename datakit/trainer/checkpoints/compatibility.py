@@ -50,13 +50,13 @@ class _Metadata(msgspec.Struct):
 
 
 def check_names(metadata: epath.Path, place: str) -> None:
-    """Raise CheckpointError if an array in orbax's list has a name that is not the name of a file."""
+    """Raise CheckpointError if any part of an array's name in orbax's list could not be the name of a file."""
     for array in msgspec.json.decode(metadata.read_bytes(), type=_Metadata).tree_metadata.values():
         for part in array.key_metadata:
             if not urls.is_below(str(part.key)) or "/" in str(part.key):
                 raise CheckpointError(
                     f"{place} has an array whose name contains {str(part.key)!r}, which leads out of the checkpoint; "
-                    "datakit did not write it, so do not use it"
+                    "datakit did not write this checkpoint, so do not use it"
                 )
 
 
