@@ -30,7 +30,7 @@ gpu-check: $(VENV)/.train  ## on a machine with a GPU: kernels against the oracl
 test: $(VENV)/.dev lint imports types  ## lint, import arrows, types and tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
 
-soak: $(VENV)/.dev  ## the long tests (at most 70 minutes)
+soak: $(VENV)/.dev  ## the long tests (at most 100 minutes)
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m soak
 
 fuzz: $(VENV)/.dev  ## each fuzzer for SECONDS (120); FUZZERS="csv_files ..." and SEED=n choose and repeat

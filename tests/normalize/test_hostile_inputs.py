@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 import runpy
 import subprocess
 import sys
 from pathlib import Path
 from unittest.mock import patch
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from pyarrow import feather
 
 from datakit.errors import ColumnError, EmptyStageError, InputError, PartialError, UnreadableError
 from tests.support.data import need_data
@@ -201,27 +197,3 @@ def test_corrupt_parquet_files_crash_nothing(tmp_path: Path) -> None:
     for name, outcome in zip(BAD_PARQUET, outcomes, strict=True):
         assert outcome.startswith(("EmptyStageError", "ColumnError")), outcome
         assert f"{name}.parquet" in outcome or "quarantined" in outcome
-
-
-class Opened:
-    """An object whose pickle creates a file when it is loaded."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def __reduce__(self) -> tuple[object, tuple[str, str]]:
-        return open, (str(self.file), "w")
-
-
-@pytest.mark.parametrize("name", ["in.parquet", "in.arrow"])
-def test_pickles_in_the_metadata_of_a_file_are_never_loaded(tmp_path: Path, name: str) -> None:
-    """Arrow once did so for columns of the type `arrow.py_extension_type`."""
-    code = pickle.dumps(Opened(tmp_path / "run"))
-    marked = {"ARROW:extension:name": "arrow.py_extension_type", "ARROW:extension:metadata": code, "pandas": code}
-    fields = [pa.field("text", pa.string(), metadata=marked), pa.field("more", pa.int64(), metadata=marked)]
-    table = pa.table([["one", "two"], [1, 2]], pa.schema(fields, metadata=marked))
-    (tmp_path / "texts").mkdir()
-    write = pq.write_table if name.endswith("parquet") else feather.write_feather
-    write(table, str(tmp_path / "texts" / name))
-    assert normalize(tmp_path / "out", tmp_path / "texts").manifest.totals.rows == 2
-    assert not (tmp_path / "run").exists()

@@ -10,7 +10,6 @@ import pytest
 from datakit.errors import CorruptError
 from datakit.storage import manifest as manifests
 from datakit.storage.manifest import InputReference, Manifest, Partition, Quarantine, StepFile, Totals
-from tests.support.command_line import invoke
 
 OUTSIDE = ("../secret", "/etc/passwd", "data/../../secret", "data//x", ".", "", "nul\0")
 
@@ -50,20 +49,3 @@ def test_key_of_an_object_may_look_like_a_path_outside(tmp_path: Path) -> None:
     above = InputReference("download", "../../sources/s/download-0/manifest.json", "f" * 32)
     crafted(tmp_path, made(partitions=parts, inputs=[above]))
     assert manifests.read_manifest(str(tmp_path)).partitions == parts
-
-
-@pytest.mark.parametrize("command", ["validate", "inspect", "why", "ls", "diff", "status"])
-def test_commands_open_nothing_outside_of_a_step(tmp_path: Path, command: str) -> None:
-    """The file outside would be a match: its size and checksum are in the manifest."""
-    secret = tmp_path / "secret"
-    secret.write_bytes(b"canary")
-    step = tmp_path / "root" / "d" / f"normalize-{'f' * 12}"
-    crafted(step, made(partitions=[Partition("../../../secret", "s", 0, 6, "x")]))
-    before = secret.stat().st_atime_ns
-    place = [str(tmp_path / "root")] if command in ("ls", "status") else [str(step)]
-    extra = {"why": ["--id", "0" * 32], "diff": [str(step)]}.get(command, [])
-    done = invoke(command, *place, *extra, cwd=tmp_path)
-    assert "canary" not in done.stdout + done.stderr
-    assert secret.stat().st_atime_ns == before
-    if command in ("validate", "inspect", "why", "diff"):
-        assert done.returncode in (1, 2) and "not below the step's directory" in done.stderr, done.stderr
