@@ -1,5 +1,5 @@
 """Opening a named pipe, a socket or a device is refused by name, and nothing waits. Commands that are given one are
-tested by `test_hostile_trees.py`.
+tested by `cli/test_hostile_trees.py`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ CASES = (
     Case(
         "json-strict-about-bad-line",
         texts(("a.jsonl", GOOD + b'{"text": "DOCUMENT\n'), more=""),
-        partial("a.jsonl:104: not JSON", "max_quarantined"),
+        partial("a.jsonl:114: not JSON", "max_quarantined"),
     ),
     Case(
         "json-number-of-10000-digits",

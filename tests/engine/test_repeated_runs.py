@@ -16,7 +16,7 @@ SHARED_MEMORY = Path("/dev/shm")
 @pytest.mark.parametrize(
     ("kind", "times"),
     [
-        ("api", 10),
+        ("api", 7),
         pytest.param("api", 50, marks=pytest.mark.soak),
         pytest.param("command", 200, marks=pytest.mark.soak),
     ],
