@@ -44,7 +44,7 @@ TABLES: dict[str, tuple[type, ...]] = {
     "limits": (DiskLimits,),
 }
 MEANINGS = {
-    "": "These keys stand at the top of the file, before all tables.",
+    "": "These keys go at the top of the file, before any table.",
     SOURCES: "One table per source. With `[dedup]`, a document found in several sources is kept in the first of them.",
     "normalize": "Determines how files become documents, for all sources.",
     "dedup": "Removes near duplicates and equal texts. Without this table, only equal texts in one source are removed.",

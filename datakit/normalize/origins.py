@@ -124,7 +124,7 @@ def _paths(slices: Sequence[Sequence[FileRange]]) -> list[str]:
 
 
 def files_task(slices: Sequence[Sequence[FileRange]], counts: Sequence[Sequence[Sequence[int]]]) -> Task:
-    """Return the task that writes the list of files, given the counts of each slice's files."""
+    """Return the task that writes the list of files, given the counts for each file of each slice."""
     paths = _paths(slices)
     total = np.zeros((len(paths), len(COUNTED)), np.int64)
     for first, part in zip(first_files(slices), counts, strict=True):

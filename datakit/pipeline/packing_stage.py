@@ -48,7 +48,7 @@ class PackedTokens:
 def plan(step: Step) -> Plan:
     """Plan tasks that count the sequences in ranges of blocks, and one task that joins the counts.
 
-    The step's parameters are the fields of a `CountParameters`, and its operations are those of a `PackedTokens`.
+    The step's parameters are the fields of a `CountParameters`, and its operations are the fields of a `PackedTokens`.
     """
     parameters = msgspec.convert(step.parameters, CountParameters)
     axis = BlockAxis(parameters.tokens, parameters.block_tokens)

@@ -36,7 +36,7 @@ class LocalExecutor(Executor):
     """The default backend, which runs attempts in forked children on this machine."""
 
     def __init__(self, workers: int | None = None, memory_bytes: int | None = None) -> None:
-        """Offer attempts `workers` slots (by default, one per usable CPU) and `memory_bytes` of memory in total."""
+        """Let attempts use `workers` slots (by default, one per usable CPU) and `memory_bytes` of memory in total."""
         self._slots = workers or len(os.sched_getaffinity(0))
         self._memory = memory_bytes or usable_memory()
         self._servers = ForkServerPool()

@@ -8,10 +8,11 @@ has no other work that could delay a measurement.
 
 Yet on a busy machine, no process is certain to run in time. A child that grows fast enough to exceed its budget before
 the next measurement therefore gets a hard limit, which the kernel enforces: the child may reserve its remaining budget
-plus 5 % of the budget. The watcher lifts this limit once the child grows slowly, since libraries may reserve more than
-they use. (`forkserver_client.py` makes Arrow reserve little at a time.) A budget below 128 MiB can be exceeded between
-two slightly late measurements, so a child with such a budget keeps its hard limit throughout. If the child reaches this
-limit, the task's next two attempts get two and four times the declared memory, usually more than 128 MiB.
+plus 5 % of the budget. The watcher lifts this limit once the child's growth has slowed, since libraries may reserve
+more than they use. (`forkserver_client.py` makes Arrow reserve little at a time.) A budget below 128 MiB can be
+exceeded between two slightly late measurements, so a child with such a budget keeps its hard limit throughout. If the
+child reaches this limit, the task's next two attempts get two and four times the declared memory, usually more than 128
+MiB.
 
 A measurement costs 6 microseconds. The next one is due when the child, growing at four times the fastest rate seen,
 could have used up its remaining budget: after 50 ms if the child is far below its budget, and after a quarter of a

@@ -66,7 +66,7 @@ def absence(behind: Behind, source_id: str, report: Report) -> str:
 
 
 def _root(behind: Behind) -> str:
-    """Return the root that contains the sources' steps, as <root>/sources/<source>/<step>."""
+    """Return the root that contains the sources' steps; each step's directory is <root>/sources/<source>/<step>."""
     step = next(iter(behind.normalized.values()))
     return urls.parent(urls.parent(urls.parent(step.directory)))
 

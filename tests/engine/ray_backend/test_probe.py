@@ -74,6 +74,8 @@ def test_nodes_with_other_files_of_datakit_are_named(tmp_path: Path) -> None:
     with ray_cluster("--num-cpus", "0") as cluster:
         cluster.join("--num-cpus", "1", variables={"PYTHONPATH": str(checkout)})
         message = cluster.drive(program, str(tmp_path), cwd=tmp_path, PYTHONPATH=str(REPOSITORY))["refused"]
-    found = re.fullmatch(r"node .* runs other files of datakit \((.*)\) than the driver \((.*)\); install .*", message)
+    found = re.fullmatch(
+        r"node .* runs files of datakit \((.*)\) that differ from the driver's \((.*)\); install .*", message
+    )
     assert found is not None, message
     assert found.groups() == (str(checkout / "datakit"), str(REPOSITORY / "datakit"))

@@ -76,7 +76,7 @@ def chunks_of(context: ReadContext, path: str, table: pa.Table, row: int) -> Chu
 
 
 def _pieces(context: ReadContext, path: str, table: pa.Table, row: int) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop) of ranges of rows without those that are too long, which are quarantined."""
+    """Yield ranges of rows as (start, stop), leaving out rows that are too long; such rows are quarantined."""
     limit = longest_record(context.config)
     if table.nbytes <= limit and not any(_may_share_values(field.type) for field in table.schema):
         if table.num_rows:
