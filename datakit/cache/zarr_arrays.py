@@ -75,7 +75,8 @@ def open_array(
     directory: str, metadata: dict[str, Any], context: tensorstore.Context, sparse: bool = False
 ) -> tensorstore.TensorStore:
     """Open the array in `directory` whose zarr.json is `metadata`, without reading anything. Raises UsageError if this
-    process was forked from one that had used TensorStore, and CorruptError if `metadata` describes no such array.
+    process was forked from one that had used TensorStore, and CorruptError if `metadata` does not describe an array
+    that can be read.
 
     sparse: True if a missing chunk stands for zeros (other programs, unlike datakit, omit chunks of zeros). No manifest
     lists the files of such an array, so the function first checks that all files in a local directory are regular

@@ -146,8 +146,9 @@ def route_memory(config: Config) -> int:
 
 
 def stored_bytes(sizes: Mapping[str, int], slices: Sequence[Sequence[FileRange]]) -> list[int]:
-    """Return how many bytes of stored files each slice reads. A range's share of its file is its share of the file's
-    weight, which for Parquet is the size that the file's footer claims. sizes: the size of each file, by path.
+    """Return how many bytes of stored files each slice reads. The stored bytes of a file are divided among its ranges
+    in proportion to their weights (for Parquet, the sizes that the file's footer claims). sizes: the size of each file,
+    by path.
 
     >>> ranges = [FileRange("a", "parquet", 30, 0, 1), FileRange("a", "parquet", 10, 1, 2), FileRange("b", "json", 9)]
     >>> stored_bytes({"a": 400, "b": 3}, [ranges[:1], ranges[1:]])

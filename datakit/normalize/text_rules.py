@@ -107,7 +107,9 @@ def _as_strings(texts: pa.Array) -> pa.LargeStringArray:
 
 
 def _repair(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, longest: int) -> tuple[list[str], int]:
-    """Return the repaired texts of `rows`, and how many had a run cut. NUL is removed first, as this can join runs."""
+    """Return the repaired texts of `rows`, and the number of texts in which a run of white space was shortened. NUL is
+    removed first, as this can join runs.
+    """
     long_run = re.compile(f"([{WHITE_SPACE}]{{{longest}}})[{WHITE_SPACE}]+")
     view, repaired, runs = data.data, [], 0
     for index in rows.tolist():
@@ -119,7 +121,9 @@ def _repair(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, longest: in
 
 
 def _with_replaced(data: np.ndarray, offsets: np.ndarray, rows: np.ndarray, values: list[bytes]) -> pa.LargeStringArray:
-    """Return the texts with those in `rows` replaced by `values`; the bytes between these rows are copied at once."""
+    """Return the texts with those in `rows` replaced by `values`; each stretch of bytes between these rows is copied as
+    a whole.
+    """
     view, parts, start = data.data, [], 0
     lengths = np.diff(offsets)
     for row, value in zip(rows.tolist(), values, strict=True):

@@ -38,7 +38,7 @@ class EarlierStep:
 
     now: the stage's current format version. why: the reason for making the step again. documents: the number of
     documents that the step read. bytes: the size of the step's output. text_bytes: the number of bytes of text in this
-    output. These three are None if the step is unfinished.
+    output. `documents`, `bytes` and `text_bytes` are None if the step is unfinished.
     """
 
     directory: str

@@ -1,1 +1,1 @@
-"""Handles URLs, atomic files, Parquet shards and manifests, independently of any stage."""
+"""Handles URLs, atomic file creation, Parquet shards and manifests, independently of any stage."""

@@ -4,14 +4,13 @@ Skips named pipes, sockets and devices, and refuses links that lead to missing f
 A URL names a file, a directory or a glob. A pattern is matched against the path relative to the directory. `*` and `?`
 match within one path component, `[...]` matches one of the characters listed, and `**` matches any number of
 components. A pattern without `/` matches file names at any depth. `{stdlib}` at the start of a URL stands for the
-directory of the running Python's standard library, whose text files exist on every machine.
-Files and directories whose names start with a dot are never read, but are listed as left out (a directory as one
-entry). The components `.` and `..` of an object's key are ordinary names.
-Links to directories are followed, except links to enclosing directories. A source is refused if links make too many
-paths to a directory, because a few links can make more paths than anyone can list. A link that leads out of the
-directory in the URL is refused: whoever wrote the data could otherwise make any file of this machine a document. The
-URL itself, which the user wrote, may contain links. Files are opened later, by the same paths;
-`normalize/readers/inputs.py` then checks that they have not changed since they were listed.
+directory of the running Python's standard library, whose text files exist on every machine. Files and directories whose
+names start with a dot are never read, but are listed as left out (a directory as one entry). The components `.` and
+`..` of an object's key are ordinary names. Links to directories are followed, except links to enclosing directories. A
+source is refused if its links make too many paths to one directory, because even a few links can multiply paths beyond
+what can be listed. A link that leads out of the directory in the URL is refused: whoever wrote the data could otherwise
+make any file of this machine a document. The URL itself, which the user wrote, may contain links. Files are opened
+later, by the same paths; `normalize/readers/inputs.py` then checks that they have not changed since they were listed.
 Cost: one listing. On a disk, this is a directory walk; in an object store, as few requests as the store allows.
 """
 
@@ -125,7 +124,7 @@ def select(files: Sequence[FileInfo], place: Place, include: Sequence[str], excl
 
 
 def _may_hold(pattern: str, folder: str) -> bool:
-    """Return True if a file below `folder`, whose path ends with a slash, may match the pattern.
+    """Return True if the pattern may match a file below `folder` (a path that ends with a slash).
 
     >>> [_may_hold(pattern, "a/b/") for pattern in ("*.py", "/*.py", "a/*.py", "a/*/c.py", "a/**", "b/**/*.py")]
     [True, False, False, True, True, False]

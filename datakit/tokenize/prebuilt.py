@@ -35,8 +35,8 @@ def prebuilt_tokens(column: pa.Array, contract: Contract, place: str) -> tuple[n
 
 
 def prebuilt_mask(column: pa.Array, lengths: np.ndarray, place: str) -> np.ndarray:
-    """Return the loss mask, uint8 [T], in a list<int> column. lengths: the number of tokens of each document. Raises
-    CorruptError unless the mask has a 0 or a 1 for each token.
+    """Return the loss mask that a list<int> column holds, as uint8 [T]. lengths: the number of tokens of each document.
+    Raises CorruptError unless the mask has a 0 or a 1 for each token.
     """
     values, found = _lists(column, place)
     if len(found) != len(lengths) or (found != lengths).any():

@@ -131,7 +131,7 @@ def test_mistake_in_the_data_of_a_run_file_is_named(mixture: Path, capsys: pytes
     assert "run.toml: unknown key 'batchsize'; did you mean 'batch_size'?" in capsys.readouterr().err
     run.write_text(run.read_text().replace("steps = 60", ""))
     assert called("mixture", "pack", str(run)) == 2
-    assert "steps is None; a run file needs a number of steps" in capsys.readouterr().err
+    assert "steps is None; a run file must set steps" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 9])

@@ -105,8 +105,8 @@ class WatchedRun:
 
 
 def process_runs(run: str) -> bool:
-    """Return True if the process of the run with this id exists on this machine and is not this process itself, whose
-    earlier runs are over.
+    """Return True if the process of the run with this id exists on this machine. This process itself does not count,
+    because the runs that it started earlier have ended.
     """
     began, pid, *_ = [*run.split("-"), "", ""]
     try:

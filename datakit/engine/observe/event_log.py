@@ -2,9 +2,9 @@
 
 The file holds one JSON object per line, for programs to read. It is in the run's directory and is written by
 `event_file.py`. docs/operations.md lists the events. The results of a run do not depend on this file. `datakit status`
-and `datakit why` find the directories of a dataset's sources in its first event; `datakit status --watch` shows what is
-added to the file. In an object store, the file is rewritten when the run starts or ends, when a step ends, and at each
-heartbeat.
+and `datakit why` find the directories of a dataset's sources in the file's first event; `datakit status --watch` shows
+what is added to the file. In an object store, the file is rewritten when the run starts or ends, when a step ends, and
+at each heartbeat.
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ def require(expected: Expected, report: NodeReport, node: str) -> None:
     found, ours = report.installation, expected.installation
     if found.digest != ours.digest:
         raise InputError(
-            f"node {node} runs files of datakit ({found.folder}) that differ from the driver's ({ours.folder}); install "
-            "the same version on all nodes, and remove checkouts of datakit from the import paths (PYTHONPATH) of the "
-            "nodes and the driver"
+            f"node {node} runs files of datakit ({found.folder}) that differ from the driver's ({ours.folder}); "
+            "install the same version on all nodes, and remove checkouts of datakit from the import paths (PYTHONPATH) "
+            "of the nodes and the driver"
         )

@@ -82,7 +82,7 @@ class Reporter:
 
 
 class DiskReports:
-    """Reads reports in the driver, at most every REPORT_SECONDS."""
+    """Reads reports in the driver, at most once every REPORT_SECONDS."""
 
     def __init__(self) -> None:
         self._total, self._due = 0, 0.0

@@ -23,7 +23,7 @@ def group_limits() -> list[int]:
 
 def oom_kills() -> int:
     """Return a count that rises when the kernel kills a process in one of this process's groups for lack of memory.
-    With version 2, a group counts the kills in its descendants, too, so one kill may raise the sum by more than 1.
+    With version 2, a group also counts the kills in its descendants, so one kill may raise this count by more than 1.
     """
     lines = [line for text in _contents(KILL_FILES) for line in text.splitlines()]
     return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))

@@ -54,7 +54,7 @@ def backstop_limit(reserved: int, budget: int) -> int:
 
 
 def first_limit(reserved: int, budget: int) -> int:
-    """Return the limit (in bytes) that a child sets for itself: a hard limit if the budget is small, else a backstop."""
+    """Return the limit (in bytes) that a child sets for itself: hard if the budget is small, otherwise a backstop."""
     if budget < SMALL_BUDGET:
         return reserved + int((1 + HARD_LIMIT_MARGIN) * budget)
     return backstop_limit(reserved, budget)

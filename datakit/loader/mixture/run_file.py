@@ -34,7 +34,7 @@ def load_mixture_or_run(path: str | os.PathLike[str], root: str, *, with_counts:
         raise RecipeError(f"{file}: [{DATA}] must be a table")
     steps = document.get("steps")
     if not isinstance(steps, int) or steps < 1:
-        raise RecipeError(f"{file}: steps is {steps!r}; a run file needs a number of steps, at least 1")
+        raise RecipeError(f"{file}: steps is {steps!r}; a run file must set steps to an integer of at least 1")
     found = mixture_of_run(data_settings(document[DATA], file, root), file, packing_root)
     return replace(found, path=str(file), steps=steps, is_run=True)
 

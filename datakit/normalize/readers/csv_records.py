@@ -76,8 +76,8 @@ class RecordCutter:
 
         If the record's last field is open, or may be open because its last byte is a quote, this field is kept.
         Otherwise, only the last byte is kept. What precedes it is replaced by `x` (an unquoted field) if the record is
-        sound so far, and by `""x` (text after a closing quote) if it is not. `find_records` then reads the rest as it
-        would after the dropped bytes. `_cut` drops the resulting record.
+        sound so far, and by `""x` (text after a closing quote) if it is not. `find_records` then reads the rest as if
+        the dropped bytes still preceded it. `_cut` drops the resulting record.
         """
         if not self._skipping:
             self._too_long(self.position)

@@ -16,8 +16,8 @@ from datakit.storage.io_errors import SPACE
 
 @cache
 def prepare_orbax() -> None:
-    """Make orbax wait for all tasks that it has started, and only then raise an error. Also switch off its logging of
-    tracebacks, because `Writer.wait` raises the error.
+    """Make orbax wait for all tasks that it has started before it raises the error of a failed one. Also switch off its
+    logging of tracebacks, because `Writer.wait` raises the error.
 
     Without the wait, orbax would close its event loop after the first of many failures. TensorStore would then print a
     traceback for each array that it reports to the closed loop, and asyncio one for each error that nobody retrieves.
