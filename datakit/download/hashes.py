@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from functools import cached_property
+from contextlib import suppress
 
 import msgspec
 
@@ -34,6 +34,7 @@ class HashCache:
         self._frozen = frozen
         self._entries = _load(self.url)
         self._used: dict[str, Entry] = {}
+        self._hashed: dict[str, tuple[int, Entry]] = {}  # path -> (time in ns by this machine's clock, entry)
 
     def get(self, path: str, status: os.stat_result) -> str | None:
         """Return the cached hash of the file at `path`, or None if none is cached for this path and status."""
@@ -44,29 +45,35 @@ class HashCache:
         return entry[-1]
 
     def put(self, path: str, status: os.stat_result, xxh3: str) -> None:
-        """Add the hash of a file, unless the file changed in the last two seconds."""
-        if not self._frozen and self._now(status.st_dev) - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_NS:
-            self._used[path] = (*_stamp(status), xxh3)
-
-    def _now(self, device: int) -> int:
-        own_device, ahead = self._root_clock
-        return time.time_ns() + (ahead if device == own_device else 0)
-
-    @cached_property
-    def _root_clock(self) -> tuple[int | None, int]:
-        """The device of a local root, and the number of nanoseconds by which its clock is ahead of this machine's."""
-        if not urls.is_local(self._root):
-            return None, 0
-        ahead = int((store_clock.now(self._root) - time.time()) * 1e9)
-        root = urls.local_path(self._root)
-        return (os.stat(root).st_dev if os.path.isdir(root) else None), ahead
+        """Add the hash of a file. `save` drops it if the file had changed in the two seconds before this call."""
+        self._hashed[path] = (time.time_ns(), (*_stamp(status), xxh3))
 
     def save(self) -> None:
         """Write the entries that were used or added since the cache was opened, and drop all others."""
-        if not self._frozen and self._used != self._entries:
+        if self._frozen:
+            return
+        device, ahead = self._root_clock() if self._hashed else (None, 0)
+        for path, (hashed, entry) in self._hashed.items():
+            if hashed + (ahead if entry[4] == device else 0) - max(entry[1:3]) > SETTLED_NS:
+                self._used[path] = entry
+        self._hashed.clear()
+        if self._used != self._entries:
             with unless_read_only():
                 replace_bytes(msgspec.json.encode(dict(sorted(self._used.items()))), self.url)
             self._entries = dict(self._used)
+
+    def _root_clock(self) -> tuple[int | None, int]:
+        """Return the device of a local root, and the nanoseconds by which its clock is ahead of this machine's."""
+        if not urls.is_local(self._root):
+            return None, 0
+        root = urls.local_path(self._root)
+        is_new = not os.path.isdir(root)
+        ahead = int((store_clock.now(self._root) - time.time()) * 1e9)
+        device = os.stat(root).st_dev if os.path.isdir(root) else None
+        if is_new:
+            with suppress(OSError):  # a run that is refused before its first step leaves no root
+                os.rmdir(root)
+        return device, ahead
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int, int, int, int]:

@@ -14,7 +14,6 @@ from itertools import groupby, pairwise
 
 import msgspec
 
-from datakit.engine.task import QuarantinedRecord
 from datakit.errors import CorruptError, NotFoundError
 from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import identity
@@ -36,6 +35,14 @@ from datakit.validate.files import Damage
 RECORDS = "records.jsonl"
 PARTITIONED = ("normalize", "signatures", "dedup", "consolidate", "tokenize")  # stages with outputs below `data/`
 TEXTS = ("normalize", "consolidate")  # stages whose order of sources is kept by later stages
+
+
+class _Skipped(msgspec.Struct, frozen=True):
+    """The fields of a `QuarantinedRecord` that an identity depends on. Its own module needs pyarrow."""
+
+    file: str
+    position: int
+    records: int = 1
 
 
 def manifest_damage(directory: str, manifest: Manifest) -> Iterator[Damage]:
@@ -65,7 +72,7 @@ def _identity_damage(directory: str, manifest: Manifest) -> Iterator[Damage]:
     if manifest.quarantine.records:
         listed = urls.join(directory, manifest.quarantine.path, RECORDS)
         try:
-            entries = [decode(line, QuarantinedRecord) for line in urls.read_bytes(listed).splitlines()]
+            entries = [decode(line, _Skipped) for line in urls.read_bytes(listed).splitlines()]
         except (NotFoundError, msgspec.DecodeError):
             yield Damage(listed, f"is missing or damaged; the manifest says {manifest.quarantine.records} records")
             return

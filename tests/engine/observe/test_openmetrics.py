@@ -20,7 +20,7 @@ from datakit.engine.observe import openmetrics
 from datakit.engine.observe.metrics import METRICS, Kind
 from datakit.engine.observe.openmetrics import OpenMetrics, published
 from datakit.errors import UsageError
-from datakit.storage import atomic
+from datakit.storage import atomic, locks
 from tests.support.command_line import invoke
 from tests.support.engine.runs import run_numbers
 from tests.support.faults.cluster import wait_until
@@ -116,7 +116,7 @@ def test_dead_runs_leave_no_files_for_the_collector(tmp_path: Path) -> None:
         run.send_signal(signal.SIGKILL)
         run.wait(60)
     assert total(samples(path.read_text()), "datakit_slots") > 0, "the gauges of a killed run stay"
-    dead = path.with_name(atomic.temporary_name("x.prom.new").replace(f"-{os.getpid()}-", f"-{run.pid}-"))
+    dead = path.with_name(atomic.temporary_name("x.prom.new", locks.domain(str(path.parent))))
     dead.write_text("datakit_")
     assert not dead.name.endswith(".prom")
     with published(str(path), None):

@@ -60,11 +60,11 @@ def test_even_short_runs_publish_their_metrics(shared_cluster: SharedCluster, tm
     cluster.drive(DRIVER, str(tmp_path))
     address = f"http://{cluster.address.split(':')[0]}:{shared_cluster.metrics}"
 
-    def total(name: str, **labels: str) -> float:
-        return total_of(scrape(address), name, **labels)
+    def total(name: str, **labels: str) -> float:  # other tests use the same cluster
+        return total_of(scrape(address), name, dataset="test", **labels)
 
     assert wait_until(lambda: total("tasks_done_total") == 8, 90), scrape(address)
-    assert total("tasks_done_total", dataset="test", stage="numbers", phase="first") == 4
+    assert total("tasks_done_total", stage="numbers", phase="first") == 4
     assert (total("attempts_total"), total("attempts_total", cause="error")) == (9, 1)
     assert total("attempt_seconds_count") == total("attempt_peak_bytes_count") == 9
     assert total("bytes_written_total") == sum(path.stat().st_size for path in tmp_path.glob("step/number-*"))
