@@ -81,7 +81,7 @@ def test_every_requirement_is_locked(group: str) -> None:
 
 @pytest.mark.parametrize("group", ["all", "release", "runtime"])
 def test_what_locked_packages_require_is_locked(group: str) -> None:
-    """Of the packages that are installed here; the extras of each are those of the lock file's own resolution."""
+    """Check the packages installed here, each with the extras that the lock file was resolved with."""
     versions, seen = locked(group), 0
     for package in distributions():
         if canonicalize_name(package.metadata["Name"]) in versions:

@@ -228,8 +228,8 @@ class TaskContext:
     try_singly: the (file, position) of each batch in which an earlier attempt died. The records of these batches, or
     all records of the task if ALL_RECORDS is among the batches, are tried one by one.
     skip: the (file, position) of each record to skip, with the reason.
-    write_limit: the limit on what the task may write. The engine enforces it, but a task that knows which of its files
-    is to blame should raise the error (`WriteLimit.error`) itself.
+    write_limit: the limit on what the task may write. The engine enforces it. A task that knows which file exceeds it
+    should raise `WriteLimit.error` itself, so that the message names the file.
     Calls to `report`, `hold` and `release` take less than a microsecond each; make them for every batch.
     """
 

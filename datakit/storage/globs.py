@@ -4,13 +4,16 @@ Skips named pipes, sockets and devices, and refuses links that lead to missing f
 A URL names a file, a directory or a glob. A pattern is matched against the path relative to the directory. `*` and `?`
 match within one path component, `[...]` matches one of the characters listed, and `**` matches any number of
 components. A pattern without `/` matches file names at any depth. `{stdlib}` at the start of a URL stands for the
-directory of the running Python's standard library, whose text files exist on every machine. Files and directories whose
-names start with a dot are never read, but are listed as left out (a directory as one entry). The components `.` and
-`..` of an object's key are ordinary names. Links to directories are followed, except links to enclosing directories. A
-source is refused if its links make too many paths to one directory, because even a few links can multiply paths beyond
-what can be listed. A link that leads out of the directory in the URL is refused: whoever wrote the data could otherwise
-make any file of this machine a document. The URL itself, which the user wrote, may contain links. Files are opened
-later, by the same paths; `normalize/readers/inputs.py` then checks that they have not changed since they were listed.
+directory of the running Python's standard library, whose text files exist on every machine.
+
+Files and directories whose names start with a dot are never read, but are listed as left out (a directory as one
+entry). The components `.` and `..` of an object's key are ordinary names. Links to directories are followed, except
+links to enclosing directories. A source is refused if its links make too many paths to one directory, because even a
+few links can multiply paths beyond what can be listed. A link that leads out of the directory in the URL is refused.
+Otherwise, the author of the data could turn any file on this machine into a document. The URL itself, which the user
+wrote, may contain links. Files are opened later, by the same paths; `normalize/readers/inputs.py` then checks that they
+have not changed since they were listed.
+
 Cost: one listing. On a disk, this is a directory walk; in an object store, as few requests as the store allows.
 """
 

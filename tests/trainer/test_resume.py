@@ -1,4 +1,4 @@
-"""Where a run starts: from whole checkpoints only, its own or those of the run that it names."""
+"""A run starts from whole checkpoints only: its own, or those of the run that it names."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ Plain = dict[str, Any]
 
 
 def damage(directory: Path | str) -> list[Damage]:
-    """What validation finds."""
+    """The problems that validation finds."""
     return find_damage(str(directory), read_manifest(str(directory)), lambda files, size: None)[1]
 
 

@@ -170,7 +170,7 @@ def test_end_of_a_run_tells_the_reason_and_the_code(tmp_path: Path) -> None:
 
 
 def test_only_runs_that_may_be_active_are_read(tmp_path: Path) -> None:
-    """Of a hundred earlier runs, whose processes are gone, the newest one might be on another machine."""
+    """Of the runs without a process here, only the newest might still be running, on another machine."""
     for number in range(100):
         write_log(tmp_path, f"20260101T000000{number:03d}Z-999999999-a", {"event": "run_started"})
     mine = write_log(tmp_path, live_run(), {"event": "run_started"})
@@ -187,7 +187,7 @@ def test_later_process_with_the_same_number_is_not_the_run() -> None:
 
 
 def test_screen_shows_the_latest_steps_of_each_run() -> None:
-    runs = [WatchedRun(RunEvents(f"/root/{'d' * 90}\x1b{number}/runs/r/events.jsonl")) for number in range(2)]
+    runs = [WatchedRun(RunEvents(f"/data/{'d' * 90}\x1b{number}/runs/r/events.jsonl")) for number in range(2)]
     for run in runs:
         run.events.views = {str(step): StepView(f"stage{step} {'s' * 90}", "phase", 9, 1) for step in range(40)}
     lines = watch.table(runs, 80, 20)
@@ -196,7 +196,7 @@ def test_screen_shows_the_latest_steps_of_each_run() -> None:
 
 
 def test_unchanged_state_is_not_printed_again(capsys: pytest.CaptureFixture[str]) -> None:
-    run, lines = WatchedRun(RunEvents("/root/shelf/runs/r/events.jsonl")), watch.Lines()
+    run, lines = WatchedRun(RunEvents("/data/shelf/runs/r/events.jsonl")), watch.Lines()
     view = run.events.views["a"] = StepView("dedup shelf", "join", 9, 1)
     for done in (1, 1, 2):
         view.done = done

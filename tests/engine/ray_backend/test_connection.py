@@ -103,7 +103,7 @@ def started_processes(mark: str) -> list[list[str]]:
 
 
 def test_killed_drivers_take_their_private_cluster_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the driver and its workers leave in the temporary folder is removed by the next run that uses it."""
+    """The next run removes the files that a killed driver and its workers left in the temporary folder."""
     with marked() as mark:
         driver = start_private_driver(tmp_path, mark, "sleep")
         assert driver.stdout is not None

@@ -1,4 +1,4 @@
-"""What `where` may be: one expression of a record, with functions that depend on their arguments alone."""
+"""A `where` is one expression of a record, with functions that depend on their arguments alone."""
 
 from __future__ import annotations
 

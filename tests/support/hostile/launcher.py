@@ -45,7 +45,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
 
 class Usage:
-    """What the processes of a command have used."""
+    """The resources that the processes of a command have used."""
 
     def __init__(self) -> None:
         self.memory, self.written, self.cpu_seconds = 0, 0, 0.0

@@ -44,7 +44,7 @@ class Wheel:
 
 @dataclass(frozen=True)
 class Resolution:
-    """What an interpreter's pip would install: its version, its values for markers, and the wheels by package."""
+    """The wheels that an interpreter's pip would install, by package, with its version and marker values."""
 
     python: str
     environment: dict[str, str]

@@ -61,7 +61,7 @@ def program(module: Any, config: Any, backward: bool = False) -> str:
 
 
 def matters(module: Any, config: Any, name: str) -> bool:
-    """Whether another value of the option, alone, gives another program."""
+    """Return True if changing this option alone changes the program."""
     backward = name == "remat"
     other = dataclasses.replace(config, **{name: OTHER[name]})
     return program(module, other, backward) != program(module, config, backward)
