@@ -96,7 +96,7 @@ def show(
 
 
 def _redacted(value: Any) -> Any:
-    """Return a value for JSON with every string in it redacted, except keys."""
+    """Return `value` (of types that JSON can represent) with all strings redacted, except keys."""
     if isinstance(value, str):
         return redacted(value)
     if isinstance(value, Mapping):

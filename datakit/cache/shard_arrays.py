@@ -117,7 +117,7 @@ class ShardArrays:
         return zarr_arrays.open_array(place, metadata, self._context)
 
     def _checked(self, found: np.ndarray, index: int) -> np.ndarray:
-        """Return the ids in `found`; raise TokenizerError if the shard is imported and an id is outside the vocabulary."""
+        """Return the ids in `found`; raise TokenizerError if an imported shard has an id outside the vocabulary."""
         if self._external is None:
             return found
         size = self._details.contract.vocabulary_size
