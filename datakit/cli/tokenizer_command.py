@@ -28,8 +28,8 @@ def train(
 ) -> int:
     """Train a byte-level BPE tokenizer.
 
-    Trains on text files of any supported format, or on the consolidated dataset of a recipe. Documents that occur
-    several times are used only once. The same input always gives the same file.
+    Trains on text files of any supported format, or on the consolidated dataset of a recipe. A document that
+    occurs several times in one input or source is used only once. The same input always gives the same file.
 
     Examples:
       datakit tokenizer train texts/ more.jsonl.gz --vocabulary 16384
