@@ -3,8 +3,8 @@ removal. Few documents need changes. A pass over Arrow's buffers finds these doc
 through Python strings. The pass is cheap: Arrow validates UTF-8 at several GB/s, and the search for NUL is vectorized.
 A run of more than N white-space characters covers at least N + 1 bytes, so testing every (N + 1)th byte finds it.
 
-White space is Unicode's White_Space property: 25 code points, unchanged since Unicode 6.3 (2013). The list is fixed
-here, since document ids depend on it and implementations differ: `str.isspace` and `re` also accept U+001C to U+001F.
+White space means Unicode's 25 White_Space code points, unchanged since Unicode 6.3 (2013). The list is fixed here,
+since document ids depend on it and implementations differ: `str.isspace` and `re` also accept U+001C to U+001F.
 """
 
 from __future__ import annotations
