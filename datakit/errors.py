@@ -103,7 +103,7 @@ class TokenizerError(InputError):
 
 
 class UnknownDocumentError(InputError, KeyError):
-    """An id that no document of the cache has."""
+    """An id that belongs to no document in the cache."""
 
     def __str__(self) -> str:
         return Exception.__str__(self)  # KeyError's __str__ would put the message in quotes

@@ -85,7 +85,7 @@ def warm() -> None:
 
 
 def _invalid(texts: pa.Array, data: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Return bool [texts], True for invalid UTF-8. Texts are checked one by one only if checking all at once fails."""
+    """Return bool [texts], True for invalid UTF-8. Texts are checked one by one only if any is invalid."""
     result = np.zeros(len(texts), bool)
     try:
         _as_strings(texts).validate(full=True)

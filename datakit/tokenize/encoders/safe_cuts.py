@@ -91,8 +91,8 @@ class Splitter:
 
 
 def find_splitter(tokenizer: dict[str, Any]) -> tuple[Splitter | None, str]:
-    """Return a tokenizer.json's splitter and "", or None and the reason why there is none. Do not reword the reasons:
-    manifests store them.
+    """Return the splitter for a tokenizer.json and "", or None and the reason why there is none. Do not reword the
+    reasons: manifests store them.
     """
     family, reason = _family(tokenizer.get("pre_tokenizer"))
     if family is None:
