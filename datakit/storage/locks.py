@@ -120,7 +120,7 @@ def _open_to_test(path: Path) -> int | None:
 
 
 def _lock(descriptor: int, kind: int) -> bool | None:
-    """Lock an open file. Return False if another lock prevents this, and None if the file system has no such locks."""
+    """Lock an open file. Return False if another lock prevents this, and None if locks are not supported here."""
     try:
         fcntl.flock(descriptor, kind)
     except BlockingIOError:
