@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from datakit.engine.ledger.ledger import DriverLine, drivers
-from datakit.errors import NotFoundError
+from datakit.errors import UsageError
 from datakit.lineage.sources import SourceRecord, read_sources
 from datakit.pipeline.lineage import finished_step
 from datakit.redaction import redacted_values
@@ -94,13 +94,13 @@ class FoundStep:
 def read_lineage(target: str) -> Lineage:
     """Return the lineage of a step, of the last step of a dataset's current run, or of a finished training run.
 
-    Raises NotFoundError if there is no finished step at the URL, UsageError if nothing records which step of a dataset
-    is current, and CorruptError if a manifest is damaged.
+    Raises UsageError if there is no finished step at the URL or if nothing records which step of a dataset is current,
+    and CorruptError if a manifest is damaged.
     """
     place = urls.absolute(target)
     found = finished_step(place)
     if found is None:
-        raise NotFoundError(
+        raise UsageError(
             f"{place} contains no finished step; give the directory of a dataset, a step or a training run "
             "(`datakit ls` lists the steps of a root)"
         )
@@ -167,7 +167,9 @@ def _record(step: FoundStep, name: str) -> StepRecord:
 
 
 def _versions(started: list[DriverLine], manifest: Manifest) -> tuple[dict[str, str], ...]:
-    """Return the different sets of versions with which a step ran. A training run states its version in its manifest."""
+    """Return the different sets of versions with which a step ran. A training run states its version in its
+    manifest.
+    """
     found = [line.versions for line in started]
     if manifest.stage == TRAIN and "code" in manifest.details:
         code = manifest.details["code"]

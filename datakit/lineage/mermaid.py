@@ -3,8 +3,8 @@
     flowchart LR
       s0[("novels<br/>1 file, 47.9 kB")] --> n0["normalize novels<br/>97 rows"]
 
-Names may hold any characters that a manifest of another program holds, so labels are escaped with Mermaid's entity codes
-(`#34;` for a quotation mark).
+A manifest may hold names with any characters, so labels are escaped with Mermaid's entity codes (`#34;` for a quotation
+mark).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from datakit.errors import counted
-from datakit.report.counts import SourceCounts, cluster_sizes, document_lengths, merged, size, total
+from datakit.report.counts import SourceCounts, cluster_sizes, document_lengths, size, total
 from datakit.report.figures import Chart, Column, Figure, Section, Table
 from datakit.report.flow import flow_figure
 from datakit.report.subject import Subject
@@ -38,21 +38,19 @@ def _source_figures(sources: Sequence[SourceCounts]) -> Iterator[Figure]:
     series = [{"name": "kept", "values": kept, "tone": "accent"}, {"name": "left out", "values": lost, "tone": "lost"}]
     chart = Chart("bars", {"categories": names, "series": series, "unit": "count"},
                   f"Of all records, {_share(everything.retained)} were kept.")  # fmt: skip
-    yield Figure("retention", "Documents kept, by source", _source_table(sources, everything), chart, wide=True)
+    note = f"The {MOST_BARS} largest sources; the table lists all." if len(sources) > MOST_BARS else ""
+    yield Figure("retention", "Documents kept, by source", _source_table(sources, everything), chart, note, wide=True)
     if everything.tokens is not None:
         values = [source.tokens for source in shown]
         data = {"categories": names, "series": [{"name": "tokens", "values": values, "tone": "accent"}],
                 "unit": "count"}  # fmt: skip
         chart = Chart("bars", data, f"The sources have {counted(everything.tokens, 'token')} in total.")
-        yield Figure("tokens", "Tokens, by source", _token_table(sources, everything), chart, wide=True)
+        yield Figure("tokens", "Tokens, by source", _token_table(sources, everything), chart, note, wide=True)
 
 
 def _largest(sources: Sequence[SourceCounts]) -> list[SourceCounts]:
-    """Return the sources that get a bar: the largest ones, and the others as one."""
-    if len(sources) <= MOST_BARS:
-        return list(sources)
-    ordered = sorted(sources, key=size, reverse=True)
-    return [*ordered[: MOST_BARS - 1], merged(ordered[MOST_BARS - 1 :])]
+    """Return the sources that get a bar: the largest ones first."""
+    return sorted(sources, key=size, reverse=True)[:MOST_BARS]
 
 
 def _share(value: float | None) -> str:
@@ -99,7 +97,7 @@ def _distributions(subject: Subject) -> Iterator[Figure]:
         yield _histogram("clusters", "Size of clusters of similar documents", "documents", "clusters", clusters, note)
 
 
-def _histogram(
+def _histogram(  # noqa: PLR0917
     key: str, title: str, what: str, counts: str, bins: Sequence[tuple[int, int, int]], note: str = ""
 ) -> Figure:
     series = [{"name": counts, "values": [count for _, _, count in bins], "tone": "accent"}]

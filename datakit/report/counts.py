@@ -1,8 +1,8 @@
-"""Collects the counts of a report from manifests: the documents and tokens of each source, the flow of documents through
-the stages, and the distributions of lengths and of cluster sizes.
+"""Collects the counts of a report: the documents and tokens of each source, and the distributions of the lengths of
+documents and of the sizes of clusters.
 
-All counts are sums that manifests hold; nothing is estimated, and no data file is read. Beyond MOST_SOURCES sources, the
-smallest ones are added up in one row.
+All counts come from manifests. Nothing is estimated, and no data file is read. If there are more than MOST_SOURCES
+sources, the smallest ones are added up in one row.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from datakit.report.counts import SourceCounts, merged, total
 from datakit.report.figures import Chart, Column, Figure, Table
 
 SHOWN = 8
+LAST = 3  # the column of what leaves the flow
 ADDED = "added by transform"
 
 
@@ -32,10 +33,10 @@ class _Flow:
         if value:
             self.links.append({"source": source, "target": target, "value": value})
 
-    def out(self, source: str, reasons: dict[str, int], depth: int) -> None:
+    def out(self, source: str, reasons: dict[str, int]) -> None:
         """Let what was left out leave the flow."""
         for why, count in reasons.items():
-            self.node(f"{source}:{why}", why, count, "lost", depth)
+            self.node(f"{source}:{why}", why, count, "lost", LAST)
             self.link(source, f"{source}:{why}", count)
 
 
@@ -49,13 +50,13 @@ def flow_figure(sources: Sequence[SourceCounts]) -> Figure | None:
     documents = everything.documents or 0
     flow.node("documents", "Documents", documents, "accent", 2)
     flow.link("records", "documents", documents)
-    flow.out("records", dict(everything.left_out), 2)
+    flow.out("records", dict(everything.left_out))
     last = "Tokenized" if everything.tokens is not None else "Kept"
-    flow.node("kept", last, everything.kept, "good", 3)
+    flow.node("kept", last, everything.kept, "good", LAST)
     flow.link("documents", "kept", everything.kept)
     lost = dict(everything.removed)
     rest = documents - everything.kept - sum(lost.values())
-    flow.out("documents", lost | ({"left out by tokenize": rest} if rest > 0 else {}), 3)
+    flow.out("documents", lost | ({"left out by tokenize": rest} if rest > 0 else {}))
     described = f"Of {counted(everything.records, 'record')}, {everything.kept:,} were kept."
     chart = Chart("flow", {"nodes": flow.nodes, "links": flow.links, "unit": "count"}, described)
     return Figure("flow", "Flow of documents", _table(flow), chart, _tokens(everything), wide=True)

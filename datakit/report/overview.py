@@ -31,7 +31,7 @@ def lead(subject: Subject, work: Work) -> str:
 def facts(subject: Subject, sources: Sequence[SourceCounts], work: Work) -> Iterator[Fact]:
     """Yield the numbers at the top of the page."""
     if subject.kind == "training run":
-        yield from (Fact(name, value, "number") for name, value in last_figures(subject)[:3])
+        yield from (Fact(name, value, "number") for name, value in last_figures(subject))
         if subject.manifest is not None:
             yield Fact("tokens trained on", subject.manifest.totals.tokens, "count")
     everything = total(sources) if sources else None

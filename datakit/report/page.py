@@ -44,7 +44,7 @@ def write_report(target: str, output: str = ".", show_text: bool = False) -> str
     """Write the report about a dataset, a step, a run or a training run to a file in `<output>/report/`, and return its
     path. An earlier report of the same name is replaced. With `show_text`, the report shows texts of removed documents.
 
-    Raises UsageError if Jinja2 is missing, and NotFoundError if there is nothing to report on at `target`.
+    Raises UsageError if Jinja2 is missing or if there is nothing to report on at `target`.
     """
     require_jinja()
     subject = subject_of(target)
@@ -92,7 +92,6 @@ def page_of(subject: Subject, show_text: bool) -> Page:
 def _lineage(subject: Subject) -> Lineage | None:
     finished = [step for step in subject.steps if step.manifest is not None or step.identity]
     if subject.manifest is not None:
-
         finished = upstream_first(subject.directory, subject.manifest)
     return lineage_of(finished, subject.name) if finished else None
 
@@ -101,7 +100,8 @@ def render(page: Page) -> str:
     """Return the page as HTML."""
     from markupsafe import Markup
 
-    charts = {figure.id: asdict(figure.chart) for section in page.sections for figure in section.figures if figure.chart}
+    figures = [figure for section in page.sections for figure in section.figures]
+    charts = {figure.id: asdict(figure.chart) for figure in figures if figure.chart}
     style, script, library = _asset("report.css"), _asset("charts.js"), _vendored(LIBRARY)
     return _environment().get_template("report.html.jinja").render(
         page=page,

@@ -23,7 +23,7 @@ T = TypeVar("T")
 PAIRS = 10
 MOST_PARTITIONS = 40
 MOST_ROWS = 50  # near duplicates read per partition
-MOST_CHARACTERS = 6000  # of each text that are shown
+MOST_CHARACTERS = 3000  # of each text that are shown
 INTRO = (
     "Near duplicates that were removed, each beside the document for which it was removed, from the least similar pair "
     "to the most similar one. Words that differ are marked."

@@ -12,7 +12,7 @@ from datakit.report.figures import TONES, Chart, Column, Figure, Section, Table
 from datakit.report.subject import Subject
 
 MOST_ROWS = 50
-TENTHS = [f"{10 * tenth}–{10 * tenth + 10} %" for tenth in range(10)] + ["above 100 %"]
+TENTHS = [*(f"{10 * tenth}–{10 * tenth + 10}" for tenth in range(10)), "above 100"]  # in percent
 
 
 def performance_sections(subject: Subject, work: Work) -> Iterator[Section]:
@@ -37,16 +37,18 @@ def _time(work: Work) -> Figure:
     columns = (Column("stage"), Column("elapsed", "seconds"), Column("attempts", "count"),
                Column("attempt time", "seconds"), Column("processor time", "seconds"),
                Column("written", "bytes"))  # fmt: skip
-    rows = [_time_row(stage) for stage in work.stages]
-    sums = ["all", *[sum(row[place] for row in rows if isinstance(row[place], int | float)) for place in range(1, 6)]]
+    rows = [_times(stage) for stage in work.stages]
+    sums = map(sum, zip(*rows, strict=True))
+    named = [(stage.stage, *row) for stage, row in zip(work.stages, rows, strict=True)]
     most = max(work.stages, key=lambda stage: stage.cpu_seconds)
     chart = Chart("bars", {"categories": stages, "series": series, "unit": "seconds"},
                   f"{most.stage} took most processor time.")  # fmt: skip
-    return Figure("stages", "Processor time, by stage", Table("Time by stage", columns, rows, sums), chart, wide=True)
+    table = Table("Time by stage", columns, named, ("all", *sums))
+    return Figure("stages", "Processor time, by stage", table, chart, wide=True)
 
 
-def _time_row(work: StageWork) -> list[str | int | float | None]:
-    return [work.stage, work.elapsed, work.attempts, work.seconds, work.cpu_seconds, work.written]
+def _times(work: StageWork) -> tuple[float, int, float, float, int]:
+    return work.elapsed, work.attempts, work.seconds, work.cpu_seconds, work.written
 
 
 def _timeline(timeline: Timeline) -> Figure:
@@ -83,8 +85,8 @@ def _memory(work: Work) -> Figure:
 def _shares(work: Work) -> Figure:
     counts = [sum(stage.shares[tenth] for stage in work.stages) for tenth in range(len(TENTHS))]
     data = {"categories": TENTHS, "series": [{"name": "attempts", "values": counts, "tone": "accent"}],
-            "unit": "count", "x": "share of the budget"}  # fmt: skip
-    table = Table("Attempts by the share of the budget", (Column("share of the budget"), Column("attempts", "count")),
+            "unit": "count", "x": "% of the budget"}  # fmt: skip
+    table = Table("Attempts by the share of the budget", (Column("% of the budget"), Column("attempts", "count")),
                   list(zip(TENTHS, counts, strict=True)), ("all", sum(counts)))  # fmt: skip
     described = f"{counted(counts[-1], 'attempt')} used more than the budget."
     return Figure("memory-shares", "Attempts by the share of their budget", table, Chart("columns", data, described))

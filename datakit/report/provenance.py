@@ -1,4 +1,4 @@
-"""Composes the section about the lineage: sources with URLs, revisions and licenses; steps; parameters; and versions."""
+"""Composes the section about the lineage: the sources, the steps, their parameters, and the versions of software."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from datakit.report.figures import Column, Figure, Section, Table
 MOST_SOURCES = 200
 MOST_STEPS = 400
 MOST_PARAMETERS = 400
-INTRO = "Everything from which this was made. `datakit lineage` prints the same, also as OpenLineage and Croissant."
+INTRO = "Everything from which this was made. The command datakit lineage prints the same, also for other programs."
 
 
 def lineage_section(lineage: Lineage | None) -> Section | None:
     """Return the section, or None if no step of the report is finished."""
     if lineage is None:
         return None
-    return Section("lineage", "Lineage", INTRO.replace("`", ""), tuple(_figures(lineage)))
+    return Section("lineage", "Lineage", INTRO, tuple(_figures(lineage)))
 
 
 def _figures(lineage: Lineage) -> Iterator[Figure]:

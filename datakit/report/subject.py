@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from datakit.engine.observe.event_file import FILE_NAME as EVENTS
-from datakit.errors import NotFoundError
+from datakit.errors import UsageError
 from datakit.lineage.graph import FoundStep, upstream_first
 from datakit.pipeline.lineage import finished_step
 from datakit.pipeline.root_layout import RUNS, flow_order
@@ -64,7 +64,7 @@ class Subject:
 
 
 def subject_of(target: str) -> Subject:
-    """Return the subject that a directory stands for. Raises NotFoundError if it is none of the three kinds."""
+    """Return the subject that a directory stands for. Raises UsageError if it is none of the three kinds."""
     place = urls.absolute(target)
     place = urls.parent(place) if urls.name(place) == EVENTS else place
     if urls.is_local(place) and (Path(urls.local_path(place)) / METRICS).is_file():
@@ -73,7 +73,7 @@ def subject_of(target: str) -> Subject:
         return _run(place)
     found = finished_step(place) if not _is_file(place) else None
     if found is None:
-        raise NotFoundError(
+        raise UsageError(
             f"{place} is neither a dataset, a step, a run (<dataset>/{RUNS}/<run>) nor a training run; `datakit ls` "
             "lists the datasets of a root"
         )

@@ -17,6 +17,11 @@ from datakit.trainer.metrics.json_lines import STEP, read_metrics
 POINTS = 300
 MOST_CURVES = 6  # curves that one figure shows
 TABLE_ROWS = 20
+LAST = {  # the metrics at the top of the page
+    "train/cross_entropy_loss": "training loss",
+    "eval/macro_loss": "validation loss",
+    "eval/macro_bpb": "bits per byte",
+}
 Row = dict[str, Any]
 
 
@@ -36,8 +41,7 @@ def last_figures(subject: Subject) -> list[tuple[str, float]]:
     last: dict[str, float] = {}
     for row in rows:
         last |= {name: value for name, value in row.items() if isinstance(value, int | float)}
-    wanted = ("train/cross_entropy_loss", "eval/loss", "eval/macro_loss", "eval/bpb", "eval/macro_bpb")
-    return [(name, last[name]) for name in wanted if name in last]
+    return [(title, last[name]) for name, title in LAST.items() if name in last]
 
 
 def _figures(rows: Sequence[Row]) -> Iterator[Figure]:

@@ -67,7 +67,7 @@ def _say_lines(events: Iterator[dict[str, object]]) -> None:
 def _note_missing(found: Lineage) -> None:
     for step in found.steps:
         if not step.found:
-            note(f"warning: {step.stage} {step.identity} is not in {step.directory}, so what it was made from is unknown")
+            note(f"warning: {step.stage} {step.identity} is not in {step.directory}; its own inputs are unknown")
 
 
 def _show(found: Lineage) -> None:

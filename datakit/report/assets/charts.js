@@ -104,7 +104,7 @@
           xAxis: nameAxis(theme, data.categories, {
             name: data.x, nameLocation: "middle", nameGap: 30, nameTextStyle: { color: theme.soft },
             axisLabel: { color: theme.soft, hideOverlap: true, interval: "auto",
-              formatter: (name) => name.split("–")[0] },
+              formatter: (name) => (data.categories.length > 6 ? name.split("–")[0] : name) },
           }),
           yAxis: valueAxis(theme, data.unit, { splitNumber: 4 }),
           tooltip: { trigger: "axis", axisPointer: { type: "shadow" },
@@ -162,30 +162,32 @@
     flow(data, theme) {
       const labels = Object.fromEntries(data.nodes.map((node) => [node.id, node]));
       const last = Math.max(...data.nodes.map((node) => node.depth));
-      const step = (theme.width - 24) / last;
-      const text = (node) => `{name|${node.label.replace(/[{}|]/g, "")}}\n{value|${short(node.value, "count")}}`;
+      const room = theme.width / last - 14, size = theme.narrow ? 11 : 12.5;
+      // Labels lie beside the nodes; those of the nodes in the middle, where flows meet, lie above them.
+      const label = (node) => {
+        const middle = node.tone === "accent", right = node.depth === last;
+        const value = short(node.value, "count"), width = room + (middle || right ? 40 : 0);
+        const most = Math.floor(width / (size * 0.54)) - value.length - 1;
+        const name = node.label.length > most ? `${node.label.slice(0, Math.max(4, most - 1))}…` : node.label;
+        return {
+          position: middle ? "top" : right ? "left" : "right", align: middle ? "center" : right ? "right" : "left",
+          formatter: `{name|${name.replace(/[{}|]/g, "")}} {value|${value}}`,
+          rich: { name: { color: theme.ink, fontSize: size }, value: { color: theme.soft, fontSize: size } },
+        };
+      };
+      const tone = (link) => ({ lost: "lost", good: "good" })[labels[link.target].tone] ?? "second";
       return {
         option: {
           tooltip: { trigger: "item", formatter: (item) => item.dataType === "edge"
             ? tip(`${labels[item.data.source].label} → ${labels[item.data.target].label}`, [`${full(item.data.value, data.unit)} documents`])
             : tip(labels[item.name].label, [`${full(labels[item.name].value, data.unit)} documents`]) },
           series: [{
-            type: "sankey", left: 2, right: 2, top: 8, bottom: 8, nodeWidth: 10, nodeGap: theme.narrow ? 22 : 18,
-            layoutIterations: 32, draggable: false, emphasis: { focus: "adjacency" },
-            data: data.nodes.map((node) => ({
-              name: node.id, depth: node.depth, itemStyle: { color: color(node.tone), borderWidth: 0 },
-              label: {
-                position: node.depth === last ? "left" : "right", align: node.depth === last ? "right" : "left",
-                formatter: text(node), width: Math.min(190, step - 22), overflow: "truncate", lineOverflow: "truncate",
-                rich: {
-                  name: { color: theme.ink, fontSize: theme.narrow ? 11 : 12.5, lineHeight: 16, width: Math.min(190, step - 22), overflow: "truncate" },
-                  value: { color: theme.soft, fontSize: theme.narrow ? 11 : 12, lineHeight: 15 },
-                },
-              },
-            })),
+            type: "sankey", left: 2, right: 2, top: 28, bottom: 12, nodeWidth: 10, nodeGap: 20, layoutIterations: 32,
+            draggable: false, emphasis: { focus: "adjacency" },
+            data: data.nodes.map((node) => ({ name: node.id, depth: node.depth, label: label(node),
+              itemStyle: { color: color(node.tone), borderWidth: 0 } })),
             links: data.links.map((link) => ({ ...link,
-              lineStyle: { color: color(labels[link.target].tone === "lost" ? "lost" : labels[link.target].tone === "good" ? "good" : "second"),
-                opacity: Number(color("flow")), curveness: 0.5 } })),
+              lineStyle: { color: color(tone(link)), opacity: Number(color("flow")), curveness: 0.5 } })),
           }],
         },
       };
@@ -202,12 +204,13 @@
         option: {
           grid: [{ left, right: 20, top: 4, height: upper }, { left, right: 20, top: upper + 34, height: 116 }],
           xAxis: [time({ gridIndex: 0, axisLabel: { show: false } }), time({ gridIndex: 1, name: "time since the start",
-            nameLocation: "middle", nameGap: 26, nameTextStyle: { color: theme.soft } })],
+            nameLocation: "middle", nameGap: 26, nameTextStyle: { color: theme.soft },
+            axisLabel: { color: theme.soft, showMaxLabel: false, formatter: seconds } })],
           yAxis: [
             nameAxis(theme, data.stages, { gridIndex: 0, inverse: true, axisLine: { show: false },
               axisLabel: { color: theme.ink, width: left - 10, overflow: "truncate", interval: 0 },
               splitLine: { show: true, lineStyle: { color: theme.line } } }),
-            valueAxis(theme, "number", { gridIndex: 1, splitNumber: 2, name: "attempts", nameLocation: "middle", nameGap: 34,
+            valueAxis(theme, "number", { gridIndex: 1, splitNumber: 2, minInterval: 1, name: "attempts", nameLocation: "middle", nameGap: 34,
               nameTextStyle: { color: theme.soft } }),
           ],
           tooltip: { trigger: "item", formatter: (item) => item.seriesType === "custom"
@@ -221,7 +224,7 @@
                   style: { fill: color(data.tones[api.value(0)]) } };
               } },
             ...data.busy.map((values, at) => ({
-              name: data.stages[at], type: "line", stack: "busy", step: false, xAxisIndex: 1, yAxisIndex: 1, symbol: "none",
+              name: data.stages[at], type: "line", stack: "busy", step: "middle", xAxisIndex: 1, yAxisIndex: 1, symbol: "none",
               triggerLineEvent: true, lineStyle: { width: 0 }, areaStyle: { color: color(data.tones[at]), opacity: 0.85 },
               data: values.map((value, bin) => [middle(bin), value]),
             })),
