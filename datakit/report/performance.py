@@ -12,7 +12,7 @@ from datakit.report.figures import TONES, Chart, Column, Figure, Section, Table
 from datakit.report.subject import Subject
 
 MOST_ROWS = 50
-TENTHS = [*(f"{10 * tenth}–{10 * tenth + 10}" for tenth in range(10)), "above 100"]  # in percent
+TENTHS = [*(f"{10 * tenth}–{10 * tenth + 10}" for tenth in range(10)), "100+"]  # in percent
 
 
 def performance_sections(subject: Subject, work: Work) -> Iterator[Section]:
