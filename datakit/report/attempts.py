@@ -79,12 +79,11 @@ class Span:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A run over time. start: in seconds since 1970. busy: for each stage, the average number of running attempts in
-    each of BINS bins of `width` seconds.
+    """A run over time. busy: for each stage, the average number of running attempts in each of BINS bins of `width`
+    seconds.
     """
 
     run: str
-    start: float
     width: float
     spans: tuple[Span, ...]
     busy: dict[str, list[float]]
@@ -155,7 +154,7 @@ def _timeline(run: str, parts: list[_DriverWork]) -> Timeline:
         total += _busy(np.frombuffer(part.ends), np.frombuffer(part.seconds), start, width)
     spans = [_span(part, start) for part in sorted(parts, key=lambda part: part.first)]
     rounded = {stage: [round(value, 3) for value in values.tolist()] for stage, values in busy.items()}
-    return Timeline(run, start, width, tuple(_limited(spans)), rounded)
+    return Timeline(run, width, tuple(_limited(spans)), rounded)
 
 
 def _span(part: _DriverWork, start: float) -> Span:

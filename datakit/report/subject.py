@@ -131,12 +131,6 @@ def _facts(place: str, events: list[Event], reused: set[str], failed: set[str]) 
     )
 
 
-def run_facts(dataset: str, run: str) -> RunFacts | None:
-    """Return the facts about a run of a dataset, or None if its log is not in the dataset's directory."""
-    place = urls.join(dataset, RUNS, run)
-    return _facts(place, list(read_events(place)), set(), set()) if urls.exists(urls.join(place, EVENTS)) else None
-
-
 def read_events(directory: str) -> Iterator[Event]:
     """Yield the events of a run in order, each once, from all files of its log. Lines that cannot be read (a killed run
     may leave half a line) are skipped.

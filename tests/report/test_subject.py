@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 import datakit
 from datakit.errors import PartialError
 from datakit.report import write_report
-from datakit.report.subject import run_facts, subject_of
+from datakit.report.subject import subject_of
 from tests.support.paths import REPOSITORY
 from tests.support.small_shelf import step, write_pages
 
@@ -59,10 +58,3 @@ def test_dataset_stands_for_its_current_run(finished: Path) -> None:
     dataset = subject_of(str(finished / "root" / "shelf"))
     assert dataset == subject_of(str(step(finished, "root/shelf/tokenize-*")))
     assert (dataset.kind, dataset.name) == ("dataset", "shelf")
-
-
-def test_facts_of_a_run_come_from_its_log(finished: Path) -> None:
-    name = os.path.basename(step(finished, "root/shelf/runs/*"))
-    facts = run_facts(str(finished / "root" / "shelf"), name)
-    assert facts is not None and facts.run == name
-    assert run_facts(str(finished / "root" / "shelf"), "no-such-run") is None
