@@ -1,9 +1,9 @@
 """Sums up the attempts in the ledgers of a report's steps: time, memory and retries of each stage, and when each step
 was worked on.
 
-The sums cover all runs that worked on the steps or, in the report about a run, this run alone. The timeline always
-shows a single run: the given one, or the newest one that executed anything. The timeline has BINS bins, and at most
-MOST_SPANS steps of a stage are shown separately, so its size does not depend on the number of tasks or sources.
+The sums cover all runs that worked on the steps. In a report about a run, they cover only this run. The timeline always
+shows a single run: the given run, or the newest run that executed a task of these steps. It has BINS bins and at most
+MOST_SPANS spans per stage, so its size does not depend on the number of tasks or sources.
 
 Cost: one read of each step's ledger; 16 bytes of memory per attempt of the newest run.
 """
