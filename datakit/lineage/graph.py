@@ -4,7 +4,8 @@ Manifests refer to one another by relative paths, so the lineage of a moved root
 is listed with its stage and its identity. The versions of libraries come from the ledgers, and the URLs of sources come
 from the logs of runs. The lineage of a copy that lacks these files lacks these facts.
 
-Cost: one read of the manifest and of the first ledger line of each step, and the logs of the datasets' runs (at most 72 MiB each).
+Cost: one read of the manifest and of the first ledger line of each step, and one read of the logs of the datasets' runs
+(at most 72 MiB each).
 """
 
 from __future__ import annotations
