@@ -74,12 +74,12 @@ class EventTail:
         line, end, _ = piece.partition(b"\n")
         if not end or self._skipping:
             return True
-        event = _event(line)
+        event = parse_event(line)
         return event is not None and event.get("number", self._number + 1) == self._number + 1
 
     def _events(self, url: str, size: int) -> Iterator[Event]:
         for line in self._lines(url, size):
-            event = _event(line)
+            event = parse_event(line)
             if event is None:
                 self.unreadable += 1
                 continue
@@ -103,7 +103,7 @@ class EventTail:
         self.behind = place < size
 
 
-def _event(line: bytes) -> Event | None:
+def parse_event(line: bytes) -> Event | None:
     """Return the event in a line, or None if the line holds no event."""
     try:
         event = orjson.loads(line)
