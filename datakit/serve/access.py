@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 COOKIE = "datakit_session"
 SESSION_SECONDS = 12 * 3600
 MOST_WRONG, WRONG_SECONDS = 10, 60.0  # wrong tokens that are looked at per minute
+LONGEST_ADDRESS = 4096
 SIGN_IN = "/sign-in"
 OPEN_PATHS = (SIGN_IN, "/assets/")
 HEADERS = {
@@ -127,6 +128,8 @@ class Gate:
             return 400, "The request has no Host header, or several."
         if host_name(headers["host"]) not in self.hosts:
             return 421, "This server has another name. Open the address that datakit serve printed."
+        if len(scope["raw_path"]) + len(scope["query_string"]) > LONGEST_ADDRESS:
+            return 414, "The address is too long."
         signing_in = scope["path"] == SIGN_IN
         if scope["method"] not in ("GET", "HEAD") and not (signing_in and scope["method"] == "POST"):
             return 405, "Only GET and HEAD are allowed."

@@ -17,11 +17,11 @@ from typing import TypeVar
 
 from datakit.engine.observe.event_file import FILE_NAME as EVENTS
 from datakit.errors import NotFoundError, RootError
+from datakit.lineage.graph import TRAIN
 from datakit.pipeline.root_layout import RUNS, SOURCES
 from datakit.recipe import NAME_RULE
 from datakit.storage import urls
 from datakit.storage.globs import subdirectories
-from datakit.trainer.config import STAGE as TRAIN
 
 LISTING_SECONDS = 1.0
 STORE_SECONDS = 10.0  # for an object store, where a listing costs requests

@@ -167,7 +167,7 @@ def _facts(state: RunState) -> list[Fact]:
     seconds = max(0.0, state.last - began) if began is not None and state.last is not None else None
     nearest = max(memory, key=lambda one: one.share, default=Memory())
     found = [
-        Fact("steps done", done, "count", f"of {len(state.steps):,} started so far"),
+        Fact("steps done", done, "count", f"of {len(state.steps):,} that have begun"),
         Fact("time", seconds, "seconds", "up to the newest event"),
         Fact("failed attempts", sum(state.causes.values()), "count", f"of {state.attempts:,}"),
         Fact("memory", nearest.share if nearest.budget else None, "percent", "of its budget, in the nearest attempt"),
