@@ -47,7 +47,7 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a report is about. kind: "dataset", "run" or "training run". steps: upstream steps first. run: the run to
+    """The subject of a report. kind: "dataset", "run" or "training run". steps: upstream steps first. run: the run to
     which the report is limited. manifest: of a finished training run.
     """
 

@@ -12,6 +12,7 @@ import datakit
 from datakit.errors import PartialError
 from datakit.report import write_report
 from datakit.report.subject import run_facts, subject_of
+from tests.support.paths import REPOSITORY
 from tests.support.small_shelf import step, write_pages
 
 
@@ -39,6 +40,19 @@ def test_report_of_a_failed_run_says_why(tmp_path: Path, monkeypatch: pytest.Mon
     assert "ended with exit code 3" in page
     assert "crash" in page.partition('id="table-failures"')[2].partition("</table>")[0]
     assert "poison" not in page.partition('id="data"')[0].replace("poisoned", "")
+
+
+def test_run_that_ended_before_its_first_step_has_a_report(finished_copy: Path, tmp_path: Path) -> None:
+    log = step(finished_copy, "root/shelf/runs/*") / "events.jsonl"
+    log.write_text(log.read_text().splitlines()[0] + "\n")
+    page = Path(write_report(str(log.parent), str(tmp_path))).read_text()
+    assert "its log has no end" in page
+
+
+@pytest.mark.parametrize("root", ["root-0.1", "root-0.2"])
+def test_steps_of_earlier_versions_have_a_report(root: str, tmp_path: Path) -> None:
+    found = Path(write_report(str(REPOSITORY / "tests" / "fixtures" / root / "data" / "shelf"), str(tmp_path)))
+    assert 'id="table-retention"' in found.read_text()
 
 
 def test_dataset_stands_for_its_current_run(finished: Path) -> None:

@@ -67,7 +67,7 @@ class RunEvents:
                 self._end(event)
 
     def _view(self, event: Event) -> StepView:
-        """Return the state of the event's step, which begins with this event if no earlier event has named it."""
+        """Return the state of the event's step. A step that no earlier event named starts at the time of this event."""
         name = f"{event['stage']} {event['dataset']}"
         if name not in self.views:
             self.views[name] = StepView(name, started=time.monotonic() - max(0.0, time.time() - event["time"]))

@@ -40,7 +40,7 @@ def patience(started: Mapping[str, Any] | None) -> float:
 
 
 def process_runs(run: str) -> bool:
-    """Return True if the process of the run with this id exists on this machine. This process itself does not count,
+    """Return True if the process of the run with this id exists on this machine. The current process does not count,
     because the runs that it started earlier have ended.
     """
     began, pid, *_ = [*run.split("-"), "", ""]
