@@ -155,8 +155,8 @@ def host_name(header: str) -> str:
 
 def _is_foreign(headers: dict[str, str], method: str) -> bool:
     """Return True if a page of another site sent the request, other than by a link that a person followed."""
-    site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     followed = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
-    if site not in ("none", "same-origin") and not (followed and method != "POST"):
-        return True
+    if site is not None:  # with our Referrer-Policy, the origin of a form is "null"
+        return site not in ("none", "same-origin") and not (followed and method != "POST")
     return origin is not None and urlsplit(origin).netloc.lower() != headers["host"].lower()

@@ -144,10 +144,9 @@ def _whole_page(request: Request) -> str:
     _require_kind(request)
     page = server.page(request.path_params, request.query_params)
     _, age = page.look()
-    query = f"?{request.url.query}" if request.url.query else ""
     layout = environment(PACKAGE).get_template("layout.html.jinja")
     dataset = request.path_params.get("dataset", "")
-    events = f"{request.url.path.rstrip('/')}/events{query}"
+    events = f"{request.url.path.rstrip('/')}/events"
     return layout.render(
         title=dataset or "datasets and runs", dataset=dataset, content=_markup(page.live()), age=age, events=events,
         root=server.root.url,

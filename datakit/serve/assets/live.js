@@ -11,22 +11,27 @@
   let age = null; // seconds since the newest event of the run, when the server said so
   let heard = performance.now();
 
+  // Parts of a page that may appear or disappear have an id or a labelling heading, by which they are found again.
+  const key = (node) => (node.nodeType === Node.ELEMENT_NODE && (node.id || node.getAttribute("aria-labelledby"))) || "";
+
   function apply(shown, wanted) {
-    const pairs = Math.max(shown.childNodes.length, wanted.childNodes.length);
-    for (let place = 0, at = 0; place < pairs; place += 1) {
-      const mine = shown.childNodes[at];
-      const theirs = wanted.childNodes[at];
-      if (!theirs) { mine.remove(); continue; }
-      at += 1;
-      if (!mine) { shown.append(theirs.cloneNode(true)); continue; }
-      if (mine.nodeName !== theirs.nodeName) { mine.replaceWith(theirs.cloneNode(true)); continue; }
-      if (mine.nodeType !== Node.ELEMENT_NODE) {
-        if (mine.data !== theirs.data) mine.data = theirs.data;
-        continue;
-      }
-      attributes(mine, theirs);
-      if (mine !== document.activeElement || mine.nodeName !== "SELECT") apply(mine, theirs);
-    }
+    [...wanted.childNodes].forEach((theirs, place) => {
+      let mine = shown.childNodes[place];
+      if (mine && key(mine) !== key(theirs)) mine = found(shown, place, key(theirs));
+      if (!mine) shown.insertBefore(theirs.cloneNode(true), shown.childNodes[place] || null);
+      else if (mine.nodeName !== theirs.nodeName) mine.replaceWith(theirs.cloneNode(true));
+      else if (mine.nodeType === Node.ELEMENT_NODE) {
+        attributes(mine, theirs);
+        if (mine !== document.activeElement || mine.nodeName !== "SELECT") apply(mine, theirs);
+      } else if (mine.data !== theirs.data) mine.data = theirs.data;
+    });
+    while (shown.childNodes.length > wanted.childNodes.length) shown.lastChild.remove();
+  }
+
+  function found(shown, place, wanted) {
+    const match = wanted && [...shown.childNodes].slice(place).find((node) => key(node) === wanted);
+    while (match && shown.childNodes[place] !== match) shown.childNodes[place].remove();
+    return match || null;
   }
 
   function attributes(mine, theirs) {
@@ -76,7 +81,7 @@
   }
 
   function connect() {
-    const source = new EventSource(document.body.dataset.events);
+    const source = new EventSource(document.body.dataset.events + location.search);
     source.addEventListener("open", () => tell("live", true));
     source.addEventListener("page", (event) => {
       const { html, age: seconds } = JSON.parse(event.data);

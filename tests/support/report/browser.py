@@ -39,9 +39,9 @@ def chromium() -> str:
     return path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A browser for all tests of a session."""
+    """A browser for all tests of a module. While it is open, no test in this process can run an event loop."""
     path = chromium()
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
