@@ -43,9 +43,10 @@ def run(
     `ignore_disk_space` is True. Raises InputError, PartialError, StepFailedError or StorageError, which are all
     subclasses of DatakitError.
     """
+    assignments = tuple(settings)
     return pipeline.run(
-        _recipe(recipe, settings), os.fspath(root), workers=workers, ray=ray, until=until, offline=offline, fresh=fresh,
-        ignore_disk_space=ignore_disk_space, observer=observer,
+        _recipe(recipe, assignments), os.fspath(root), workers=workers, ray=ray, until=until, settings=assignments,
+        offline=offline, fresh=fresh, ignore_disk_space=ignore_disk_space, observer=observer,
     )  # fmt: skip
 
 

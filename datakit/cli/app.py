@@ -32,6 +32,7 @@ from datakit.cli.mixture_command import pack, preview
 from datakit.cli.plan_command import plan
 from datakit.cli.published.lineage_command import lineage
 from datakit.cli.published.report_command import report
+from datakit.cli.published.serve_command import serve
 from datakit.cli.recipe_command import catalog, keys, schema
 from datakit.cli.run_command import run
 from datakit.cli.size_command import size
@@ -86,7 +87,7 @@ def build() -> App:
         version=_version,
         suppress_keyboard_interrupt=False,
     )
-    for command in (run, plan, status, ls, inspect, why, diff, lineage, report, validate, catalog, gc, doctor):
+    for command in (run, plan, status, ls, inspect, why, diff, lineage, report, serve, validate, catalog, gc, doctor):
         app.command(_unwrapped(command), help_epilogue="")
     for group, (text, commands) in GROUPS.items():
         app.command(subcommands := App(name=group, help=text, help_epilogue=""))

@@ -8,6 +8,7 @@ more than 30 seconds, or if it fails and its dataset already exists.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -43,12 +44,14 @@ def run(
     workers: int | None = None,
     ray: str | None = None,
     until: str | None = None,
+    settings: Sequence[str] = (),
     offline: bool = False,
     fresh: bool = False,
     ignore_disk_space: bool = False,
     observer: Observer | None = None,
 ) -> RunResult:
-    """Run a recipe up to and including stage `until`.
+    """Run a recipe up to and including stage `until`. `settings`, the assignments that the recipe already contains, are
+    only recorded in the run's first event.
 
     With `fresh`, the dataset's own steps that have the current parameters are removed first. The steps of its sources
     are kept, because other recipes may share them. With `ignore_disk_space`, the run starts even if a local disk
@@ -56,7 +59,8 @@ def run(
     """
     check_workers(workers)
     root = urls.absolute(root)
-    options = {"workers": workers, "ray": ray, "until": until, "offline": offline, "fresh": fresh}
+    options = {"workers": workers, "ray": ray, "until": until, "settings": list(settings), "offline": offline,
+               "fresh": fresh, "directory": os.getcwd()}  # fmt: skip
     start = _run_start(recipe, root, options)
     metrics = [RayMetrics()] if ray is not None else []
     with RunReport(start, observer or Observer(), [EventLog(urls.parent(start.log)), *metrics]) as report:

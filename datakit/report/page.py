@@ -30,12 +30,12 @@ from datakit.report.pairs import pairs_section
 from datakit.report.performance import performance_sections
 from datakit.report.provenance import lineage_section
 from datakit.report.subject import Subject, subject_of
-from datakit.report.text_forms import text_of
+from datakit.report.templates import asset, environment
 from datakit.report.training import training_sections
 from datakit.storage import atomic, urls
 
 FOLDER = "report"
-ASSETS = files("datakit.report") / "assets"
+PACKAGE = "datakit.report"
 VENDOR = files("datakit.report") / "vendor"
 LIBRARY = "echarts/echarts.min.js"
 
@@ -101,8 +101,8 @@ def render(page: Page) -> str:
 
     figures = [figure for section in page.sections for figure in section.figures]
     charts = {figure.id: asdict(figure.chart) for figure in figures if figure.chart}
-    style, script, library = _asset("report.css"), _asset("charts.js"), _vendored(LIBRARY)
-    return _environment().get_template("report.html.jinja").render(
+    style, script, library = asset(PACKAGE, "report.css"), asset(PACKAGE, "charts.js"), _vendored(LIBRARY)
+    return environment(PACKAGE).get_template("report.html.jinja").render(
         page=page,
         policy=policy([style], [library, script]),
         style=Markup(style),
@@ -140,28 +140,6 @@ def _printable(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _printable(entry) for key, entry in value.items()}
     return [_printable(entry) for entry in value] if isinstance(value, list | tuple) else value
-
-
-@cache
-def _environment() -> Any:
-    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-
-    environment = Environment(
-        loader=PackageLoader("datakit.report", "assets"), autoescape=select_autoescape(["jinja"], default=True),
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_safe,
-    )  # fmt: skip
-    environment.filters["form"] = text_of
-    return environment
-
-
-def _safe(value: Any) -> Any:
-    """Escape unsafe characters in each text that the template shows, except in what is markup already."""
-    return printable(value) if type(value) is str else value
-
-
-@cache
-def _asset(name: str) -> str:
-    return (ASSETS / name).read_text("utf-8")
 
 
 @cache

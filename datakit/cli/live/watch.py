@@ -2,8 +2,8 @@
 
 The display follows the runs' `events.jsonl`, so it works from any process and machine that can read the root. On a
 terminal, it is a table that is refreshed every second (every 10 seconds for an object store); elsewhere, it consists of
-a line per change. A run has ended when its log says so or its process is gone. If a run's process is on another machine
-and cannot be seen, the run counts as ended once it has missed three heartbeats.
+a line per change. A run has ended when its log says so or its driver shows no sign of life
+(`engine/observe/liveness.py`).
 
 Cost per refresh: a listing of each dataset's runs and, for each active run, one request for the size of its log and one
 for what was added to it.
@@ -11,18 +11,15 @@ for what was added to it.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-
-import psutil
 
 from datakit.cli.console import WIDTH, note, say, seconds_text
 from datakit.engine.observe.event_reader import RunEvents
+from datakit.engine.observe.liveness import driver_alive, process_runs
 from datakit.engine.observe.progress import MARGIN, table_lines
 from datakit.engine.observe.step_views import StepView
 from datakit.errors import counted
@@ -33,9 +30,6 @@ from datakit.storage import urls
 REFRESH_SECONDS = 1.0
 STORE_SECONDS = 10.0  # between two looks at an object store; each look sends several requests
 LINE_SECONDS = 30.0  # between two lines about the same phase
-MISSED_BEATS, BEAT_SECONDS = 3, 30.0  # BEAT_SECONDS: the heartbeat interval of a run that does not state it
-STAMP_FORMAT, STAMP = "%Y%m%dT%H%M%S", 15  # the start time at the beginning of a run's id: format, number of characters
-SLACK_SECONDS = 60.0  # allowance for clock changes; a process that began even later has reused the run's pid
 
 
 def watch(directory: str) -> bool:
@@ -85,12 +79,9 @@ class WatchedRun:
 
     def active(self) -> bool:
         """Return True unless the run has recorded its end or shows no sign of life."""
-        started, here = self.events.started or {}, os.uname().nodename
         if self.events.ended is not None:
             return False
-        if started.get("host", here) == here:
-            return process_runs(self.name)
-        return time.monotonic() - self.seen < MISSED_BEATS * started.get("heartbeat_seconds", BEAT_SECONDS)
+        return driver_alive(self.name, self.events.started, time.monotonic() - self.seen)
 
     def heading(self) -> str:
         """Return a line with the run's title and the time since its last event."""
@@ -102,21 +93,6 @@ class WatchedRun:
         if end is None:
             return f"{self.title}: has ended without recording how; `datakit status` shows what is done"
         return f"{self.title}: {end['reason']}" + (f" (exit code {end['exit_code']})" if end["exit_code"] else "")
-
-
-def process_runs(run: str) -> bool:
-    """Return True if the process of the run with this id exists on this machine. The current process does not count,
-    because the runs that it started earlier have ended.
-    """
-    began, pid, *_ = [*run.split("-"), "", ""]
-    try:
-        if int(pid) == os.getpid():
-            return False
-        process = psutil.Process(int(pid))
-        started = datetime.strptime(began[:STAMP], STAMP_FORMAT).replace(tzinfo=UTC).timestamp()
-        return process.status() != psutil.STATUS_ZOMBIE and process.create_time() < started + SLACK_SECONDS
-    except (ValueError, psutil.NoSuchProcess):
-        return False
 
 
 @dataclass

@@ -81,7 +81,7 @@ class EventLog(Observer):
 
     def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
         self._begin(step, phase.name, len(phase.tasks), done)
-        self._write("phase_started", **self._place, tasks=len(phase.tasks), done=done)
+        self._write("phase_started", **self._place, tasks=len(phase.tasks), done=done, slots=slots)
 
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
         self._tasks["done"] += verdict is Verdict.DONE

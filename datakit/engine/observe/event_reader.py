@@ -1,28 +1,23 @@
 """Reads the `events.jsonl` of a run while the run writes it, and derives the state of each step from the events.
 
-Each call reads only what was added since the last one. After a rotation, the new file begins with the run's first
-event again; events that were read before are recognized by their number. Events that are missing (because an earlier
-version of datakit wrote fewer, or because they are in a rotated file) do no harm: less is shown, until a heartbeat
-states the current phase and its counts.
+Each call reads only what was added since the last one (`event_tail.py`). Events or fields that are missing (because an
+earlier version of datakit wrote fewer, because they are in a rotated file, or because the log is damaged) do no harm:
+less is shown, until a heartbeat states the current phase and its counts.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
-
-import orjson
 
 from datakit.engine.executor import Verdict
+from datakit.engine.observe.event_tail import Event, EventTail
 from datakit.engine.observe.step_views import StepView
-from datakit.errors import NotFoundError, PartialError
-from datakit.storage import urls
+from datakit.errors import PartialError
 
 FAILED = (Verdict.FAIL, Verdict.REFUSE)
 STOPPED = (KeyboardInterrupt.__name__, SystemExit.__name__)
-
-Event = dict[str, Any]
 
 
 @dataclass
@@ -40,34 +35,19 @@ class RunEvents:
     views: dict[str, StepView] = field(default_factory=dict)
     _began: dict[str, float] = field(default_factory=dict)
     _current: StepView = field(default_factory=lambda: StepView(""))
-    _offset: int = 0
-    _number: int = 0
+    _tail: EventTail = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._tail = EventTail(self.url)
 
     def read(self) -> bool:
         """Read the new events. Return True if there are any."""
-        before = self._number
-        try:
-            for line in self._new_lines():
-                event = orjson.loads(line)
-                number = event.get("number", self._number + 1)
-                if number > self._number:
-                    self._number, self.last = number, event["time"]
-                    self._apply(event)
-        except orjson.JSONDecodeError:  # after a rotation, the old offset lies within a line of the new file
-            self._offset = 0
-        return self._number > before
-
-    def _new_lines(self) -> list[bytes]:
-        """Return the complete lines that were added or, after a rotation, all lines of the new file."""
-        try:
-            size = urls.size(self.url)
-            self._offset = self._offset if size >= self._offset else 0
-            data = urls.read_range(self.url, self._offset, size) if size > self._offset else b""
-        except NotFoundError:  # not written yet, or being rotated at this moment
-            return []
-        *lines, _ = data.split(b"\n")
-        self._offset += sum(len(line) + 1 for line in lines)
-        return lines
+        found = False
+        for event in self._tail.read():
+            found, self.last = True, event["time"]
+            with suppress(KeyError, TypeError, ValueError):  # a field is missing, or is not what it should be
+                self._apply(event)
+        return found
 
     def _apply(self, event: Event) -> None:
         match event["event"]:

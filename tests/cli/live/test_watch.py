@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 
 from datakit.cli.live import watch
-from datakit.cli.live.watch import ActiveRuns, WatchedRun, process_runs
+from datakit.cli.live.watch import ActiveRuns, WatchedRun
 from datakit.engine.ledger.ledger import driver_name
 from datakit.engine.observe.event_reader import RunEvents
+from datakit.engine.observe.liveness import process_runs
 from datakit.engine.observe.step_views import StepView
 from datakit.pipeline.root_layout import run_directory
 from tests.support.command_line import invoke

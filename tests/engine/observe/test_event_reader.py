@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from datakit.engine.observe.event_log import EventLog
 from datakit.engine.observe.event_reader import RunEvents
 from datakit.engine.observe.observer import ObserverGroup
@@ -102,3 +104,33 @@ def test_end_of_the_run_is_kept(tmp_path: Path) -> None:
     events.read()
     assert events.started is not None and events.started["host"] == "a"
     assert events.ended is not None and events.ended["exit_code"] == 3
+
+
+NO_EVENTS = {
+    "torn": b'{"torn', "list": b"[1, 2]", "deep": b"[" * 100_000, "bytes": b"\xff\x00", "nameless": b'{"event": 1}',
+    "number": b"7", "empty": b"",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", NO_EVENTS.values(), ids=NO_EVENTS)
+def test_line_that_is_no_event_hides_no_later_one(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / FILE_NAME
+    phase = {"event": "phase_started", **STEP, "phase": "join", "tasks": 9, "done": 0}
+    write(path, {"event": "run_started", "number": 1})
+    with path.open("ab") as file:
+        file.write(line + b"\n")
+    write(path, phase | {"number": 2}, attempt("done") | {"number": 3})
+    events = RunEvents(str(path))
+    assert events.read() and not events.read()
+    write(path, attempt("done") | {"number": 4})
+    assert events.read()
+    assert [view.done for view in events.views.values()] == [2]
+
+
+def test_events_without_their_fields_show_less(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    write(path, {"event": "run_started"}, {"event": "attempt_ended"}, {"event": "step_ended", "stage": ["dedup"]})
+    write(path, {"event": "phase_started", **STEP, "phase": "join", "tasks": 9, "done": 0})
+    events = RunEvents(str(path))
+    assert events.read()
+    assert events.views["dedup shelf"].total == 9

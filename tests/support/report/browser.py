@@ -39,9 +39,9 @@ def chromium() -> str:
     return path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A browser for all tests of a session."""
+    """A browser for all tests of a module. While it is open, no test in this process can run an event loop."""
     path = chromium()
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
@@ -81,13 +81,15 @@ class OpenPage:
         return self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
 
-def open_page(browser: Browser, url: str, scheme: Scheme = "light", width: int = 1280) -> OpenPage:
-    """Open a page and wait until its charts are drawn."""
+def open_page(
+    browser: Browser, url: str, scheme: Scheme = "light", width: int = 1280, ready: str = "html[data-drawn]"
+) -> OpenPage:
+    """Open a page and wait for the element `ready`, by default until the charts of a report are drawn."""
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     opened = OpenPage(context.new_page())
     opened.page.on("console", lambda message: opened.messages.append(message.text))
     opened.page.on("pageerror", lambda error: opened.messages.append(str(error)))
     opened.page.on("request", lambda request: opened.requests.append(request.url) if request.url != url else None)
     opened.page.goto(url)
-    opened.page.wait_for_selector("html[data-drawn]", state="attached")
+    opened.page.wait_for_selector(ready, state="attached")
     return opened

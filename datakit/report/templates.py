@@ -1,0 +1,37 @@
+"""Renders Jinja2 templates: each value is escaped, and written by its kind. Reports and `datakit serve` use it."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from datakit.printable import printable
+from datakit.redaction import redacted
+from datakit.report.text_forms import text_of
+
+FOLDER = "assets"
+
+
+@cache
+def environment(package: str) -> Any:
+    """Return the Jinja2 environment of a package's templates, which are in its folder `assets`."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+
+    made = Environment(
+        loader=PackageLoader(package, FOLDER), autoescape=select_autoescape(["jinja"], default=True),
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_safe,
+    )  # fmt: skip
+    made.filters["form"] = text_of
+    return made
+
+
+def _safe(value: Any) -> Any:
+    """Remove secrets from each text that a template shows, and escape its unsafe characters. Markup stays as it is."""
+    return printable(redacted(value)) if type(value) is str else value
+
+
+@cache
+def asset(package: str, name: str) -> str:
+    """Return the text of a file in a package's folder `assets`."""
+    return (files(package) / FOLDER / name).read_text("utf-8")

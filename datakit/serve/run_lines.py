@@ -1,0 +1,87 @@
+"""Reads the beginning and the end of a run's log, for the list of runs: when it began, what it does now, how it ended.
+
+Cost: the size of the log and two reads per run; nothing if the size is unchanged since the last time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+
+from datakit.engine.observe.event_tail import Event, parse_event
+from datakit.engine.observe.liveness import driver_alive
+from datakit.errors import DatakitError
+from datakit.serve.root import Entry, ServedRoot, log_of
+from datakit.serve.run_state import RunState
+from datakit.storage import urls
+
+HEAD_BYTES = 1 << 20  # the first event holds the recipe
+TAIL_BYTES = 1 << 16
+MOST_KEPT = 2_000
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """A run in a list. state: "running", "done", "failed", "dead" or "unreadable". doing: the stage and the phase."""
+
+    entry: Entry
+    state: str
+    began: float | None = None
+    seconds: float | None = None
+    doing: str = ""
+    exit_code: int | None = None
+
+
+@dataclass
+class RunLines:
+    """Makes lines of a root's runs, and keeps what it has read."""
+
+    root: ServedRoot
+    _kept: dict[Entry, tuple[int, RunState]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def line(self, entry: Entry) -> RunLine:
+        """Return the line of a run."""
+        try:
+            state = self._state(entry)
+        except (DatakitError, OSError):
+            return RunLine(entry, "unreadable")
+        began = state.started["time"] if state.started else None
+        last = state.last if state.last is not None else began
+        seconds = max(0.0, last - began) if began is not None and last is not None else None
+        if state.ended is not None:
+            code = state.ended.get("exit_code")
+            code = code if isinstance(code, int) else None
+            return RunLine(entry, "failed" if code else "done", began, seconds, exit_code=code)
+        alive = driver_alive(entry.name, state.started, time.time() - (last or 0.0))
+        step = state.current
+        doing = f"{step.stage} {step.source}" + (f", {step.phase.name}" if step.phase else "") if step else ""
+        return RunLine(entry, "running" if alive else "dead", began, seconds, doing)
+
+    def _state(self, entry: Entry) -> RunState:
+        log = log_of(entry)
+        if not self.root.inside(log):
+            raise DatakitError(f"{log} is a link out of the root")
+        size = urls.size(log)
+        with self._lock:
+            kept = self._kept.get(entry)
+        if kept is None or kept[0] != size:
+            state = RunState()
+            for event in _ends(log, size):
+                state.apply(event)
+            kept = (size, state)
+            with self._lock:
+                if len(self._kept) >= MOST_KEPT:
+                    self._kept.clear()
+                self._kept[entry] = kept
+        return kept[1]
+
+
+def _ends(log: str, size: int) -> list[Event]:
+    """Return the first event of a log, and the events in its last TAIL_BYTES bytes."""
+    head = urls.read_range(log, 0, min(size, HEAD_BYTES)).partition(b"\n")[0]
+    tail = urls.read_range(log, max(0, size - TAIL_BYTES), size).split(b"\n")[:-1]
+    first, rest = parse_event(head), [parse_event(line) for line in (tail if size <= TAIL_BYTES else tail[1:])]
+    found = [event for event in (first, *rest) if event is not None]
+    return found[1:] if size <= TAIL_BYTES and first is not None else found

@@ -1,0 +1,95 @@
+"""Follows the metrics of a training run while it writes them: the last row, and a curve of its loss.
+
+The curve has at most 2 x POINTS points; when there are more, every second one is dropped and further rows are thinned
+in the same way. A run that resumes replaces `metrics.jsonl`, so a file that has become shorter is read again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from datakit.errors import NotFoundError
+from datakit.storage import urls
+from datakit.trainer.metrics.json_lines import FILE_NAME, STEP
+
+POINTS = 300
+PIECE_BYTES = 1 << 20
+LONGEST_LINE = 4 << 20
+MOST_METRICS = 60
+LOSS = "train/cross_entropy_loss"
+
+
+@dataclass
+class TrainingState:
+    """The state of a training run. url: its directory. row: the newest value of each metric. curve: (step, loss)."""
+
+    url: str
+    step: int = 0
+    version: int = 0
+    row: dict[str, float] = field(default_factory=dict)
+    curve: list[tuple[int, float]] = field(default_factory=list)
+    unreadable: int = 0
+    _offset: int = 0
+    _every: int = 1
+    _rows: int = 0
+
+    def read(self) -> bool:
+        """Read the new rows. Return True if there are any. Raises StorageError, UnreadableError."""
+        before, place = self.version, urls.join(self.url, FILE_NAME)
+        try:
+            size = urls.size(place)
+            if size < self._offset:
+                self._start_again()
+            while self._offset < size and self._read_piece(place, size):
+                pass
+        except NotFoundError:  # not written yet, or being replaced
+            pass
+        return self.version > before
+
+    def _start_again(self) -> None:
+        self.step, self.row, self.curve, self.unreadable = 0, {}, [], 0
+        self._offset, self._every, self._rows = 0, 1, 0
+
+    def _read_piece(self, place: str, size: int) -> bool:
+        """Read a piece of the file; return False if it contains no complete line."""
+        data = urls.read_range(place, self._offset, min(size, self._offset + PIECE_BYTES))
+        if b"\n" not in data and len(data) == PIECE_BYTES:
+            data = urls.read_range(place, self._offset, min(size, self._offset + LONGEST_LINE))
+        *lines, rest = data.split(b"\n")
+        if not lines and len(rest) < LONGEST_LINE:
+            return False
+        self._offset += len(data) - (len(rest) if lines else 0)
+        for line in lines:
+            self._add(line)
+        return True
+
+    def _add(self, line: bytes) -> None:
+        try:
+            row = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            row = None
+        step = row.get(STEP) if isinstance(row, dict) else None
+        if not isinstance(step, int):
+            self.unreadable += 1
+            return
+        self.version, self.step = self.version + 1, step
+        for name, value in row.items():
+            if _finite(value) and (name in self.row or len(self.row) < MOST_METRICS):
+                self.row[name] = value
+        if _finite(row.get(LOSS)):
+            self._add_point(step, row[LOSS])
+
+    def _add_point(self, step: int, loss: float) -> None:
+        self._rows += 1
+        if self._rows % self._every == 0:
+            self.curve.append((step, loss))
+        if len(self.curve) >= 2 * POINTS:
+            self.curve, self._every = self.curve[1::2], 2 * self._every
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
