@@ -11,9 +11,9 @@ writes what it wants and then reads what the other side wants:
 
 Whichever of the two writes comes last, its process then reads the other's file. If the run sees an announcement that
 names one of its steps, it waits until that announcement is gone, and only then looks whether the step is finished. If
-`datakit gc` sees the lease, it leaves the step in place. So no step is moved while a run relies on it, whichever
-process is killed at whatever point. Both sides write to the folder that they list, so on NFS neither reads a cached
-listing that is older than its own write.
+`datakit gc` sees the lease, it leaves the step and its inputs in place. So no step is moved while a run relies on it,
+whichever process is killed at whatever point. Both sides write to the folder that they list, so on NFS neither reads a
+cached listing that is older than its own write.
 
 A process that is stopped for longer than EXPIRED_SECONDS loses its lease, because others remove the file. `hold` and
 `require` raise an error then. `datakit gc` checks its announcement right before and right after each move; see
