@@ -117,7 +117,7 @@ class ShardArrays:
         return zarr_arrays.open_array(place, metadata, self._context)
 
     def _checked(self, found: np.ndarray, index: int) -> np.ndarray:
-        """Return the ids `found`; raise TokenizerError if the shard is imported and an id is outside the vocabulary."""
+        """Return the ids in `found`; raise TokenizerError if an imported shard has an id outside the vocabulary."""
         if self._external is None:
             return found
         size = self._details.contract.vocabulary_size
@@ -131,9 +131,9 @@ class ShardArrays:
 
 
 def _begin(array: Any, first: int, place: np.ndarray) -> list[tuple[np.ndarray, Any]]:
-    """Start reading tokens from position `first` on, as many as fit in `place`, and return a list of pairs (part of
-    `place`, TensorStore's future of the tokens for this part). The caller copies each result into its part. One read
-    per chunk gives 1.5 times the rate of a single read, because TensorStore decodes each read in a single thread.
+    """Start reading `len(place)` values of the array from position `first` on. Return a pair for each read: a part of
+    `place`, and TensorStore's future for the values that the caller is to copy into this part. One read per chunk
+    gives 1.5 times the rate of a single read, because TensorStore decodes each read in a single thread.
     """
     last, (chunk,) = first + len(place), array.chunk_layout.read_chunk.shape
     cuts = [first, *range((first // chunk + 1) * chunk, last, chunk), last]

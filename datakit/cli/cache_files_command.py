@@ -32,9 +32,9 @@ def validate(*directories: str, json: Flag = False) -> int:
     ----------
     directories
         Directories of token caches or of any other finished steps, or of datasets. A dataset stands for its current
-        token cache or, if it has none, for the last step of its current run.
+        token cache or, if it has none, for the last step of its last complete run.
     json
-        Print one JSON object; with several directories, an object with a list of such objects.
+        Print the result as one JSON object; for several directories, this object holds a list of their results.
     """
     from datakit.errors import UsageError
 
@@ -120,7 +120,7 @@ def import_cache(
     tokenizer
         The tokenizer.json with which the tokens were made.
     name
-        The name that the source gets in the new cache; by default the last part of the original's path.
+        The name that the source gets in the new cache; by default, the last part of the original's path.
     copy
         Copy the tokens. Without this option, the new cache refers to the original's arrays, which must stay unchanged.
     field
@@ -206,8 +206,8 @@ def export_cache(
 
 
 def _progress(what: str) -> Callable[[int, int], None]:
-    """Return a function that prints on stderr the number and size of the items done so far, at most every half second
-    and only if stderr is a terminal. what: "files" (with sizes in bytes) or "documents" (with sizes in tokens).
+    """Return a function that prints on stderr the number and size of the items done so far, at most once every half
+    second and only if stderr is a terminal. what: "files" (with sizes in bytes) or "documents" (with sizes in tokens).
     """
     last = time.monotonic()
 

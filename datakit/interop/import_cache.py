@@ -6,7 +6,8 @@ are checked only if the contract adds tokens around documents. docs/cache.md des
 
 Cost: copying reads and writes every token once; importing by reference reads every byte once, for the checksums, and
 once more if the documents are checked. Memory: about 24 bytes per document of the Levanter cache or cache shard being
-imported, or 60 bytes per document of a Megatron dataset. Copying also takes three times the size of one shard's tokens.
+imported, or 60 bytes per document of a Megatron dataset. Copying also needs memory of three times the size of one
+shard's tokens.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Encodes a partition's documents (texts, conversations or lists of tokens) as their source's format requires, and adds
 the contract's special tokens around each document. All three kinds become batches of encoded documents. For a sample of
-the texts and conversations, the ids are compared with those of a reference encoder. Prebuilt tokens cannot be verified,
+the texts and conversations, the ids are compared with those of a reference encoder. Lists of tokens cannot be verified,
 because there is nothing with which they could be compared.
 """
 
@@ -70,7 +70,7 @@ class Encoding:
         special_strings = config.special_strings
         text, trusted, content = (tokenizer.encoder(encoder, policy) for policy in (special_strings, "keep", "text"))
         frames = None
-        if CHAT in config.formats.values():  # so the first task refuses an unsafe format, whatever source it encodes
+        if CHAT in config.formats.values():  # the first task, whatever its source, refuses an unsafe format
             frames = chat_frames(chat_format(config.chat_format), trusted, special_ids(tokenizer))
         if contract.long_texts == PARTS:
             texts, contents = tokenizer.long_texts(text, special_strings), tokenizer.long_texts(content, "text")
@@ -81,7 +81,7 @@ class Encoding:
         return cls(contract, texts, contents, frames, reference, tokenizer.reference_encoder("text"))
 
     def verification(self, rows: int, text_bytes: int, place: str) -> Verification | None:
-        """Return the verification of one partition, or None if there is no reference to compare with."""
+        """Return the verification of one partition, or None if there is no reference encoder."""
         if self.reference is None:
             return None
         split = SplitVerification(self.reference, self.texts, place)

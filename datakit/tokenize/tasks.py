@@ -75,7 +75,7 @@ def _encoding(contract: Contract, config: Config, context: TaskContext) -> Encod
 
 
 def _limit_threads(tokenizer: AnyTokenizer, encoder: Encoder, context: TaskContext) -> None:
-    """Make the encoder and the reference encoder start their threads now, each at most one per CPU of the task."""
+    """Make the encoder and the reference encoder each start their threads now, at most as many as the task has CPUs."""
     for each in (encoder, tokenizer.reference_encoder()):
         if each is not None:
             limit_threads(each, context.cpus)

@@ -1,7 +1,7 @@
 """Reads the documents of a consolidated partition in batches of at most 8 MiB of text (a longer document forms a batch
 by itself), and refuses documents without text. Documents become Python objects only here, because the encoder needs
 Python strings. A batch is a slice of a row group, made without copying, and is dropped before the next batch is made.
-The output does not depend on where a batch ends.
+The tokens of a text do not depend on the batch that contains the text.
 """
 
 from __future__ import annotations

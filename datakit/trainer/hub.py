@@ -169,7 +169,7 @@ class _Tensors:
 
 
 def parameters_from_hub(tensors: dict[str, np.ndarray], config: olmoe.Config) -> Tree:
-    """Convert a hub checkpoint's tensors, keyed by name, to fp32 parameters; its experts may be separate or stacked.
+    """Convert the tensors of a hub checkpoint, keyed by name, to fp32 parameters. Experts may be separate or stacked.
 
     Raises UsageError if a tensor is missing, unused, or quantized.
     """

@@ -52,7 +52,7 @@ def contract_damage(directory: str, manifest: Manifest, details: CacheDetails) -
 def _made_again(place: str, contract: Contract, parameters: dict[str, Any]) -> Contract | None:
     """Return the contract that follows from the tokenizer and the parameters; None if the tokenizer cannot be loaded.
 
-    An imported cache's parameters do not state which tokens are added, so the contract's own tokens are used instead.
+    The parameters of an imported cache do not state which tokens are added, so these are taken from `contract`.
     """
     try:
         from datakit.tokenize.encoders.custom import BUILT_IN, is_description, read_description
@@ -79,7 +79,7 @@ def _made_again(place: str, contract: Contract, parameters: dict[str, Any]) -> C
 
 
 def _as_described(contract: Contract, description: Description) -> Contract:
-    """Return the contract with the values that the description of a custom tokenizer states."""
+    """Return the contract, but with the vocabulary size and the ids of its tokens that `description` states."""
     ends = {
         name: msgspec.structs.replace(special, id=description.special.get(special.token, -1))
         for name in ("bos", "eos")

@@ -1,5 +1,5 @@
 """Recomputes what a manifest states (fingerprint, identity, totals, and the order and sources of the partitions),
-compares the manifests of the step's inputs with the recorded checksums, and finds undescribed files.
+compares the manifests of the step's inputs with the recorded checksums, and finds files that are not in the manifest.
 
 An altered manifest is refused whenever it is read, because it holds its own checksum. The checks in this module find an
 alteration even if that checksum was changed to match. A manifest of format 1 holds neither the stage's format version
@@ -38,7 +38,7 @@ TEXTS = ("normalize", "consolidate")  # stages whose order of sources is kept by
 
 
 class _Skipped(msgspec.Struct, frozen=True):
-    """The fields of a `QuarantinedRecord` that an identity depends on. Its own module needs pyarrow."""
+    """The fields of a `QuarantinedRecord` (whose module imports pyarrow) that an identity depends on."""
 
     file: str
     position: int

@@ -76,7 +76,7 @@ def _files(directory: str, manifest: Manifest) -> Iterator[DescribedFile]:
 
 
 def _row_difference(directory: str, partition: Partition) -> str:
-    """Compare the recorded row count and first and last id with those in the file; return the difference, or ""."""
+    """Compare the recorded row count and first and last ids with the file's; return the difference, or "" if none."""
     from datakit.storage.parquet import open_shard, read_group
 
     url = urls.join(directory, partition.path)

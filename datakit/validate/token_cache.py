@@ -104,8 +104,8 @@ def find_damage(
 
 
 def require_intact(cache: Cache) -> int:
-    """Compare all files of an open cache with its manifest, and return their total size in bytes. Raises
-    CorruptError, which names the first damaged file, if there is one.
+    """Compare all files of an open cache with its manifest, and return their total size in bytes. Raises CorruptError
+    if there is any damage; the error names the first damaged file.
     """
     total, damaged = find_damage(cache.directory, cache.manifest, cache.details)
     if damaged:

@@ -32,7 +32,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        (["model.vocabulary=200"], UsageError, "model.vocabulary is 200, but the caches need 400"),
+        (["model.vocabulary=200"], UsageError, "model.vocabulary is 200, but the caches need at least 400"),
         (["data.components.web.sauce=1"], LoaderError, r"component 'web': unknown key 'sauce'; did you mean 'source'"),
         (["data.components.web.source=wbe"], LoaderError, "no source 'wbe'"),
         (["data.components.web.cache=nowhere"], LoaderError, "nowhere holds no finished token cache"),

@@ -126,7 +126,7 @@ class StepRun:
         return finish_step(self.step, output, self._tally)
 
     def _drive(self, plan: Plan) -> Output:
-        """Run the phases in order; return the plan's Output. Tasks and results live only while the plan keeps them."""
+        """Run the phases in order; return the plan's Output. After a phase, only the plan keeps tasks and results."""
         try:
             phase = next(plan)
             while True:

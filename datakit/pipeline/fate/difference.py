@@ -1,7 +1,7 @@
 """Compares the documents of two finished steps, and determines why a document of one step is not in the other.
 
-Documents are matched by source and id. If only one step has a document, the reason is the first stage that did not pass
-it on to the other step. The ids in all files are read; the texts are not.
+Documents are matched by source and id. If one step lacks a document, the reason is the first stage on the way to that
+step that did not pass the document on. The ids in all files are read; the texts are not.
 """
 
 from __future__ import annotations
