@@ -26,7 +26,6 @@ from datakit.cli.compare.diff_command import diff
 from datakit.cli.compare.ls_command import ls
 from datakit.cli.console import note
 from datakit.cli.doctor_command import doctor
-from datakit.cli.gc_command import gc
 from datakit.cli.inspect_command import inspect
 from datakit.cli.mixture_command import pack, preview
 from datakit.cli.plan_command import plan
@@ -34,6 +33,9 @@ from datakit.cli.published.lineage_command import lineage
 from datakit.cli.published.report_command import report
 from datakit.cli.published.serve_command import serve
 from datakit.cli.recipe_command import catalog, keys, schema
+from datakit.cli.retention.du_command import du
+from datakit.cli.retention.gc_command import gc
+from datakit.cli.retention.pin_command import pin, unpin
 from datakit.cli.run_command import run
 from datakit.cli.size_command import size
 from datakit.cli.status_command import status
@@ -87,7 +89,25 @@ def build() -> App:
         version=_version,
         suppress_keyboard_interrupt=False,
     )
-    for command in (run, plan, status, ls, inspect, why, diff, lineage, report, serve, validate, catalog, gc, doctor):
+    for command in (
+        run,
+        plan,
+        status,
+        ls,
+        inspect,
+        why,
+        diff,
+        lineage,
+        report,
+        serve,
+        validate,
+        catalog,
+        gc,
+        du,
+        pin,
+        unpin,
+        doctor,
+    ):
         app.command(_unwrapped(command), help_epilogue="")
     for group, (text, commands) in GROUPS.items():
         app.command(subcommands := App(name=group, help=text, help_epilogue=""))
