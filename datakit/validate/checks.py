@@ -96,8 +96,10 @@ CHECKS = (
         "encoding", "the reference tokenizer gives the same tokens", "a sample of the texts", "between.encoding:check",
         CACHE, (*ARROW, "tokenizers", "fastokens"),
     ),
-    Check("checkpoints", "every checkpoint matches its checksums", "reads every byte", "training.checkpoints:check", RUN,
-          ("etils",)),
+    Check(
+        "checkpoints", "every checkpoint matches its checksums", "reads every byte", "training.checkpoints:check",
+        RUN, ("etils",),
+    ),
     Check(
         "metrics", "no logged step is missing or contradicted", "reads the metrics", "training.metrics:check", RUN,
     ),

@@ -1,4 +1,4 @@
-"""Implements `datakit validate`, which prints a table of checks for each step, then every difference with its remedy."""
+"""Implements `datakit validate`, which prints a table of checks for each step, then all differences and remedies."""
 
 from __future__ import annotations
 

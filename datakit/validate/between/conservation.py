@@ -9,6 +9,7 @@ Cost: reading manifests, and one small column of the signatures and of the remov
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -16,6 +17,8 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from datakit.cache.layout import TOKENIZER_FILE
+from datakit.loader.mixture.packing_counts import decode_counts
 from datakit.normalize.origins import duplicates_path, lists_of_duplicates, origins_path
 from datakit.normalize.record_counts import ADDED, IN, OUT, REMOVED
 from datakit.storage import urls
@@ -187,6 +190,12 @@ def _tokenize(step: Subject, result: Result) -> Iterator[Equation]:
     yield "tokenize/tokens", counters["tokenize/tokens"], "the number of tokens", totals.tokens
     yield "tokenize/text_bytes", counters["tokenize/text_bytes"], "the bytes of text", totals.text_bytes
     yield "tokenize/quarantined", left_out, "the list's length", manifest.quarantine.records
+    for trained, _ in step.inputs_of("train-tokenizer"):
+        place = urls.join(trained.directory, TOKENIZER_FILE)
+        if step.sound(place):
+            found = hashlib.sha256(urls.read_bytes(place)).hexdigest()
+            stated = manifest.details["contract"]["tokenizer_sha256"]
+            yield "the sha256 of the tokenizer", stated, f"that of {place}", found
     for _, above in step.inputs_of("consolidate"):
         read = above.totals.rows
         yield "documents encoded and left out", totals.rows + left_out, "the number of consolidated documents", read
@@ -201,6 +210,22 @@ def _tokenize(step: Subject, result: Result) -> Iterator[Equation]:
 def _packing(step: Subject, result: Result) -> Iterator[Equation]:
     counters, parameters = step.manifest.counters, step.manifest.parameters
     yield "packing/tokens", counters["packing/tokens"], "the tokens of the source", parameters["tokens"]
+    for part in step.manifest.partitions:
+        if step.sound(step.place(part)):
+            counts = decode_counts(urls.read_bytes(step.place(part)))
+            yield "the number of blocks", part.rows, f"the length of {part.path}", len(counts)
+            yield (
+                "the number of sequences",
+                step.manifest.details["sequences"],
+                "the sum of the counts",
+                int(counts.sum()),
+            )
+
+
+def _train(step: Subject, result: Result) -> Iterator[Equation]:
+    totals, counters = step.manifest.totals, step.manifest.counters
+    yield "train/sequences", counters["train/sequences"], "the total of rows", totals.rows
+    yield "train/tokens", counters["train/tokens"], "the total of tokens", totals.tokens
 
 
 def equations_of(stage: str) -> Callable[[Subject, Result], Iterator[Equation]] | None:
@@ -216,4 +241,5 @@ EQUATIONS: dict[str, Callable[[Subject, Result], Iterator[Any]]] = {
     "consolidate": _consolidate,
     "train-tokenizer": _train_tokenizer,
     "tokenize": _tokenize,
+    "train": _train,
 }
