@@ -158,7 +158,7 @@ def test_forged_sum_of_a_loss_mask_is_found(tmp_path: Path) -> None:
 def test_forged_rows_and_ids_of_documents_are_found(finished_copy: Path) -> None:
     directory = step(finished_copy / "root", "shelf/consolidate-*")
     forge(directory, setting("partitions", 0, "last_id", value="f" * 32))
-    assert any("has the ids" in found.difference for found in damage(directory))
+    assert any("as its last id" in found.difference for found in damage(directory))
 
 
 def test_replaced_input_is_found_and_a_missing_one_is_not_compared(finished_copy: Path) -> None:

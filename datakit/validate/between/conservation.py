@@ -37,6 +37,8 @@ def check(step: Subject, result: Result) -> None:
     equations = equations_of(step.manifest.stage)
     if equations is None:
         return result.skip("the stage has no counters")
+    if step.manifest.format == UNSEALED or not step.manifest.counters:
+        return result.skip("the manifest lacks some counters, as those of earlier versions do")
     with result.reading(step.manifest_url):
         for left, one, right, other in equations(step, result):
             result.count("equation")
@@ -64,8 +66,6 @@ def _normalize(step: Subject, result: Result) -> Iterator[Equation]:
     )
     yield OUT, counters[OUT], "the number of documents", manifest.totals.rows
     yield "normalize/quarantined", counters["normalize/quarantined"], "the list's length", manifest.quarantine.records
-    if manifest.format == UNSEALED:
-        return
     rows = {file.path: file.rows for file in manifest.files}
     duplicates = sum(rows[path] for path in lists_of_duplicates(manifest))
     yield "normalize/duplicates", counters["normalize/duplicates"], f"the length of {duplicates_path('')}", duplicates
@@ -80,7 +80,7 @@ def _signatures(step: Subject, result: Result) -> Iterator[Equation]:
     left_out = counters["signatures/quarantined"]
     yield "signatures/quarantined", left_out, "the list's length", manifest.quarantine.records
     found = _values(step, result, "skipped")
-    for name in SKIPPED:
+    for name in SKIPPED if found is not None else ():
         yield f"signatures/{name}", counters[f"signatures/{name}"], "the number of such rows", found[name]
     for entry, above in step.inputs_of("normalize"):
         for part, ours in zip(above.partitions, manifest.partitions, strict=True):
@@ -97,7 +97,8 @@ def _dedup(step: Subject, result: Result) -> Iterator[Equation]:
     found, report = _values(step, result, "reason"), manifest.details["sources"]
     for reason in REASONS:
         name = f"dedup/{reason}_removed"
-        yield name, counters[name], "the number of such rows", found[reason]
+        if found is not None:
+            yield name, counters[name], "the number of such rows", found[reason]
         yield name, counters[name], "the sum over the sources", sum(entry[reason] for entry in report.values())
     for source, entry in report.items():
         rows = sum(part.rows for part in manifest.partitions_of(source))
@@ -121,10 +122,11 @@ def _rows(manifests: Iterator[Manifest]) -> Counter[str]:
     return found
 
 
-def _values(step: Subject, result: Result, column: str) -> Counter[str]:
-    """Count the values of a column of strings in all partitions."""
-    found = Counter[str]()
-    parts = [part for part in step.manifest.partitions if step.sound(step.place(part))]
+def _values(step: Subject, result: Result, column: str) -> Counter[str] | None:
+    """Count the values of a column of strings in all partitions; None if any of them is damaged."""
+    found, parts = Counter[str](), step.manifest.partitions
+    if not step.sound(*(step.place(part) for part in parts)):
+        return result.skip("damaged partitions are not counted")
     for counts in in_parallel(partial(_values_of, step, result, column), parts):
         found.update(counts)
     return found
@@ -182,9 +184,6 @@ def _train_tokenizer(step: Subject, result: Result) -> Iterator[Equation]:
 
 def _tokenize(step: Subject, result: Result) -> Iterator[Equation]:
     manifest, counters = step.manifest, step.manifest.counters
-    if "imported" in manifest.parameters:
-        result.skip("an imported cache has no counters")
-        return
     totals, left_out = manifest.totals, counters["tokenize/quarantined"]
     yield "tokenize/documents", counters["tokenize/documents"], "the number of documents", totals.rows
     yield "tokenize/tokens", counters["tokenize/tokens"], "the number of tokens", totals.tokens
@@ -214,12 +213,8 @@ def _packing(step: Subject, result: Result) -> Iterator[Equation]:
         if step.sound(step.place(part)):
             counts = decode_counts(urls.read_bytes(step.place(part)))
             yield "the number of blocks", part.rows, f"the length of {part.path}", len(counts)
-            yield (
-                "the number of sequences",
-                step.manifest.details["sequences"],
-                "the sum of the counts",
-                int(counts.sum()),
-            )
+            sequences = step.manifest.details["sequences"]
+            yield "the number of sequences", sequences, "the sum of the counts", int(counts.sum())
 
 
 def _train(step: Subject, result: Result) -> Iterator[Equation]:

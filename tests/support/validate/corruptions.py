@@ -196,7 +196,10 @@ CORRUPTIONS = [
         "which belongs in another partition",
     ),
     Corruption("old manifest", rewritten, "files", NOVELS, "the manifest says"),
-    Corruption("row dropped, rows not forged", table(NOVELS, without(3), counted=False), "columns", NOVELS, "rows; the"),
+    Corruption(
+        "row dropped, rows not forged", table(NOVELS, without(3), counted=False), "columns", NOVELS,
+        "has 31 rows; the manifest says 32",
+    ),
     Corruption("row dropped", table(NOVELS, without(3)), "origins", f"{NORMALIZE}/origins/part-*", "kept records"),
     Corruption(
         "row dropped, as seen downstream", table(NOVELS, without(3)), "alignment",
@@ -415,7 +418,10 @@ CORRUPTIONS = [
         "marker edited", edit(f"{RUN}/checkpoints/step-000000004/commit.json", '"sequences": 32', '"sequences": 99'),
         "checkpoints", f"{RUN}/checkpoints/step-*/commit.json", "sequences; the checkpoint before it counts 99",
     ),
-    Corruption("row of metrics dropped", lines(METRICS, lambda rows: [*rows[:2], *rows[3:]]), "metrics", METRICS, "lacks the row of"),
+    Corruption(
+        "row of metrics dropped", lines(METRICS, lambda rows: [*rows[:2], *rows[3:]]), "metrics", METRICS,
+        "lacks the row of step 3",
+    ),
     Corruption(
         "rows swapped", lines(METRICS, lambda rows: [rows[1], rows[0], *rows[2:]]), "metrics", METRICS,
         "has a row of step 1 after one of step 2",
@@ -424,7 +430,8 @@ CORRUPTIONS = [
         "loss changed", lines(METRICS, json_line(-1, **{"train/loss": 0.5})), "metrics", METRICS, "differ in train/loss"
     ),
     Corruption(
-        "row of metrics unreadable", lines(METRICS, lambda rows: [*rows[:2], "{\n", *rows[2:]]), "metrics", METRICS, "in line 3"
+        "row of metrics unreadable", lines(METRICS, lambda rows: [*rows[:2], "{\n", *rows[2:]]), "metrics", METRICS,
+        "cannot be read in line 3",
     ),
     Corruption(
         "digest changed", lines(METRICS, lambda rows: [*rows[:6], *(json_line(n, **{"data/batch_xxh3": UNKNOWN[:16]})(
