@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from datakit.errors import CorruptError
+from datakit.errors import CorruptError, UsageError
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest, Quarantine, Totals, find_manifest, manifest_url
 from datakit.validate.checks import checks_of
@@ -63,6 +63,8 @@ def validate(
     logged step of a training run whose batch is made again. Raises the errors of `targets_of`.
     """
     targets = targets_of(place)
+    if training_step is not None and not any(urls.name(step).startswith(f"{TRAIN}-") for step in targets.steps):
+        raise UsageError(f"--training-step {training_step}: {place} is no training run; give the directory of one")
     report, broken = Report(targets), set[str]()
     for number, directory in enumerate(targets.steps):
         subject, problem = _subject(directory, targets, deep, training_step, broken)
@@ -85,7 +87,7 @@ def _subject(
     manifest = find_manifest(directory)
     if manifest is None:
         manifest = _unfinished_run(directory)
-    settings = {"deep": deep, "whole": targets.whole, "training_step": training_step, "broken": broken}
+    settings = {"deep": deep, "whole": bool(targets.root), "training_step": training_step, "broken": broken}
     return open_subject(directory, manifest, **settings)
 
 

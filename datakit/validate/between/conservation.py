@@ -184,6 +184,9 @@ def _train_tokenizer(step: Subject, result: Result) -> Iterator[Equation]:
 
 def _tokenize(step: Subject, result: Result) -> Iterator[Equation]:
     manifest, counters = step.manifest, step.manifest.counters
+    if "imported" in manifest.parameters:
+        result.skip("an imported cache counts no documents of a source")
+        return
     totals, left_out = manifest.totals, counters["tokenize/quarantined"]
     yield "tokenize/documents", counters["tokenize/documents"], "the number of documents", totals.rows
     yield "tokenize/tokens", counters["tokenize/tokens"], "the number of tokens", totals.tokens
