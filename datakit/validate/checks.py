@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 
 from datakit.validate.finding import Result
-from datakit.validate.subject import Subject
+from datakit.validate.subject import Subject, is_installed
 
 WITH_DOCUMENTS = ("normalize", "consolidate")
 WITH_IDS = ("signatures", "dedup")
@@ -40,7 +39,7 @@ class Check:
     def run(self, step: Subject) -> Result:
         """Check a step."""
         result = Result(self.name)
-        missing = [name for name in self.needs if find_spec(name) is None]
+        missing = [name for name in self.needs if not is_installed(name)]
         if missing:
             result.skip(f"{', '.join(missing)} is not installed")
             return result

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TypeVar
 
 from datakit.cache.layout import STAGE, CacheDetails, read_details
@@ -121,6 +122,15 @@ def _input(directory: str, reference: InputReference, follow: bool) -> Input:
         return Input(reference, place, None, str(error))
     except DatakitError as error:  # another store, which may be out of reach
         return Input(reference, place, None, str(error))
+
+
+def is_installed(library: str) -> bool:
+    """Return True if a library can be imported on this machine."""
+    try:
+        import_module(library)
+    except ModuleNotFoundError:
+        return False
+    return True
 
 
 def is_outside(reference: InputReference) -> bool:

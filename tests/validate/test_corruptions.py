@@ -11,15 +11,8 @@ import pytest
 from datakit.validate.finding import Finding
 from datakit.validate.validation import validate
 from tests.support.validate.corruptions import CORRUPTIONS, Corruption
-from tests.support.validate.whole_root import build
 
 pytestmark = pytest.mark.xdist_group("validate")  # one worker builds the root for all of them
-
-
-@pytest.fixture(scope="module")
-def whole_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root with a step of every stage, and a training run. Tests must not change it."""
-    return build(tmp_path_factory.mktemp("whole"))
 
 
 def found_in(root: Path) -> list[Finding]:
