@@ -84,6 +84,10 @@ CHECKS = (
         ("signatures", "dedup", "consolidate", "tokenize"), ARROW,
     ),
     Check(
+        "values", "documents keep their other columns", "decodes these columns twice", "between.kept_values:check",
+        ("consolidate",), ARROW,
+    ),
+    Check(
         "removals", "each removed document is represented by a retained one", "decodes every id",
         "between.removals:check", ("dedup",), ARROW,
     ),

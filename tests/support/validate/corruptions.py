@@ -350,6 +350,10 @@ CORRUPTIONS = [
         f"{CONSOLIDATE}/data/novels/part-*", "has another hash",
     ),
     Corruption(
+        "value of another column changed", table(f"{CONSOLIDATE}/data/novels/part-*", column("n", at(3, -1))), "values",
+        f"{CONSOLIDATE}/data/novels/part-*", "in column 'n'",
+    ),
+    Corruption(
         "partition dropped", dropped_partition, "manifest", f"{CONSOLIDATE}/manifest.json",
         "lists 3 of the 4 partitions of source",
     ),
