@@ -18,7 +18,6 @@ from typing import Any
 import pyarrow.compute as pc
 
 from datakit.cache.layout import TOKENIZER_FILE
-from datakit.loader.mixture.packing_counts import decode_counts
 from datakit.normalize.origins import duplicates_path, lists_of_duplicates, origins_path
 from datakit.normalize.record_counts import ADDED, IN, OUT, REMOVED
 from datakit.storage import urls
@@ -210,6 +209,8 @@ def _tokenize(step: Subject, result: Result) -> Iterator[Equation]:
 
 
 def _packing(step: Subject, result: Result) -> Iterator[Equation]:
+    from datakit.loader.mixture.packing_counts import decode_counts  # a fifth of a second to import
+
     counters, parameters = step.manifest.counters, step.manifest.parameters
     yield "packing/tokens", counters["packing/tokens"], "the tokens of the source", parameters["tokens"]
     for part in step.manifest.partitions:

@@ -1,7 +1,7 @@
-"""Compares all other columns of consolidated documents with those of the normalized ones; the text follows from the id.
+"""Compares all columns of consolidated documents, except the text, with those of the normalized documents.
 
-The documents of both files are matched by id, and consolidate keeps their order. So the rows of the normalized file that
-are in the consolidated one must equal its rows.
+The documents of both files are matched by id, and consolidate keeps their order. So the rows of the normalized file
+that are in the consolidated one must equal its rows.
 
 Cost: decoding all columns except the text, twice. Memory: a row group of each file per thread, without the text.
 """
