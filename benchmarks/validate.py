@@ -14,12 +14,13 @@ from __future__ import annotations
 import argparse
 import resource
 import time
-from collections import Counter
 from pathlib import Path
+from unittest.mock import patch
 
 from datakit.storage.manifest import read_manifest
 from datakit.validate.checks import Check
 from datakit.validate.finding import Result
+from datakit.validate.memory import use_one_heap
 from datakit.validate.subject import Subject
 from datakit.validate.validation import Report, validate
 
@@ -32,21 +33,18 @@ def seconds_used() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def timed(place: str) -> tuple[Report, Counter[str]]:
+def timed(place: str) -> tuple[Report, dict[str, float]]:
     """Validate a root; return the report, and the CPU-seconds of each check."""
-    spent, run = Counter[str](), Check.run
+    spent, run = dict[str, float](), Check.run
 
     def measured(check: Check, step: Subject) -> Result:
         before = time.process_time()
         result = run(check, step)
-        spent[check.name] += time.process_time() - before
+        spent[check.name] = spent.get(check.name, 0.0) + time.process_time() - before
         return result
 
-    Check.run = measured
-    try:
+    with patch.object(Check, "run", measured):
         return validate(place, deep=True), spent
-    finally:
-        Check.run = run
 
 
 def main() -> None:
@@ -54,14 +52,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root", type=Path, help="the root that `benchmarks.full_run --keep` wrote")
     root = parser.parse_args().root
+    use_one_heap()
     for name in ("first round", "second round"):
         before, wall = seconds_used() if name == "second round" else 0.0, time.monotonic()
         report, spent = timed(str(root.resolve()))
         show(name, report, spent, seconds_used() - before, time.monotonic() - wall)
-    print(f"peak RSS {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6:.0f} MB")
 
 
-def show(name: str, report: Report, spent: Counter[str], used: float, wall: float) -> None:
+def show(name: str, report: Report, spent: dict[str, float], used: float, wall: float) -> None:
     """Print the CPU time of each check, and the rates."""
     assert report.findings == [], report.findings
     normalized, consolidated = (
@@ -69,14 +67,16 @@ def show(name: str, report: Report, spent: Counter[str], used: float, wall: floa
         for stage in WITH_TEXT
     )
     print(f"| check, {name} | CPU s |\n|---|--:|")
-    for check, seconds in spent.most_common():
+    for check, seconds in sorted(spent.items(), key=lambda pair: -pair[1]):
         print(f"| {check} | {seconds:.2f} |")
     both = normalized + consolidated
     print(f"| everything | {used:.2f} |\n")
     print(
         f"{len(report.steps)} steps in {wall:.1f} s, {both:.0f} MB of text, {normalized:.0f} MB of it normalized text"
     )
-    print(f"{both / used:.0f} MB of text per CPU-second ({normalized / used:.0f} MB of normalized text)\n")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    print(f"{both / used:.0f} MB of text per CPU-second ({normalized / used:.0f} MB of normalized text)")
+    print(f"peak RSS so far {peak:.0f} MB\n")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ is returned after every check.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -22,6 +21,7 @@ from datakit.storage.manifest import Manifest, Quarantine, Totals, find_manifest
 from datakit.validate.checks import checks_of
 from datakit.validate.finding import Finding, Result
 from datakit.validate.intact import CONTRADICTION
+from datakit.validate.memory import return_unused
 from datakit.validate.subject import TRAIN, Subject, open_subject
 from datakit.validate.targets import Targets, is_run, targets_of
 
@@ -74,7 +74,7 @@ def validate(
             progress(number, len(targets.steps), f"{manifest.stage} {manifest.dataset}: {check.name}")
             if subject.finished or check.function.startswith("training."):
                 one.results.append(check.run(subject))
-                _return_memory()
+                return_unused()
         if problem:
             one.results[0].find(subject.manifest_url, f"{CONTRADICTION}{problem}")
         report.steps.append(one)
@@ -99,12 +99,6 @@ def _unfinished_run(directory: str) -> Manifest:
         )
     name = urls.name(urls.parent(directory))
     return Manifest(TRAIN, name, "", "", {}, [], [], [], Totals(0, 0), {}, Quarantine(0))
-
-
-def _return_memory() -> None:
-    arrow = sys.modules.get("pyarrow")
-    if arrow is not None:
-        arrow.default_memory_pool().release_unused()
 
 
 def plain(report: Report) -> dict[str, object]:

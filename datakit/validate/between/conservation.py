@@ -79,8 +79,9 @@ def _signatures(step: Subject, result: Result) -> Iterator[Equation]:
     left_out = counters["signatures/quarantined"]
     yield "signatures/quarantined", left_out, "the list's length", manifest.quarantine.records
     found = _values(step, result, "skipped")
-    for name in SKIPPED if found is not None else ():
-        yield f"signatures/{name}", counters[f"signatures/{name}"], "the number of such rows", found[name]
+    if found is not None:
+        for name in SKIPPED:
+            yield f"signatures/{name}", counters[f"signatures/{name}"], "the number of such rows", found[name]
     for entry, above in step.inputs_of("normalize"):
         for part, ours in zip(above.partitions, manifest.partitions, strict=True):
             rows = f"the rows of {urls.name(entry.directory)}/{part.path}"

@@ -10,7 +10,7 @@ Memory: one row group per thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -89,28 +89,26 @@ def _scanned(step: Subject, result: Result, scan: Callable[[str, Scan], None], p
 
 
 def _scan_ids(url: str, scan: Scan) -> None:
-    for table in _row_groups(url, ("id",)):
-        _add_ids(ids_of(table["id"]), scan)
-        if scan.problem:
-            return
+    _scan_groups(url, ("id",), scan, lambda table, ids, row: "")
 
 
 def _scan_texts(url: str, scan: Scan) -> None:
-    for table in _row_groups(url, TEXT_COLUMNS):
-        ids, row = ids_of(table["id"]), scan.rows
-        _add_ids(ids, scan)
-        scan.problem = scan.problem or _text_problem(table, ids, row, scan)
-        if scan.problem:
-            return
+    _scan_groups(url, TEXT_COLUMNS, scan, lambda table, ids, row: _text_problem(table, ids, row, scan))
 
 
-def _row_groups(url: str, names: tuple[str, ...]) -> Iterator[pa.Table]:
+def _scan_groups(url: str, names: tuple[str, ...], scan: Scan, problem: Callable[[pa.Table, Ids, int], str]) -> None:
+    """Add up the row groups of a partition, up to the first one with a problem."""
     with open_shard(url) as shard:
         columns = [name for name in names if name in shard.schema_arrow.names]
         for group in range(shard.metadata.num_row_groups):
             table = read_group(shard, group, url, columns)
             if table.num_rows:
-                yield table
+                ids, row = ids_of(table["id"]), scan.rows
+                _add_ids(ids, scan)
+                scan.problem = scan.problem or problem(table, ids, row)
+            if scan.problem:
+                return
+            del table  # before the next row group is decoded
 
 
 def _add_ids(ids: Ids, scan: Scan) -> None:

@@ -26,8 +26,8 @@ def differences(tmp_path: Path, rows: list[dict[str, Any]], end: str = "") -> li
     return [found.difference for found in result.findings]
 
 
-def row(step: int, every: int = 1, **values: Any) -> dict[str, Any]:
-    return {"global_step": step, EVERY: every, "train/loss": 1.0 / step} | values
+def row(step: int, every: int = 1, values: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"global_step": step, EVERY: every, "train/loss": 1.0 / step} | (values or {})
 
 
 def test_rows_in_order_have_no_finding(tmp_path: Path) -> None:
@@ -35,15 +35,15 @@ def test_rows_in_order_have_no_finding(tmp_path: Path) -> None:
 
 
 def test_repeated_row_may_add_metrics_but_not_change_them(tmp_path: Path) -> None:
-    assert differences(tmp_path, [row(1), row(2), row(2, **{"eval/loss": 1.0})]) == []
-    (found,) = differences(tmp_path, [row(1), row(2), row(2, **{"train/loss": 9.0})])
+    assert differences(tmp_path, [row(1), row(2), row(2, values={"eval/loss": 1.0})]) == []
+    (found,) = differences(tmp_path, [row(1), row(2), row(2, values={"train/loss": 9.0})])
     assert "differ in train/loss" in found
 
 
 @pytest.mark.parametrize("every", [2, 5])
 def test_rows_logged_at_intervals_have_no_gap(tmp_path: Path, every: int) -> None:
     rows = [row(step, every) for step in range(every, 40, every)]
-    rare = row(11, every, **{"alarm/adam": 2.0})
+    rare = row(11, every, {"alarm/adam": 2.0})
     assert differences(tmp_path, sorted([*rows, rare], key=lambda one: one["global_step"])) == []
     (found,) = differences(tmp_path, [one for one in rows if one["global_step"] != 20])
     assert "lacks the row of step 20" in found
