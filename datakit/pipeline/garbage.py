@@ -9,10 +9,9 @@
 
 The output of finished steps is never touched, and neither is a directory that datakit did not create: a step's
 directory is recognized by its name and its ledger (or its `partial.json`). A resumed run can continue an unfinished
-step, so only old unfinished steps are listed. An unfinished step is renamed before it is removed, and is then checked
-again: if a driver has started to work on it in between, the step is kept. Ages are measured by the clock of the root's
-disk or store (`store_clock.py`), because the clocks of this machine and of the machines that wrote the ledgers may be
-wrong.
+step, so only old unfinished steps are listed. To remove an unfinished step, datakit first renames it and then checks
+once more whether a driver is working on it; if so, the step is kept. Ages are measured by the clock of the root's disk
+or store (`store_clock.py`), because the clocks of this machine and of the machines that wrote the ledgers may be wrong.
 """
 
 from __future__ import annotations
@@ -47,9 +46,10 @@ class Leftover:
 
 
 def find_leftovers(root: str, age_seconds: float = DAY_SECONDS) -> list[Leftover]:
-    """Return everything in `root` that can be removed. age_seconds: the time without a change after which an unfinished
-    step, the rotated files of a log, or a temporary file whose lock this process might not see can be removed. Raises
-    InputError if the root does not exist.
+    """Return everything in `root` that can be removed. Raises InputError if the root does not exist.
+
+    age_seconds: the minimum time since the last change to an unfinished step, to a log with rotated files, or to a
+    temporary file whose lock this process might not see.
     """
     root = urls.absolute(root)
     if urls.is_local(root) and not os.path.isdir(urls.local_path(root)):

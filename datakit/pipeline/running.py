@@ -1,9 +1,9 @@
 """Runs a recipe's steps in order: reuses finished ones, handles `--fresh`, skips steps whose inputs are partial, and
-lists the partial and skipped steps at the end. Reusing a finished step takes one read of its manifest. The executor is
-created when the first task must run, so a second run of the same recipe starts no worker and ends in well under a
-second. If a step ends as partial, the steps that depend on it are skipped and all others run. The run then ends as
-partial. A run that executes a step, takes more than 30 seconds or fails in a dataset that exists writes its events to
-`<root>/<dataset>/runs/<run>/events.jsonl`.
+lists the partial and skipped steps at the end. To reuse a finished step, the run reads the step's manifest once. The
+executor is created when the first task must run, so a second run of the same recipe starts no worker and ends in well
+under a second. If a step ends as partial, the steps that depend on it are skipped and all others run. The run then ends
+as partial. A run writes its events to `<root>/<dataset>/runs/<run>/events.jsonl` if it executes a step, if it takes
+more than 30 seconds, or if it fails and its dataset already exists.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def run(
 ) -> RunResult:
     """Run a recipe up to and including stage `until`.
 
-    With `fresh`, those of the dataset's own steps that have the current parameters are removed first. The steps of its
-    sources are kept, because other recipes may share them. With `ignore_disk_space`, the run starts even if a local
-    disk probably has too little free space. Raises InputError, PartialError, StepFailedError or StorageError.
+    With `fresh`, the dataset's own steps that have the current parameters are removed first. The steps of its sources
+    are kept, because other recipes may share them. With `ignore_disk_space`, the run starts even if a local disk
+    probably has too little free space. Raises InputError, PartialError, StepFailedError or StorageError.
     """
     check_workers(workers)
     root = urls.absolute(root)

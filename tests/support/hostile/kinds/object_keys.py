@@ -21,7 +21,7 @@ COLLIDING = {
     "signs-of-urls": ("a?b.jsonl", "a#b.jsonl", "a&b=c.jsonl", "a;b.jsonl", "a:b.jsonl", "s3:/b.jsonl"),
     "signs-of-patterns": ("*.jsonl", "[a].jsonl", "{a,b}.jsonl", "a.jsonl", "?.jsonl"),
     "unsafe": ("\u202etxt.live.jsonl", "del\x7f.jsonl", "tab\t.jsonl", "\u2028.jsonl"),
-    "backslashes": ("..\\..\\a.jsonl", "a\\b.jsonl", "C:\\a.jsonl"),
+    "backslashes": ("a\\..\\..\\b.jsonl", "a\\b.jsonl", "C:\\a.jsonl"),
     "spaces": (" a.jsonl", "a .jsonl", " .jsonl"),
 }
 
@@ -65,7 +65,7 @@ CASES = (
     case("ends-with-a-slash", ("a.jsonl", "folder.jsonl/"), refused("ends with a slash")),
     case("names-a-version", ("v.jsonl?versionId=3.jsonl",), refused("versionId")),
     case("markers-of-folders", ("a.jsonl",), done(1), empty=("empty/", "a/b/")),
-    case("hidden", ("a.jsonl", ".hidden.jsonl", "a/.git/x.jsonl"), done(1)),
+    case("hidden", ("a.jsonl", ".hidden.jsonl", "a/.git/x.jsonl", "..\\..\\a.jsonl"), done(1)),
     case("no-format", ("a.jsonl", "passwd", ".env"), refused("passwd")),
     case("only-markers", (), refused(code=2), empty=("empty/",)),
     Case(
