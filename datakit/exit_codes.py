@@ -23,8 +23,9 @@ class ExitCode(IntEnum):
     FAILURE = 1, "failure: a disk, a store, a task or datakit itself"
     USAGE = 2, "usage or input error; the message says what to fix"
     PARTIAL = 3, "partial: some tasks failed, the others are done; run again to continue"
+    INVALID = 4, "validate found differences; the report names each file and the next step"
     DIVERGED = (
-        4,
+        5,
         "training diverged: the loss, a gradient or a weight is NaN or infinite",
     )
     TIMED_OUT = 124, "the run reached its --timeout; run again to continue"  # as with the command `timeout`

@@ -8,7 +8,7 @@ import pytest
 
 import datakit
 from datakit.engine.ledger.ledger import AttemptLine, UnknownLine, read_ledger
-from datakit.validate.token_cache import require_intact
+from datakit.validate.intact import require_intact
 from tests.support.faults.other_versions import (
     NEWER_FORMATS,
     NEWER_LEDGER,

@@ -21,7 +21,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 
 from datakit import messages
 from datakit.cli.cache_command import show, stats
-from datakit.cli.cache_files_command import export_cache, import_cache, validate
+from datakit.cli.cache_files_command import export_cache, import_cache
 from datakit.cli.compare.diff_command import diff
 from datakit.cli.compare.ls_command import ls
 from datakit.cli.console import note
@@ -36,6 +36,7 @@ from datakit.cli.size_command import size
 from datakit.cli.status_command import status
 from datakit.cli.tokenizer_command import train
 from datakit.cli.train_command import evaluate, plot, train_model
+from datakit.cli.validate.command import validate
 from datakit.cli.why.command import why
 from datakit.errors import DatakitError, NoSpaceError
 from datakit.exit_codes import ExitCode

@@ -1,90 +1,16 @@
-"""Implements `datakit validate`, `datakit cache import` (of Levanter or Megatron data) and `datakit cache export`."""
+"""Implements `datakit cache import` (of Levanter or Megatron data) and `datakit cache export`."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
-from datakit.cli.console import INDENT, bytes_text, note, say, say_json, seconds_text, wrapped
+from datakit.cli.console import note, say, say_json
 from datakit.cli.parameters import Flag
 from datakit.errors import counted
 
-DAMAGED = 2
 PAUSE = 0.5
-
-
-def validate(*directories: str, json: Flag = False) -> int:
-    """Compare every file of finished steps with their manifests, and verify everything that the manifests state.
-
-    Checks the fingerprint, the identity, the order of the partitions and, for a token cache, the contract, the tokens
-    at the ends of documents, and the sums of loss masks. Lists all damage. All directories are checked; the exit code
-    is 2 if anything in any of them is missing, altered or unfinished.
-
-    Examples:
-      datakit validate data/demo
-      datakit validate copies/shelf copies/demo
-      datakit validate data/sources/novels/normalize-0123456789ab
-      datakit validate s3://bucket/data/demo/tokenize-0123456789ab --json
-
-    Parameters
-    ----------
-    directories
-        Directories of token caches or of any other finished steps, or of datasets. A dataset stands for its current
-        token cache or, if it has none, for the last step of its current run.
-    json
-        Print one JSON object; with several directories, an object with a list of such objects.
-    """
-    from datakit.errors import UsageError
-
-    if not directories:
-        raise UsageError("give the directory of a token cache, of another finished step, or of a dataset")
-    found = []
-    for directory in directories:
-        found.append(checked := _checked(directory))
-        if not json:
-            _show_checked(checked)
-    intact = all(one["intact"] for one in found)
-    if json:
-        say_json(found[0] if len(found) == 1 else {"intact": intact, "steps": found})
-    return 0 if intact else DAMAGED
-
-
-def _checked(directory: str) -> dict[str, Any]:
-    """Validate one step; return the JSON object that describes the result."""
-    from datakit.errors import CorruptError, NotFoundError, UsageError
-    from datakit.storage import urls
-    from datakit.validate.step import find_damage, finished_step
-
-    place, began = urls.absolute(directory), time.monotonic()
-    try:
-        place, manifest = finished_step(place)
-        size, damaged = find_damage(place, manifest, _progress("files"))
-    except (CorruptError, NotFoundError, UsageError) as error:
-        return {"directory": place, "intact": False, "bytes": 0, "damaged": [], "refused": str(error), "seconds": 0.0}
-    found = [{"url": entry.url, "difference": entry.difference, "remedy": entry.remedy} for entry in damaged]
-    seconds = round(time.monotonic() - began, 3)
-    return {"directory": place, "intact": not found, "bytes": size, "damaged": found, "refused": None,
-            "seconds": seconds}  # fmt: skip
-
-
-def _show_checked(found: dict[str, Any]) -> None:
-    """Print the result for one step: one line if it is intact; otherwise each difference, then each remedy once."""
-    place, damaged = found["directory"], found["damaged"]
-    if found["intact"]:
-        compared = f"{bytes_text(found['bytes'])} compared in {seconds_text(found['seconds'])}"
-        say(wrapped(f"{place}: intact, {compared}", more=INDENT))
-        return
-    if found["refused"] is not None:
-        note(f"error: {found['refused']}")
-        return
-    for entry in damaged:
-        say(entry["url"].removeprefix(f"{place}/"))
-        say(wrapped(entry["difference"], INDENT))
-    note(wrapped(f"error: {counted(len(damaged), 'difference')} in {place}"))
-    for remedy in dict.fromkeys(entry["remedy"] for entry in damaged):
-        note(wrapped(f"next: {remedy}", more=INDENT))
 
 
 def import_cache(
@@ -150,7 +76,7 @@ def import_cache(
         raise UsageError(f"{original}: neither {original}/shard_ledger.json nor {original}.idx exists")
     made = import_cache.import_cache(
         incoming, target, urls.absolute(tokenizer), layout=layout, source=name or urls.name(place), copy=copy,
-        ends=(add, bos, eos), progress=_progress("documents"),
+        ends=(add, bos, eos), progress=_progress(),
     )  # fmt: skip
     totals = made.totals
     if json:
@@ -205,17 +131,16 @@ def export_cache(
     return 0
 
 
-def _progress(what: str) -> Callable[[int, int], None]:
-    """Return a function that prints on stderr the number and size of the items done so far, at most every half second
-    and only if stderr is a terminal. what: "files" (with sizes in bytes) or "documents" (with sizes in tokens).
+def _progress() -> Callable[[int, int], None]:
+    """Return a function that prints on stderr the numbers of documents and tokens done so far, at most every half
+    second and only if stderr is a terminal.
     """
     last = time.monotonic()
 
-    def show(count: int, size: int) -> None:
+    def show(documents: int, tokens: int) -> None:
         nonlocal last
         if sys.stderr.isatty() and time.monotonic() - last > PAUSE:
             last = time.monotonic()
-            amount = bytes_text(size) if what == "files" else f"{size:,} tokens"
-            note(f"{count:,} {what}, {amount}")
+            note(f"{documents:,} documents, {tokens:,} tokens")
 
     return show

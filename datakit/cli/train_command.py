@@ -20,7 +20,7 @@ def train_model(run: str, /, *, root: str = "./data", set_: Settings = (), json:
       datakit train my-run.toml --root /big/disk --set steps=5000
       datakit train plot data/demo-train/train-0123456789ab
 
-    Exit code 4 means that the loss, a gradient or a weight is NaN or infinite. The last good checkpoint is kept.
+    Exit code 5 means that the loss, a gradient or a weight is NaN or infinite. The last good checkpoint is kept.
 
     Parameters
     ----------

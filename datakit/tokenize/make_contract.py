@@ -4,6 +4,8 @@ with the reference's, and tests on a probe whether encoding in parts is exact.
 
 from __future__ import annotations
 
+import msgspec
+
 from datakit.cache.contract import AS_TEXT, PARTS, SPECIAL_STRINGS, WHOLE, Contract, Golden, Special
 from datakit.errors import TokenizerError, suggestion
 from datakit.tokenize.encoders.base import Encoder
@@ -40,6 +42,22 @@ def make_contract(
     """Make the contract. Raises TokenizerError if a begin- or end-of-text token is not found or is ambiguous, or if the
     reference and the encoder disagree on the golden strings.
     """
+    contract = contract_without_probe(tokenizer, encoder, add, bos, eos, special_strings=special_strings)
+    return msgspec.structs.replace(contract, long_texts=_long_texts(tokenizer, encoder, special_strings))
+
+
+def contract_without_probe(
+    tokenizer: AnyTokenizer,
+    encoder: Encoder,
+    add: str,
+    bos: str | None,
+    eos: str | None,
+    *,
+    special_strings: str = "keep",
+) -> Contract:
+    """Make the contract, but do not test whether encoding in parts is exact, which takes most of the time. Raises the
+    errors of `make_contract`.
+    """
     if add not in ADDED:
         raise TokenizerError(f"tokenize.add: {add!r} is not one of {', '.join(ADDED)}; {suggestion(add, ADDED)}")
     reference = tokenizer.reference_encoder(special_strings)
@@ -55,7 +73,6 @@ def make_contract(
         special_strings=AS_TEXT if special_strings == "text" else SPECIAL_STRINGS,
         encoder_version=encoder.version,
         fallback=tokenizer.refusal if encoder.name == "tokenizers" else "",
-        long_texts=_long_texts(tokenizer, encoder, special_strings),
     )
 
 

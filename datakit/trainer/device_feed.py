@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from datakit.errors import UsageError
+from datakit.loader.reading.digest import batch_digest
 from datakit.loader.reading.prefetch import in_background
 from datakit.trainer.models.protocol import PADDING_SEGMENT, Tokens
 from datakit.trainer.models.weights import BATCH
@@ -63,11 +64,15 @@ class BatchSource(Protocol):
 
 
 class Placed(NamedTuple):
-    """A batch on the devices, and its size summed over all hosts."""
+    """A batch on the devices, and its size summed over all hosts. rows, digest: the number of this host's rows, and the
+    digest of these rows.
+    """
 
     batch: Tokens
     sequences: int
     tokens: int  # excluding padding, whose share is assumed to be the same on every host
+    rows: int
+    digest: str
 
 
 class Feed(AbstractContextManager["Feed"]):
@@ -108,7 +113,7 @@ def place(batch: HostBatch, mesh: Mesh, vocabulary: int) -> Placed:
     arrays = (batch.tokens.astype(np.int32), batch.segments.astype(np.int32), batch.loss_mask.astype(np.bool_))
     placed = Tokens(*(jax.make_array_from_process_local_data(sharding, array) for array in arrays))
     share = np.count_nonzero(batch.segments != PADDING_SEGMENT) / (rows * length)
-    return Placed(placed, sequences, round(share * sequences * length))
+    return Placed(placed, sequences, round(share * sequences * length), rows, batch_digest(batch))
 
 
 def _check_ids(tokens: Any, vocabulary: int) -> None:

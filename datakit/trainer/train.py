@@ -6,7 +6,7 @@ a signal, on divergence, and when the data ends early.
 A run resumes from its newest valid checkpoint. It then computes bit for bit what an uninterrupted run would have
 computed, because a batch is a function of the step, and the state is all that a run carries from step to step. After
 each step, the loop waits for the metrics (about a millisecond), so a NaN or infinite loss stops the run before the bad
-state is saved: DivergedError is raised, the exit code is 4, and the last good checkpoint remains untouched. On SIGTERM
+state is saved: DivergedError is raised, the exit code is 5, and the last good checkpoint remains untouched. On SIGTERM
 or Ctrl-C, the loop finishes the step, saves, and raises SystemExit (exit code 143) or KeyboardInterrupt (130).
 
 For each step, the loop takes the batch (which a thread has already placed on the devices), runs the step, and logs the

@@ -1,1 +1,3 @@
-"""Checks the files and the manifest of a token cache, or of any other finished step, against each other."""
+"""Checks finished steps, datasets, roots and training runs: their files against their manifests, steps against the
+steps from which they were made, and training runs against the caches that they read.
+"""

@@ -20,7 +20,7 @@ from datakit.interop.import_cache import import_cache
 from datakit.interop.levanter import read_levanter
 from datakit.storage import removal, urls
 from datakit.storage.atomic import commit_bytes
-from datakit.validate.token_cache import require_intact
+from datakit.validate.intact import require_intact
 from tests.support.caches import SMALL_TEXTS, clean, random_cache, reference_tokens, run, tokenize_step, trained, upload
 from tests.support.partitions import contents
 from tests.support.paths import REPOSITORY

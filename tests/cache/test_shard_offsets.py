@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from datakit.cache.reader import open_cache
-from datakit.validate.token_cache import require_intact
+from datakit.validate.intact import require_intact
 from tests.support.caches import reference_tokens
 
 

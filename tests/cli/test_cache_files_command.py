@@ -11,7 +11,7 @@ import pytest
 from datakit.cache.reader import open_cache
 from datakit.cache.summary import counted
 from datakit.cli.console import WIDTH
-from datakit.validate.token_cache import require_intact
+from datakit.validate.intact import require_intact
 from tests.support.caches import make_cache, trained
 from tests.support.commands import run_command, run_json
 from tests.support.partitions import words

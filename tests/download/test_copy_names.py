@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from datakit.validate.step import find_damage
 from xxhash import xxh3_128_hexdigest as xxh3
 
 import datakit
@@ -14,7 +15,6 @@ from datakit.download.listing import list_source
 from datakit.errors import UnreadableError
 from datakit.storage import urls
 from datakit.storage.manifest import read_manifest
-from datakit.validate.step import find_damage
 from tests.support.s3 import s3_root
 
 ODD = (

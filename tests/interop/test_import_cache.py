@@ -14,7 +14,7 @@ from datakit.cache.reader import open_cache
 from datakit.errors import CorruptError, TokenizerError, UsageError
 from datakit.interop import import_cache as import_cache_module
 from datakit.interop.levanter import read_levanter
-from datakit.validate.token_cache import require_intact
+from datakit.validate.intact import require_intact
 from tests.support.tokens.external_caches import (
     assert_documents,
     consolidated,

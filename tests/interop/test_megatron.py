@@ -14,7 +14,7 @@ from datakit.interop import import_cache as import_cache_module
 from datakit.interop import megatron
 from datakit.interop.import_cache import import_cache
 from datakit.interop.megatron import export_megatron, read_megatron
-from datakit.validate.token_cache import require_intact
+from datakit.validate.intact import require_intact
 from tests.support.caches import make_cache, random_cache
 from tests.support.partitions import words
 from tests.support.tokens.external_caches import (

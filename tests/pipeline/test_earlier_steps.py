@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from datakit.validate.step import find_damage
 
 import datakit
 from datakit.engine.ledger.ledger import LedgerWriter, driver_name
@@ -28,8 +29,7 @@ from datakit.storage.manifest import (
     read_manifest,
     write_manifest,
 )
-from datakit.validate.step import find_damage
-from datakit.validate.token_cache import require_intact
+from datakit.validate.intact import require_intact
 from tests.support.command_line import invoke
 from tests.support.paths import FIXTURES
 from tests.support.trees import tree

@@ -19,7 +19,7 @@ from datakit.cache.reader import open_cache
 from datakit.loader import open_source
 from datakit.recipe import parse_recipe
 from datakit.storage.manifest import read_manifest
-from datakit.validate.token_cache import require_intact
+from datakit.validate.intact import require_intact
 from tests.support.caches import trained
 
 

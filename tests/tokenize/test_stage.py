@@ -15,7 +15,7 @@ from datakit.cache.reader import open_cache
 from datakit.errors import EmptyStageError, TokenizerError
 from datakit.storage.manifest import Manifest
 from datakit.tokenize import text_batches as text_batches_module
-from datakit.validate.token_cache import require_intact
+from datakit.validate.intact import require_intact
 from tests.support.caches import SMALL_TEXTS, clean, make_cache, run, tokenize_step, trained
 from tests.support.data import REAL_TOKENIZERS, need_data, texts_of
 from tests.support.partitions import contents, identity, words

@@ -165,7 +165,7 @@ def test_divergence_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
     run = small_run(optimizer=EXPLODING, checkpoint=Checkpoints(interval_minutes=0.0))
     with pytest.raises(DivergedError, match=r"NaN or infinite.*last good checkpoint is .*step-0000") as caught:
         train(run, TextBytes(), str(tmp_path))
-    assert caught.value.exit_code == 4
+    assert caught.value.exit_code == 5
     directory = directory_in(tmp_path)
     rows = read_metrics(directory)
     assert checkpoints_of(directory)[0].marker.step < len(rows)

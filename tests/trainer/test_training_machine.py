@@ -43,7 +43,7 @@ with Loader(load_mixture(sys.argv[1], sys.argv[2])) as loader:
 LOOK = """
 import json, sys
 from datakit import open_cache
-from datakit.validate.token_cache import require_intact
+from datakit.validate.intact import require_intact
 cache = open_cache(sys.argv[1])
 rows = range(0, cache.documents_count, 50)
 print(json.dumps([require_intact(cache), [cache.position_of(row) for row in rows], cache.row_at(cache.tokens - 1)]))
@@ -81,7 +81,7 @@ def test_batches_are_the_same(root: Path) -> None:
 
 def test_a_cache_is_validated_and_read_by_position(root: Path) -> None:
     from datakit import open_cache
-    from datakit.validate.token_cache import require_intact
+    from datakit.validate.intact import require_intact
 
     cache = open_cache(str(root / "cache"))
     positions = [cache.position_of(row) for row in range(0, cache.documents_count, 50)]

@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from datakit.validate.files import Damage
+from datakit.validate.step import find_damage
 
 from datakit.pipeline.root_layout import steps_in
 from datakit.storage import manifest as manifests
 from datakit.storage.manifest import Manifest, read_manifest
-from datakit.validate.files import Damage
-from datakit.validate.step import find_damage
 from tests.support.caches import random_cache
 from tests.support.normalize.sources import normalize
 from tests.support.paths import FIXTURES

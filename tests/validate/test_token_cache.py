@@ -13,7 +13,7 @@ from datakit.errors import CorruptError
 from datakit.storage import manifest as manifests
 from datakit.storage.atomic import commit_bytes, hash_file
 from datakit.storage.manifest import read_manifest
-from datakit.validate.token_cache import require_intact
+from datakit.validate.intact import require_intact
 from tests.support.caches import SMALL_TEXTS, make_cache, random_cache
 
 

@@ -58,6 +58,7 @@ class StepMetrics:
             row |= flatten(f"{kind}/norm", {weight: value})
         row |= self._rates(placed, seconds["duration"]) | {"run_progress": step / self.run.steps}
         row |= {f"throughput/{name}": value for name, value in seconds.items()}
+        row |= {"data/batch_xxh3": placed.digest, "data/batch_rows": placed.rows, "log/every": self.run.log.every}
         return row | self._changed_stage() | self._alarms(step, results["optim"])
 
     def _rates(self, placed: Placed, duration: float) -> dict[str, Any]:

@@ -14,6 +14,8 @@ optionally to TensorBoard, Trackio or Weights & Biases.
 | throughput/{duration, loading_time, hook_time} | seconds of the step, the wait for data, and saves and evaluations |
 | throughput/{examples_per_second, tokens_per_second, total_tokens, gflops_per_second, total_gflops, mfu} | see below |
 | mixture/stage, mixture/weight/<component> | index of the current stage, and its weights; logged when they change |
+| data/batch_xxh3, data/batch_rows | digest of the batch, and the number of rows it covers: those of the first process |
+| log/every | the number of steps from one logged row to the next |
 | data/* | the loader's metrics, counted from the last start and including prefetched batches |
 | eval/* | see `evaluate.py` |
 | alarm/<group> | the norm of a group, if outside its band, as a multiple of its first value |

@@ -13,7 +13,7 @@ from datakit.cache.read_ahead import block_ranges
 from datakit.cache.reader import Cache, open_cache
 from datakit.interop.import_cache import import_cache
 from datakit.interop.levanter import read_levanter
-from datakit.validate.token_cache import require_intact
+from datakit.validate.intact import require_intact
 
 FAR = 1 << 54
 

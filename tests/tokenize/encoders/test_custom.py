@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from datakit.validate.contract_claims import contract_damage
 
 import datakit
 from datakit.cache.contract import Special
@@ -22,8 +23,7 @@ from datakit.errors import TokenizerError, UserCodeError
 from datakit.recipe import parse_recipe
 from datakit.tokenize.encoders.custom import CheckedEncoder
 from datakit.tokenize.encoders.tokenizer import parse
-from datakit.validate.contract_claims import contract_damage
-from datakit.validate.token_cache import require_intact
+from datakit.validate.intact import require_intact
 from tests.support.caches import CHOICES, clean, make_cache, run, trained
 from tests.support.partitions import step
 from tests.support.paths import REPOSITORY

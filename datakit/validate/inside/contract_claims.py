@@ -18,8 +18,9 @@ from datakit.cache.contract import AS_TEXT, Contract
 from datakit.cache.layout import REMEDY, TOKENIZER_FILE, CacheDetails, content_of
 from datakit.errors import TokenizerError
 from datakit.storage import urls
-from datakit.storage.manifest import Manifest, manifest_url
-from datakit.validate.files import Damage
+from datakit.storage.manifest import Manifest
+from datakit.validate.finding import Result
+from datakit.validate.subject import Subject
 
 if TYPE_CHECKING:
     from datakit.tokenize.encoders.custom import Description
@@ -27,26 +28,40 @@ if TYPE_CHECKING:
 COMPARED = ("vocabulary_size", "bos", "eos", "golden", "special_strings")
 
 
-def contract_damage(directory: str, manifest: Manifest, details: CacheDetails) -> Iterator[Damage]:
-    """Yield a Damage wherever the contract contradicts the parameters or tokenizer.json (assumed undamaged)."""
-    url, contract, parameters = manifest_url(directory), details.contract, manifest.parameters
+def check(step: Subject, result: Result) -> None:
+    """Find where the contract contradicts the parameters or the tokenizer.json."""
+    if step.details is None:
+        return result.skip("the manifest contradicts itself")
+    if not step.sound(step.url(TOKENIZER_FILE)):
+        return result.skip(f"{TOKENIZER_FILE} is damaged")
+    result.count("contract")
+    for difference in _differences(step.directory, step.manifest, step.details, result):
+        result.find(step.manifest_url, difference, REMEDY)
+    return None
+
+
+def _differences(directory: str, manifest: Manifest, details: CacheDetails, result: Result) -> Iterator[str]:
+    contract, parameters = details.contract, manifest.parameters
     if "imported" in parameters:
         if msgspec.convert(parameters["contract"], Contract) != contract:
-            yield Damage(url, "has two different contracts", REMEDY)
+            yield "has two different contracts"
         if parameters.get("content", computed := content_of(manifest.partitions)) != computed:
-            yield Damage(url, "describes shards other than those that were imported", REMEDY)
+            yield "describes shards other than those that were imported"
     sha256 = parameters.get("tokenizer_sha256", contract.tokenizer_sha256)
     if sha256 != contract.tokenizer_sha256:
-        yield Damage(url, f"gives the tokenizer two sha256 hashes: {contract.tokenizer_sha256} and {sha256}", REMEDY)
+        yield f"gives the tokenizer two sha256 hashes: {contract.tokenizer_sha256} and {sha256}"
     try:
         made = _made_again(urls.join(directory, TOKENIZER_FILE), contract, parameters)
     except TokenizerError as error:
-        yield Damage(url, f"has a contract that its tokenizer cannot fulfill: {error}", REMEDY)
+        yield f"has a contract that its tokenizer cannot fulfill: {error}"
         return
-    for name in COMPARED if made is not None else ():
+    if made is None:
+        result.skip("the tokenizer cannot be loaded here, so the contract's golden ids are not compared")
+        return
+    for name in COMPARED:
         said, found = getattr(contract, name), getattr(made, name)
         if said != found:
-            yield Damage(url, f"says that the contract's {name} is {said}; its tokenizer gives {found}", REMEDY)
+            yield f"says that the contract's {name} is {said}; its tokenizer gives {found}"
 
 
 def _made_again(place: str, contract: Contract, parameters: dict[str, Any]) -> Contract | None:
@@ -56,8 +71,9 @@ def _made_again(place: str, contract: Contract, parameters: dict[str, Any]) -> C
     """
     try:
         from datakit.tokenize.encoders.custom import BUILT_IN, is_description, read_description
-        from datakit.tokenize.encoders.tokenizer import Tokenizer, parse
-        from datakit.tokenize.make_contract import make_contract
+        from datakit.tokenize.encoders.tokenizer import Tokenizer
+        from datakit.tokenize.make_contract import contract_without_probe
+        from datakit.validate.tokenizer_file import tokenizer_at
     except ModuleNotFoundError:
         return None
     data = urls.read_bytes(place)
@@ -66,7 +82,7 @@ def _made_again(place: str, contract: Contract, parameters: dict[str, Any]) -> C
         if description.function not in BUILT_IN:
             return _as_described(contract, description)
     try:
-        tokenizer = parse(data, place)
+        tokenizer = tokenizer_at(place)
     except TokenizerError:  # a file that only another program can read
         return None
     bos, eos = (special.token if special is not None else None for special in (contract.bos, contract.eos))
@@ -75,7 +91,7 @@ def _made_again(place: str, contract: Contract, parameters: dict[str, Any]) -> C
     ends = {"add": add, "bos": bos, "eos": eos, "special_strings": special}
     ends |= {name: parameters[name] for name in ends if name in parameters}
     encoder = tokenizer.encoder("tokenizers" if isinstance(tokenizer, Tokenizer) else "auto")
-    return make_contract(tokenizer, encoder, **ends)
+    return contract_without_probe(tokenizer, encoder, **ends)
 
 
 def _as_described(contract: Contract, description: Description) -> Contract:

@@ -1,0 +1,1 @@
+"""Checks of a step against the steps from which it was made."""

@@ -1,0 +1,219 @@
+"""Checks that a step's counters, totals and rows add up, together with those of its inputs.
+
+Every record that a stage reads is either in its output or counted under the reason for which it was left out. Each
+equation below has two sides that are computed from different statements, so a manifest that was edited in one place
+breaks at least one of them. The reasons of dedup and of signatures are counted from the rows.
+
+Cost: reading manifests, and one small column of the signatures and of the removals.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pyarrow.compute as pc
+
+from datakit.normalize.origins import duplicates_path, lists_of_duplicates, origins_path
+from datakit.normalize.record_counts import ADDED, IN, OUT, REMOVED
+from datakit.storage import urls
+from datakit.storage.manifest import UNSEALED, Manifest, Partition
+from datakit.storage.parquet import iterate_shard
+from datakit.validate.finding import Result
+from datakit.validate.subject import Subject, in_parallel
+
+Equation = tuple[str, object, str, object]  # (name, value, name, value): two values that must be equal
+REASONS = ("exact", "fuzzy")
+SKIPPED = ("too_short", "saturated", "quarantined")
+
+
+def check(step: Subject, result: Result) -> None:
+    """Compare both sides of each equation of the step's stage."""
+    equations = equations_of(step.manifest.stage)
+    if equations is None:
+        return result.skip("the stage has no counters")
+    with result.reading(step.manifest_url):
+        for left, one, right, other in equations(step, result):
+            result.count("equation")
+            if one != other:
+                result.find(step.manifest_url, f"does not add up: {left} is {one}, but {right} is {other}")
+    return None
+
+
+def _download(step: Subject, result: Result) -> Iterator[Equation]:
+    manifest = step.manifest
+    yield "download/files", manifest.counters.get("download/files"), "the number of files", len(manifest.partitions)
+    if "download/bytes" in manifest.counters:
+        yield "download/bytes", manifest.counters["download/bytes"], "the size of the files", manifest.totals.bytes
+    yield "the size of all files", manifest.totals.bytes, "their sum", sum(part.bytes for part in manifest.partitions)
+
+
+def _normalize(step: Subject, result: Result) -> Iterator[Equation]:
+    manifest, counters = step.manifest, step.manifest.counters
+    left_out = sum(counters[name] for name in REMOVED)
+    yield (
+        "records read and added",
+        counters[IN] + counters[ADDED],
+        "records written and left out",
+        counters[OUT] + left_out,
+    )
+    yield OUT, counters[OUT], "the number of documents", manifest.totals.rows
+    yield "normalize/quarantined", counters["normalize/quarantined"], "the list's length", manifest.quarantine.records
+    if manifest.format == UNSEALED:
+        return
+    rows = {file.path: file.rows for file in manifest.files}
+    duplicates = sum(rows[path] for path in lists_of_duplicates(manifest))
+    yield "normalize/duplicates", counters["normalize/duplicates"], f"the length of {duplicates_path('')}", duplicates
+    records = sum(count for path, count in rows.items() if path.startswith(origins_path("part-")))
+    kept = counters[OUT] + counters["normalize/duplicates"]
+    yield "documents and duplicates", kept, f"the length of {origins_path('')}", records
+
+
+def _signatures(step: Subject, result: Result) -> Iterator[Equation]:
+    manifest, counters = step.manifest, step.manifest.counters
+    yield "signatures/documents", counters["signatures/documents"], "the number of rows", manifest.totals.rows
+    left_out = counters["signatures/quarantined"]
+    yield "signatures/quarantined", left_out, "the list's length", manifest.quarantine.records
+    found = _values(step, result, "skipped")
+    for name in SKIPPED:
+        yield f"signatures/{name}", counters[f"signatures/{name}"], "the number of such rows", found[name]
+    for entry, above in step.inputs_of("normalize"):
+        for part, ours in zip(above.partitions, manifest.partitions, strict=True):
+            rows = f"the rows of {urls.name(entry.directory)}/{part.path}"
+            yield f"the rows of {ours.path}", ours.rows, rows, part.rows
+
+
+def _dedup(step: Subject, result: Result) -> Iterator[Equation]:
+    manifest, counters = step.manifest, step.manifest.counters
+    removed = counters["dedup/exact_removed"] + counters["dedup/fuzzy_removed"]
+    documents = counters["dedup/documents_in"]
+    yield "dedup/documents_in", documents, "the sum of removed and retained", removed + counters["dedup/retained"]
+    yield "the number of removed documents", removed, "the number of rows", manifest.totals.rows
+    found, report = _values(step, result, "reason"), manifest.details["sources"]
+    for reason in REASONS:
+        name = f"dedup/{reason}_removed"
+        yield name, counters[name], "the number of such rows", found[reason]
+        yield name, counters[name], "the sum over the sources", sum(entry[reason] for entry in report.values())
+    for source, entry in report.items():
+        rows = sum(part.rows for part in manifest.partitions_of(source))
+        yield f"what {source!r} lost", entry["exact"] + entry["fuzzy"], "the number of its rows", rows
+        kept = entry["documents"] - rows
+        yield f"what {source!r} retained", entry["retained"], "the rest of its documents", kept
+    clusters = sum(count for _, count in manifest.details["clusters"]["histogram"])
+    yield "dedup/clusters", counters["dedup/clusters"], "the sum of the histogram of clusters", clusters
+    if not step.missing("normalize"):
+        totals = _rows(manifest for _, manifest in step.inputs_of("normalize"))
+        yield "dedup/documents_in", documents, "the number of normalized documents", totals.total()
+        for source, entry in report.items():
+            yield f"the documents of {source!r}", entry["documents"], "those that normalize wrote", totals[source]
+
+
+def _rows(manifests: Iterator[Manifest]) -> Counter[str]:
+    found = Counter[str]()
+    for manifest in manifests:
+        for part in manifest.partitions:
+            found[part.source] += part.rows
+    return found
+
+
+def _values(step: Subject, result: Result, column: str) -> Counter[str]:
+    """Count the values of a column of strings in all partitions."""
+    found = Counter[str]()
+    parts = [part for part in step.manifest.partitions if step.sound(step.place(part))]
+    for counts in in_parallel(partial(_values_of, step, result, column), parts):
+        found.update(counts)
+    return found
+
+
+def _values_of(step: Subject, result: Result, column: str, part: Partition) -> Counter[str]:
+    found = Counter[str]()
+    with result.reading(step.place(part)):
+        for table in iterate_shard(step.place(part), [column]):
+            for entry in pc.call_function("value_counts", [table[column].combine_chunks()]).to_pylist():
+                found[entry["values"]] += entry["counts"]
+    return found
+
+
+def _consolidate(step: Subject, result: Result) -> Iterator[Equation]:
+    manifest, counters = step.manifest, step.manifest.counters
+    reasons = [f"consolidate/dropped_{reason}" for reason in (*REASONS, "quarantined")]
+    written = counters["consolidate/records_out"] + sum(counters[name] for name in reasons)
+    yield "consolidate/records_in", counters["consolidate/records_in"], "documents written and left out", written
+    yield "consolidate/records_out", counters["consolidate/records_out"], "the number of rows", manifest.totals.rows
+    yield "consolidate/dropped_quarantined", counters[reasons[-1]], "the list's length", manifest.quarantine.records
+    rows, text = _rows(iter([manifest])), Counter[str]()
+    for part in manifest.partitions:
+        text[part.source] += part.text_bytes or 0
+    for source, entry in manifest.details["sources"].items():
+        left = entry["records_in"] - sum(entry["dropped"].values())
+        yield f"what {source!r} kept", entry["records_out"], "what was read without what was left out", left
+        yield f"what {source!r} kept", entry["records_out"], "the number of its rows", rows[source]
+        yield f"the bytes of text of {source!r}", entry["text_bytes"], "the sum over its partitions", text[source]
+    yield from _consolidate_inputs(step)
+
+
+def _consolidate_inputs(step: Subject) -> Iterator[Equation]:
+    details = step.manifest.details
+    if not step.missing("normalize"):
+        totals = _rows(manifest for _, manifest in step.inputs_of("normalize"))
+        for source, entry in details["sources"].items():
+            yield f"the documents read of {source!r}", entry["records_in"], "those normalized", totals[source]
+    for _, dedup in step.inputs_of("dedup"):
+        for source, entry in details["sources"].items():
+            for reason in details["drop"]:
+                marked = dedup.details["sources"][source][reason]
+                dropped = entry["dropped"].get(reason, 0)
+                yield f"the {reason} duplicates dropped from {source!r}", dropped, "those that dedup marked", marked
+
+
+def _train_tokenizer(step: Subject, result: Result) -> Iterator[Equation]:
+    manifest = step.manifest
+    text = manifest.counters["train-tokenizer/text_bytes"]
+    yield "train-tokenizer/text_bytes", text, "the size of the sample", manifest.details["sampled_bytes"]
+    for _, above in step.inputs_of("consolidate"):
+        most = min(manifest.parameters["sample_bytes"], above.totals.text_bytes or 0)
+        yield "the size of the sample at most", min(text, most), "its size", text
+
+
+def _tokenize(step: Subject, result: Result) -> Iterator[Equation]:
+    manifest, counters = step.manifest, step.manifest.counters
+    if "imported" in manifest.parameters:
+        result.skip("an imported cache has no counters")
+        return
+    totals, left_out = manifest.totals, counters["tokenize/quarantined"]
+    yield "tokenize/documents", counters["tokenize/documents"], "the number of documents", totals.rows
+    yield "tokenize/tokens", counters["tokenize/tokens"], "the number of tokens", totals.tokens
+    yield "tokenize/text_bytes", counters["tokenize/text_bytes"], "the bytes of text", totals.text_bytes
+    yield "tokenize/quarantined", left_out, "the list's length", manifest.quarantine.records
+    for _, above in step.inputs_of("consolidate"):
+        read = above.totals.rows
+        yield "documents encoded and left out", totals.rows + left_out, "the number of consolidated documents", read
+        filled = [part.source for part in above.partitions if part.rows]
+        shards = [part.source for part in manifest.partitions]
+        yield "the sources of the shards", shards, "those of the partitions with documents", filled
+        if not left_out:
+            ours, theirs = ([part.text_bytes for part in one.partitions if part.rows] for one in (manifest, above))
+            yield "the bytes of text of the shards", ours, "those of the partitions", theirs
+
+
+def _packing(step: Subject, result: Result) -> Iterator[Equation]:
+    counters, parameters = step.manifest.counters, step.manifest.parameters
+    yield "packing/tokens", counters["packing/tokens"], "the tokens of the source", parameters["tokens"]
+
+
+def equations_of(stage: str) -> Callable[[Subject, Result], Iterator[Equation]] | None:
+    """Return the function that yields the equations of a stage, or None."""
+    return _packing if stage.startswith("packing-") else EQUATIONS.get(stage)
+
+
+EQUATIONS: dict[str, Callable[[Subject, Result], Iterator[Any]]] = {
+    "download": _download,
+    "normalize": _normalize,
+    "signatures": _signatures,
+    "dedup": _dedup,
+    "consolidate": _consolidate,
+    "train-tokenizer": _train_tokenizer,
+    "tokenize": _tokenize,
+}

@@ -1,0 +1,132 @@
+"""Encodes a sample of a cache's documents again, with the reference tokenizer, and decodes their tokens.
+
+The sample consists of up to DOCUMENTS documents from each of SHARDS shards, which are spread evenly over the cache. To
+read little text, all documents of a shard come from one row group. Documents longer than LONGEST_BYTES are left out of
+the sample. The ids must be those of the reference, with the contract's tokens around them. If the tokenizer decodes the
+ids of every golden string to that string, as its normalizer changes it, then it must also decode each document of the
+sample to its text.
+
+Conversations and lists of tokens are not texts, so sources that hold them are not encoded again. Nor are the documents
+of a custom tokenizer, whose code may come from a stranger.
+
+Cost: loading the tokenizer, and encoding at a few MB of text per CPU-second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from datakit.cache.contract import Contract
+from datakit.cache.layout import DOCUMENTS_SUFFIX, REMEDY, TOKENIZER_FILE
+from datakit.cache.reader import Cache, Shard
+from datakit.errors import TokenizerError
+from datakit.storage.parquet import open_shard, read_group
+from datakit.text.string_buffers import string_buffers
+from datakit.tokenize.encoders.tokenizer import Tokenizer
+from datakit.validate.finding import Result
+from datakit.validate.id_lists import ids_of, positions, read_ids
+from datakit.validate.subject import Input, Subject
+from datakit.validate.tokenizer_file import tokenizer_at
+
+if TYPE_CHECKING:
+    from datakit.storage.manifest import Manifest
+
+SHARDS = 4
+DOCUMENTS = 8
+LONGEST_BYTES = 1 << 14
+TEXT = "text"
+
+
+@dataclass(frozen=True)
+class _Document:
+    """A document of the sample: its shard, its row there, its id and its text."""
+
+    shard: Shard
+    row: int
+    name: str
+    text: str
+
+
+def check(step: Subject, result: Result) -> None:
+    """Encode and decode a sample of the documents."""
+    if missing := step.missing("consolidate"):
+        return result.skip(missing)
+    inputs = step.inputs_of("consolidate")
+    if not inputs or step.details is None:
+        return result.skip("the step has no such input" if not inputs else "the manifest contradicts itself")
+    if not step.sound(place := step.url(TOKENIZER_FILE)):
+        return result.skip(f"{TOKENIZER_FILE} is damaged")
+    try:
+        tokenizer = tokenizer_at(place)
+    except TokenizerError as error:
+        return result.skip(f"the tokenizer cannot be loaded here: {error}")
+    if not isinstance(tokenizer, Tokenizer):
+        return result.skip("a custom tokenizer has no reference")
+    with result.reading(step.manifest_url, REMEDY):
+        _compare(step, inputs[0], tokenizer, result)
+    return None
+
+
+def _compare(step: Subject, above: tuple[Input, Manifest], tokenizer: Tokenizer, result: Result) -> None:
+    assert step.details is not None
+    contract, cache = step.details.contract, Cache(step.directory, step.manifest)
+    sample = list(_sample(step, above, cache, result))
+    reference = tokenizer.reference_encoder(contract.special_strings)
+    exact = all(_decodes(tokenizer, one.ids, one.text) for one in contract.golden)
+    if not exact:
+        result.skip("the tokenizer does not decode its golden strings exactly, so no document is decoded")
+    ids, lengths = reference.encode_batch([one.text for one in sample])
+    for one, wanted in zip(sample, np.split(ids, np.cumsum(lengths)[:-1]) if sample else (), strict=True):
+        found = _text_tokens(cache, one, contract)
+        result.count("encoded document")
+        place = step.url(one.shard.path)
+        if not np.array_equal(found, wanted):
+            difference = f"holds other tokens for the document {one.name} than the reference gives"
+            result.find(place, difference, REMEDY)
+        elif exact and not _decodes(tokenizer, found.tolist(), one.text):
+            result.find(place, f"holds tokens for the document {one.name} that decode to another text", REMEDY)
+
+
+def _decodes(tokenizer: Tokenizer, ids: list[int], text: str) -> bool:
+    """Return True if the ids decode to the text, or to what the tokenizer's normalizer makes of it."""
+    normalizer, found = tokenizer.reference.normalizer, tokenizer.reference.decode(ids, skip_special_tokens=False)
+    return found == text or (normalizer is not None and found == normalizer.normalize_str(text))
+
+
+def _text_tokens(cache: Cache, one: _Document, contract: Contract) -> np.ndarray:
+    """Return the tokens of a document without the contract's tokens around it."""
+    tokens = cache.document(one.shard.row_start + one.row).tokens
+    return tokens[contract.bos is not None : len(tokens) - (contract.eos is not None)]
+
+
+def _sample(step: Subject, above: tuple[Input, Manifest], cache: Cache, result: Result) -> Iterator[_Document]:
+    formats = step.manifest.parameters.get("formats") or {}
+    filled = [part for part in above[1].partitions if part.rows]
+    pairs = []
+    for shard, part in zip(cache.shards, filled, strict=False):
+        if formats.get(part.source, TEXT) != TEXT:
+            result.skip(f"source {part.source!r} does not hold texts, so it is not encoded again")
+        elif step.sound(above[0].url(part), step.url(shard.path) + DOCUMENTS_SUFFIX):
+            pairs.append((shard, above[0].url(part)))
+    for number in np.unique(np.arange(SHARDS) * len(pairs) // SHARDS).tolist() if pairs else ():
+        shard, url = pairs[number]
+        listed = read_ids(step.url(shard.path) + DOCUMENTS_SUFFIX)
+        for name, text in _texts(url, number):
+            row = int(positions(ids_of(pa.array([name])), listed)[0]) if len(listed) else -1
+            if row >= 0:
+                yield _Document(shard, row, name, text)
+
+
+def _texts(url: str, number: int) -> Iterator[tuple[str, str]]:
+    """Yield the id and the text of some documents of one row group, which depends on `number`."""
+    with open_shard(url) as shard:
+        table = read_group(shard, number % shard.metadata.num_row_groups, url, ["id", "text"])
+    short = np.flatnonzero(np.diff(string_buffers(table["text"])[1]) <= LONGEST_BYTES)
+    chosen = short[np.unique((2 * np.arange(DOCUMENTS) + 1) * len(short) // (2 * DOCUMENTS))] if len(short) else short
+    for row in table.take(pa.array(chosen)).to_pylist():
+        yield row["id"], row["text"]

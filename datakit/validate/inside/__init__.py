@@ -1,0 +1,1 @@
+"""Checks of a single step: its files, its manifest, and what each file holds."""

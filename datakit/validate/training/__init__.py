@@ -1,0 +1,1 @@
+"""Checks of a training run: its checkpoints, its metrics and its batches."""

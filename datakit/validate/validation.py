@@ -1,0 +1,125 @@
+"""Makes all checks of a step, a dataset, a root or a training run, one step after another.
+
+    for finding in validate("data").findings:
+        print(finding)
+
+Files that differ from their checksums are not read by later checks, of any step, so one damaged file is reported once.
+Memory does not grow with the dataset: only one step's manifest and those of its inputs are held. Arrow's unused memory
+is returned after every check.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from datakit.errors import CorruptError
+from datakit.storage import urls
+from datakit.storage.manifest import Manifest, Quarantine, Totals, find_manifest, manifest_url
+from datakit.validate.checks import checks_of
+from datakit.validate.finding import Finding, Result
+from datakit.validate.intact import CONTRADICTION
+from datakit.validate.subject import TRAIN, Subject, open_subject
+from datakit.validate.targets import Targets, is_run, targets_of
+
+Progress = Callable[[int, int, str], None]  # called with the number of steps done, of all steps, and what comes next
+
+
+@dataclass
+class StepReport:
+    """The results of all checks of a step. stage, name: the step's stage, and its source or dataset."""
+
+    directory: str
+    stage: str
+    name: str
+    results: list[Result] = field(default_factory=list)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All differences of the step."""
+        return [one for result in self.results for one in result.findings]
+
+
+@dataclass
+class Report:
+    """The reports of all steps of a directory, and what was found besides."""
+
+    targets: Targets
+    steps: list[StepReport] = field(default_factory=list)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """All differences, each once."""
+        return list(dict.fromkeys([*self.targets.findings, *(one for step in self.steps for one in step.findings)]))
+
+
+def validate(
+    place: str, *, deep: bool = False, training_step: int | None = None, progress: Progress = lambda *_: None
+) -> Report:
+    """Check a step, a dataset, a root or a training run. deep: make the checks that take longest. training_step: the
+    logged step of a training run whose batch is made again. Raises the errors of `targets_of`.
+    """
+    targets = targets_of(place)
+    report, broken = Report(targets), set[str]()
+    for number, directory in enumerate(targets.steps):
+        subject, problem = _subject(directory, targets, deep, training_step, broken)
+        manifest = subject.manifest
+        one = StepReport(directory, manifest.stage, manifest.dataset)
+        for check in checks_of(manifest.stage):
+            progress(number, len(targets.steps), f"{manifest.stage} {manifest.dataset}: {check.name}")
+            if subject.finished or check.function.startswith("training."):
+                one.results.append(check.run(subject))
+                _return_memory()
+        if problem:
+            one.results[0].find(subject.manifest_url, f"{CONTRADICTION}{problem}")
+        report.steps.append(one)
+    return report
+
+
+def _subject(
+    directory: str, targets: Targets, deep: bool, training_step: int | None, broken: set[str]
+) -> tuple[Subject, str]:
+    manifest = find_manifest(directory)
+    if manifest is None:
+        manifest = _unfinished_run(directory)
+    settings = {"deep": deep, "whole": targets.whole, "training_step": training_step, "broken": broken}
+    return open_subject(directory, manifest, **settings)
+
+
+def _unfinished_run(directory: str) -> Manifest:
+    """Return an empty manifest for a training run that has none yet."""
+    if not is_run(directory):
+        raise CorruptError(
+            f"{manifest_url(directory)} was removed while the steps were checked; run this command again"
+        )
+    name = urls.name(urls.parent(directory))
+    return Manifest(TRAIN, name, "", "", {}, [], [], [], Totals(0, 0), {}, Quarantine(0))
+
+
+def _return_memory() -> None:
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None:
+        arrow.default_memory_pool().release_unused()
+
+
+def plain(report: Report) -> dict[str, object]:
+    """Return a report as JSON values."""
+    steps = [
+        {
+            "directory": step.directory,
+            "stage": step.stage,
+            "name": step.name,
+            "checks": [
+                {"check": one.check, "compared": dict(sorted(one.amounts.items())), "findings": len(one.findings),
+                 "skipped": one.skipped}
+                for one in step.results
+            ],
+        }
+        for step in report.steps
+    ]  # fmt: skip
+    found = msgspec.to_builtins(report.findings)
+    return {"directory": report.targets.place, "intact": not found, "steps": steps, "findings": found,
+            "unfinished": report.targets.unfinished, "refused": None}  # fmt: skip
