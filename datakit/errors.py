@@ -151,6 +151,10 @@ class StepFailedError(DatakitError):
     """A step that cannot continue, for example because its first tasks all fail with the same error."""
 
 
+class RetentionError(DatakitError):
+    """A root in which datakit cannot decide what is still needed. Nothing is removed from it."""
+
+
 class CheckpointError(DatakitError):
     """A checkpoint that is missing, unreadable, or from another run."""
 

@@ -26,11 +26,13 @@ from datakit.cli.compare.diff_command import diff
 from datakit.cli.compare.ls_command import ls
 from datakit.cli.console import note
 from datakit.cli.doctor_command import doctor
-from datakit.cli.gc_command import gc
 from datakit.cli.inspect_command import inspect
 from datakit.cli.mixture_command import pack, preview
 from datakit.cli.plan_command import plan
 from datakit.cli.recipe_command import catalog, keys, schema
+from datakit.cli.retention.du_command import du
+from datakit.cli.retention.gc_command import gc
+from datakit.cli.retention.pin_command import pin, unpin
 from datakit.cli.run_command import run
 from datakit.cli.size_command import size
 from datakit.cli.status_command import status
@@ -85,7 +87,7 @@ def build() -> App:
         version=_version,
         suppress_keyboard_interrupt=False,
     )
-    for command in (run, plan, status, ls, inspect, why, diff, validate, catalog, gc, doctor):
+    for command in (run, plan, status, ls, inspect, why, diff, validate, catalog, gc, du, pin, unpin, doctor):
         app.command(_unwrapped(command), help_epilogue="")
     for group, (text, commands) in GROUPS.items():
         app.command(subcommands := App(name=group, help=text, help_epilogue=""))

@@ -1,8 +1,7 @@
-"""Plans and runs recipes, describes and lists steps, traces documents, and finds the leftovers of killed runs."""
+"""Plans and runs recipes, describes and lists steps, and traces documents."""
 
 from datakit.normalize.inspection.report import RawReport
 from datakit.pipeline.fate import Answer, Difference, diff, why
-from datakit.pipeline.garbage import Leftover, find_leftovers, remove_leftovers
 from datakit.pipeline.lineage import Ancestor, StepDescription, inspect
 from datakit.pipeline.overview import ListedStep, Overview, overview
 from datakit.pipeline.planning import PlannedStep, RunPlan, plan
@@ -13,7 +12,6 @@ __all__ = [
     "Ancestor",
     "Answer",
     "Difference",
-    "Leftover",
     "ListedStep",
     "Overview",
     "PlannedStep",
@@ -24,11 +22,9 @@ __all__ = [
     "StepDescription",
     "StepResult",
     "diff",
-    "find_leftovers",
     "inspect",
     "overview",
     "plan",
-    "remove_leftovers",
     "run",
     "stage_lines",
     "why",

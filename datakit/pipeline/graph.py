@@ -105,14 +105,27 @@ class Graph:
     notes: tuple[str, ...]
     limits: DiskLimits = field(default_factory=DiskLimits)
 
+    def directories(self) -> list[str]:
+        """Return the directory of every step, assuming that no step quarantines records. Reads no manifest."""
+        numbers: dict[str, str] = {}
+        for node in self.nodes:
+            numbers[node.label] = _number(node, [numbers[above.label] for above in node.upstream])
+        return [self._directory(node, numbers[node.label]) for node in self.nodes]
+
+    def directory(self, node: Node, located: Mapping[str, LocatedStep]) -> str:
+        """Return the directory of the node's step without reading its manifest. located: as in `locate`."""
+        return self._directory(node, _number(node, [located[above.label].identity for above in node.upstream]))
+
+    def _directory(self, node: Node, number: str) -> str:
+        return step_directory(self.root, node.dataset, node.source, node.stage, number)
+
     def locate(self, node: Node, located: Mapping[str, LocatedStep]) -> LocatedStep:
         """Return the node with the directory of its step and, if the step is done, the step's manifest. located: the
         steps of the upstream nodes, by label. Raises CorruptError if the manifest belongs to another step.
         """
         inputs = [located[above.label] for above in node.upstream]
-        identities = [above.identity for above in inputs]
-        number = fingerprint(node.stage, node.module.FORMAT_VERSION, node.settings.content, identities)
-        directory = step_directory(self.root, node.dataset, node.source, node.stage, number)
+        number = _number(node, [above.identity for above in inputs])
+        directory = self._directory(node, number)
         manifest = find_manifest(directory)
         if manifest is not None and manifest.fingerprint != number:
             raise CorruptError(
@@ -122,6 +135,11 @@ class Graph:
         settled = all(above.manifest is not None for above in inputs)
         earlier = () if manifest is not None else _earlier(node, directory, inputs)
         return LocatedStep(node, number, directory, manifest, settled, earlier)
+
+
+def _number(node: Node, identities: Sequence[str]) -> str:
+    """Return the fingerprint of the node's step. identities: those of its inputs."""
+    return fingerprint(node.stage, node.module.FORMAT_VERSION, node.settings.content, identities)
 
 
 def _earlier(node: Node, directory: str, inputs: Sequence[LocatedStep]) -> tuple[EarlierStep, ...]:

@@ -19,6 +19,8 @@ from datakit.engine.observe.run_report import RunReport
 from datakit.engine.scheduler.driver import run_step
 from datakit.engine.task import Step, StepInput
 from datakit.errors import LoaderError, PartialError, UsageError
+from datakit.leases.lease import Lease
+from datakit.leases.lease_files import USE
 from datakit.loader.mixture.config import Mixture
 from datakit.loader.mixture.packing_counts import FORMAT_VERSION, HOME, CountsStep, counts_step, packed_components
 from datakit.loader.sources.cache_source import CacheSource
@@ -63,11 +65,17 @@ def pack_mixture(
     start = RunStart(driver, log.url, HOME, root, options={"workers": workers})
     executor = LazyExecutor(workers, None, root)
     results, partial = [], []
-    with RunReport(start, observer or Observer(), [log]) as report:
+    with (
+        RunReport(start, observer or Observer(), [log]) as report,
+        Lease(root, USE, "datakit mixture pack", report.note) as lease,
+    ):
         try:
+            lease.hold(packing.counts.directory for packing in steps)
+            lease.hold_finished(cache.directory for packing in steps for cache in packing.step.inputs)
             if any(packing.counts.manifest() is None for packing in steps):
                 require_writable(root)
                 report.begin()
+                lease.begin()
             for packing in steps:
                 try:
                     results.append(_run(packing, executor, report.observer, driver))

@@ -1,5 +1,6 @@
 """Runs a recipe's steps in order: reuses finished ones, handles `--fresh`, skips steps whose inputs are partial, and
-lists the partial and skipped steps at the end. Reusing a finished step takes one read of its manifest. The executor is
+lists the partial and skipped steps at the end. A lease on all steps of the run, finished ones included, keeps them from
+`datakit gc`. Reusing a finished step takes one read of its manifest; the lease takes one small file. The executor is
 created when the first task must run, so a second run of the same recipe starts no worker and ends in well under a
 second. If a step ends as partial, the steps that depend on it are skipped and all others run. The run then ends as
 partial. A run that executes a step, takes more than 30 seconds or fails in a dataset that exists writes its events to
@@ -21,6 +22,9 @@ from datakit.engine.ray_backend.agreement import remove_dead_nonces
 from datakit.engine.ray_backend.metrics import RayMetrics
 from datakit.engine.scheduler.driver import run_step
 from datakit.errors import PartialError, RefusedError, RefusedInputsError, messages_of, refuse_all
+from datakit.leases.lease import Lease
+from datakit.leases.lease_files import USE
+from datakit.leases.pins import refuse_pinned
 from datakit.pipeline.before_run.disk_space import check_disk_space
 from datakit.pipeline.graph import Graph, LocatedStep, Node, build, changed_code, check_workers, engine_step
 from datakit.pipeline.lazy_executor import LazyExecutor
@@ -59,18 +63,23 @@ def run(
     options = {"workers": workers, "ray": ray, "until": until, "offline": offline, "fresh": fresh}
     start = _run_start(recipe, root, options)
     metrics = [RayMetrics()] if ray is not None else []
-    with RunReport(start, observer or Observer(), [EventLog(urls.parent(start.log)), *metrics]) as report:
+    with (
+        RunReport(start, observer or Observer(), [EventLog(urls.parent(start.log)), *metrics]) as report,
+        Lease(root, USE, f"datakit run {recipe.name}", report.note) as lease,
+    ):
         graph = build(recipe, root, ListingOptions(offline=offline), until)
+        lease.hold(graph.directories())
         removed = _remove_own_steps(graph) if fresh else []
         remove_dead_nonces(root)
         executor = LazyExecutor(workers, ray, root)
-        progress = _Run(graph, executor, report, check_disk=not ignore_disk_space)
+        progress = _Run(graph, executor, report, lease, check_disk=not ignore_disk_space)
         try:
             steps = [step for node in graph.nodes if (step := progress.run(node)) is not None]
         finally:
             executor.close()
             progress.tidy_up()
         progress.raise_unfinished()
+        lease.require()
         unrecorded = _record_latest(urls.join(root, graph.dataset), steps)
     return RunResult(
         dataset=graph.dataset,
@@ -113,11 +122,14 @@ def _current(step: StepResult) -> Current:
 
 
 def _remove_own_steps(graph: Graph) -> list[str]:
-    """Remove the dataset's own steps (not the shared steps of its sources), and return their directories."""
+    """Remove the dataset's own steps (not the shared steps of its sources), and return their directories. Raises
+    UsageError, and removes nothing, if one of them is pinned.
+    """
     located: dict[str, LocatedStep] = {}
     for node in graph.nodes:
         located[node.label] = graph.locate(node, located)
     own = [step.directory for step in located.values() if step.node.source is None and urls.listing(step.directory)]
+    refuse_pinned(graph.root, own)
     for directory in own:
         removal.remove_tree(directory)
     return own
@@ -138,6 +150,7 @@ class _Run:
     graph: Graph
     executor: LazyExecutor
     report: RunReport
+    lease: Lease
     check_disk: bool = True
     notes: list[str] = field(default_factory=list)
     _done: dict[str, LocatedStep] = field(default_factory=dict)
@@ -169,11 +182,13 @@ class _Run:
 
     def _run_step(self, node: Node) -> StepResult:
         started = time.monotonic()
+        self.lease.hold([self.graph.directory(node, self._done)])
         located = self.graph.locate(node, self._done)
         reused, memory = located.manifest is not None, PeakMemory()
         if not reused:
             require_writable(self.graph.root)
             self.report.begin()
+            self.lease.begin()
         if self.check_disk and not reused:
             check_disk_space(self.graph, self._done, self.executor.workers, self.executor.ray is not None)
             self.check_disk = False

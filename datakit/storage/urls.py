@@ -276,7 +276,24 @@ def last_change(url: str) -> float:
             entries = file_system.find(root, detail=True).values()
         except FileNotFoundError:
             return 0.0
-    return max((_seconds(info[key]) for info in entries for key in TIME_KEYS if info.get(key)), default=0.0)
+    return max(map(_changed, entries), default=0.0)
+
+
+def dated_objects(url: str) -> Iterator[tuple[FileInfo, float]]:
+    """Yield all objects below the remote directory `url`, including hidden ones, each with the time at which it was
+    written (0 if the store does not provide times). Takes one listing.
+    """
+    with read_errors(url):
+        file_system, root = filesystem(url)
+        try:
+            entries = file_system.find(root, detail=True)
+        except FileNotFoundError:
+            return
+    prefix = root.rstrip("/") + "/"
+    for path, info in entries.items():
+        if info["type"] == "file":
+            below = path.removeprefix(prefix)
+            yield FileInfo(child(url, below), below, int(info["size"] or 0)), _changed(info)
 
 
 def modified(url: str) -> float:
@@ -288,6 +305,11 @@ def modified(url: str) -> float:
             return os.path.getmtime(local_path(url))
         file_system, path = filesystem(url)
         return _seconds(file_system.modified(path))
+
+
+def _changed(info: dict[str, Any]) -> float:
+    """Return the latest of the times in `info`, a store's description of a file; 0 if the store provides none."""
+    return max((_seconds(info[key]) for key in TIME_KEYS if info.get(key)), default=0.0)
 
 
 def _seconds(moment: datetime | float | str) -> float:

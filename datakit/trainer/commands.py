@@ -4,7 +4,8 @@ trains the model or evaluates a checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import jax
 from etils import epath
 
 from datakit.errors import CheckpointError, LoaderError, NotFoundError, UsageError
+from datakit.leases.lease import Lease
+from datakit.leases.lease_files import USE
 from datakit.storage import urls
 from datakit.storage.manifest import is_finished
 from datakit.trainer.checkpoints.candidates import Candidate, Say, candidate_at, candidates
@@ -55,18 +58,29 @@ def train_file(
     run, data = load_begun(path, root, list(overrides), say, finished=False)
     for note in data.notes:
         say(note)
-    with data.loader() as loader:
+    with data.loader() as loader, _lease(root, data, say):
         place = run_place(root, run, loader.record())
         if disagree(place.fingerprint):
             raise UsageError(
                 f"{path}: the processes found different caches, because a dataset's cache changed while they "
                 "started; start all processes again"
             )
-        if data.resolved and is_first() and urls.is_local(place.directory) and not is_finished(place.directory):
-            record_caches(place.directory, data.resolved)
+        if is_first() and urls.is_local(place.directory) and not is_finished(place.directory):
+            record_caches(place.directory, data.recorded())
         return train(
             run, loader, root, evaluations=data.evaluations, token_bytes=data.token_bytes, inputs=data.inputs, say=say
         )
+
+
+@contextmanager
+def _lease(root: str, data: Data, say: Say) -> Iterator[None]:
+    """Keep the caches in the root from `datakit gc` until the run has recorded them, and while it reads them."""
+    if not is_first() or not urls.is_local(root):
+        yield
+        return
+    with Lease(urls.absolute(root), USE, "datakit train", say) as lease:
+        lease.hold_finished(data.caches)
+        yield
 
 
 def load_begun(path: str | Path, root: str, overrides: list[str], say: Say, *, finished: bool) -> tuple[Run, Data]:

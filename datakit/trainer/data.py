@@ -14,7 +14,8 @@ tokenizer, builds the mixture and the validation sets, and rounds up the default
 
 Paths are relative to the run file. At the start of a `cache` path, {root}/ stands for the command's --root. The root
 also holds the sequence counts that `datakit mixture pack` writes for packed components. Which cache a dataset stands
-for is decided once, when a run begins, and recorded in `caches.json` in the run's directory.
+for is decided once, when a run begins, and recorded in `caches.json` in the run's directory. This file also names all
+other caches of the run, so that `datakit gc` keeps them.
 """
 
 from __future__ import annotations
@@ -91,6 +92,12 @@ class Data:
     caches: Mapping[str, Cache]  # keyed by directory
     notes: tuple[str, ...] = ()
     resolved: Mapping[str, Resolved] = field(default_factory=dict)  # by dataset
+
+    def recorded(self) -> dict[str, Resolved]:
+        """Return every cache of the run, by the dataset that stands for it or else by its own directory."""
+        named = {place: Resolved(place, cache.manifest.identity) for place, cache in self.caches.items()}
+        through = {found.cache for found in self.resolved.values()}
+        return {place: cache for place, cache in named.items() if place not in through} | dict(self.resolved)
 
     def loader(self) -> Loader:
         """Open a loader for this process's rows of the training batches; close it after use."""
@@ -175,7 +182,9 @@ def _token_bytes(cache: Cache) -> tuple[np.ndarray | None, tuple[str, ...]]:
 
 
 def record_caches(directory: str, resolved: Mapping[str, Resolved]) -> None:
-    """Record in a run's directory which cache each dataset stands for, with paths relative to this directory."""
+    """Record in a run's directory which caches it reads, by dataset or by their own directories, with paths relative to
+    the run's directory.
+    """
     content = {_relative(place, directory): (_relative(found.cache, directory), found.identity)
                for place, found in resolved.items()}  # fmt: skip
     data = msgspec.json.format(msgspec.json.encode(content, order="sorted"), indent=1) + b"\n"

@@ -48,6 +48,10 @@ class RunReport:
                 self.run, self.log = self.start.run, self.start.log
                 self.observer.run_started(self.start)
 
+    def note(self, text: str) -> None:
+        """Pass a message for the user to the run's present observers."""
+        self.observer.note(text)
+
     def seconds(self) -> float:
         """Return the time since this object was created, in seconds."""
         return time.monotonic() - self._created

@@ -2,8 +2,8 @@
 
     temporary files    not locked; if this process might not see the owner's lock, also older than the age limit
     exchange files     of a finished step whose run was killed after it wrote the manifest and before the cleanup
-    unfinished steps   directories with a ledger but no manifest that have not changed within the age limit, and in
-                       whose ledger no driver holds a lock
+    unfinished steps   directories with a ledger but no manifest that have not changed within the age limit, in whose
+                       ledger no driver holds a lock, and that no live lease names
     rotated events     `events-00001.jsonl` and the like, in a log that has not changed within the age limit (a live run
                        writes to its log every 30 seconds); `events.jsonl`, with the first and the last events, is kept
 
@@ -18,7 +18,7 @@ wrong.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,8 +27,8 @@ from pathlib import Path
 from datakit.engine.ledger.ledger import FOLDER as LEDGER
 from datakit.engine.observe.event_file import ROTATED
 from datakit.engine.scheduler.finish import EXCHANGE_FOLDER
-from datakit.errors import InputError
 from datakit.pipeline.root_layout import RUNS, SOURCES, STEP_NAME
+from datakit.retention.inventory import is_inside, require_root, step_of
 from datakit.storage import atomic, locks, removal, stale_files, store_clock, urls
 from datakit.storage.io_errors import storage_errors
 from datakit.storage.manifest import FILE_NAME, PARTIAL_NAME
@@ -46,16 +46,16 @@ class Leftover:
     why: str
 
 
-def find_leftovers(root: str, age_seconds: float = DAY_SECONDS) -> list[Leftover]:
+def find_leftovers(
+    root: str, age_seconds: float = DAY_SECONDS, leased: Collection[str] = frozenset()
+) -> list[Leftover]:
     """Return everything in `root` that can be removed. age_seconds: the time without a change after which an unfinished
-    step, the rotated files of a log, or a temporary file whose lock this process might not see can be removed. Raises
-    InputError if the root does not exist.
+    step, the rotated files of a log, or a temporary file whose lock this process might not see can be removed. leased:
+    the paths of steps that are kept. Raises InputError if the root does not exist.
     """
-    root = urls.absolute(root)
-    if urls.is_local(root) and not os.path.isdir(urls.local_path(root)):
-        raise InputError(f"{root} does not exist; give the root of a run")
+    root = require_root(root)
     limit, listed = _AgeLimit(root, age_seconds), urls.listing(root)
-    steps = _steps(listed).items()
+    steps = [(step, files) for step, files in _steps(listed).items() if step not in leased]
     found = [leftover for step, files in steps for leftover in _step_leftovers(root, step, files, limit)]
     found += [leftover for run, files in _logs(listed).items() for leftover in _rotated(root, run, files, limit)]
     gone = tuple(f"{leftover.url}/" for leftover in found)
@@ -63,10 +63,12 @@ def find_leftovers(root: str, age_seconds: float = DAY_SECONDS) -> list[Leftover
     return sorted([*found, *temporary], key=lambda leftover: leftover.url)
 
 
-def remove_leftovers(found: list[Leftover]) -> None:
-    """Remove files and directories that `find_leftovers` has returned."""
+def remove_leftovers(root: str, found: list[Leftover]) -> None:
+    """Remove files and directories that `find_leftovers` has returned, unless a link now leads to them."""
     for leftover in found:
-        path = Path(leftover.url)
+        path, folder = Path(leftover.url), urls.parent(leftover.url).removeprefix(root).removeprefix("/")
+        if folder and not is_inside(root, folder):
+            continue
         if not urls.is_local(leftover.url):
             removal.remove_tree(leftover.url)
         elif _is_single(path):
@@ -93,15 +95,12 @@ def _remove_step(path: Path) -> None:
 
 
 def _steps(listed: list[FileInfo]) -> dict[str, list[FileInfo]]:
-    """Return a mapping from the path of every step in `<root>/<dataset>/<step>/` or `<root>/sources/<source>/<step>/`
-    to the step's files.
-    """
+    """Return a mapping from the path of every step to the step's files."""
     steps: dict[str, list[FileInfo]] = {}
     for info in listed:
-        parts = info.path.split("/")
-        depth = 3 if parts[0] == SOURCES else 2
-        if len(parts) > depth and STEP_NAME.fullmatch(parts[depth - 1]):
-            steps.setdefault("/".join(parts[:depth]), []).append(info)
+        step = step_of(info.path)
+        if step is not None and step != info.path:
+            steps.setdefault(step, []).append(info)
     return steps
 
 
@@ -163,8 +162,9 @@ def _rotated(root: str, run: str, files: list[FileInfo], limit: _AgeLimit) -> It
 
 
 def _has_driver(step: Path) -> bool:
-    """Return True if a driver holds the lock on a segment of the step's ledger."""
-    return any(locks.is_locked(segment) for segment in (step / LEDGER).glob("*"))
+    """Return True if a driver holds the lock on a segment of the step's ledger. A link in its place is not followed."""
+    ledger = step / LEDGER
+    return not ledger.is_symlink() and any(locks.is_locked(segment) for segment in ledger.glob("*"))
 
 
 def _temporary_files(root: str, limit: _AgeLimit) -> Iterator[Leftover]:

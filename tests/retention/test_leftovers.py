@@ -18,7 +18,7 @@ import pytest
 from datakit.engine.executor import Cause
 from datakit.engine.ledger.ledger import AttemptLine, DriverLine, LedgerWriter, PhaseLine, driver_name
 from datakit.engine.task import TaskResult
-from datakit.pipeline.garbage import DAY_SECONDS, find_leftovers, remove_leftovers
+from datakit.retention.leftovers import DAY_SECONDS, find_leftovers, remove_leftovers
 from datakit.storage import atomic, locks, removal, urls
 from tests.support.command_line import command, invoke
 from tests.support.engine.runs import wait_until
@@ -96,7 +96,7 @@ def test_step_of_a_living_driver_is_kept_in_any_namespace(
     wait_until(lambda: not locks.is_locked(segment))
     found = find_leftovers(str(tmp_path))
     assert [leftover.url for leftover in found] == [str(directory)]
-    remove_leftovers(found)
+    remove_leftovers(str(tmp_path), found)
     assert list((tmp_path / "shelf").iterdir()) == []
 
 
@@ -109,7 +109,7 @@ def test_driver_that_begins_between_listing_and_removal_keeps_its_step(tmp_path:
     driver = LedgerWriter(str(directory), driver_name())
     driver.start()
     before = tree(tmp_path, without=())
-    remove_leftovers(found)
+    remove_leftovers(str(tmp_path), found)
     assert tree(tmp_path, without=()) == before
     driver.close()
 
@@ -123,7 +123,7 @@ def test_link_with_a_temporary_name_is_removed_but_not_followed(tmp_path: Path) 
         unlocked_name(root, name).symlink_to(tmp_path / target)
     found = find_leftovers(str(root))
     assert len(found) == 3
-    remove_leftovers(found)
+    remove_leftovers(str(tmp_path), found)
     assert list(root.iterdir()) == []
     assert (tmp_path / "precious" / "file").exists()
 
@@ -214,7 +214,7 @@ def test_gc_removes_rotated_events_of_ended_runs(tmp_path: Path) -> None:
     rotated = [str(tmp_path / "shelf" / "runs" / ENDED / f"events-0000{number}.jsonl") for number in (2, 3)]
     assert [(leftover.url, leftover.bytes) for leftover in listed] == [(url, 1) for url in rotated]
     assert {leftover.why for leftover in listed} == {"rotated events of a run that has ended"}
-    remove_leftovers(listed)
+    remove_leftovers(str(tmp_path), listed)
     assert len(list(tmp_path.rglob("*.*"))) == 6
     assert find_leftovers(str(tmp_path)) == []
 
@@ -224,5 +224,5 @@ def test_gc_removes_rotated_events_in_a_store() -> None:
         for name in ("events.jsonl", "events-00001.jsonl"):
             atomic.replace_bytes(b"x", f"{root}/shelf/runs/{ENDED}/{name}")
         assert find_leftovers(root) == []
-        remove_leftovers(find_leftovers(root, -60.0))
+        remove_leftovers(root, find_leftovers(root, -60.0))
         assert [info.path for info in urls.listing(root)] == [f"shelf/runs/{ENDED}/events.jsonl"]

@@ -1,0 +1,1 @@
+"""Implements `datakit gc`, `datakit pin`, `datakit unpin` and `datakit du`."""

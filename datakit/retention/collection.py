@@ -1,0 +1,166 @@
+"""Finds everything in a root that is no longer needed, and removes it without harming a run on any host.
+
+    leftovers             removed at once (`leftovers.py`)
+    unreachable steps     moved to the trash (`reachability.py`, `trash.py`)
+    the trash             emptied after 14 days
+    expired ferry roots   removed (`ferry_roots.py`)
+
+A removal takes these steps, which make the argument in `leases/lease.py` work:
+
+1. List what could be removed, and announce the steps in it. Stop if another `datakit gc` has announced any.
+2. Read leases, records, pins, training runs and manifests again, in this order. A process that took its lease before
+   the announcement is seen here, or it has ended and left a record, which is read later. Any other process sees the
+   announcement and waits.
+3. Remove what both lists contain, one step after another. Steps that were made last are moved first, so a kill leaves
+   no step whose inputs are gone.
+4. Right before each move, check that the announcement is still there. It is missing only if this process was stopped
+   for so long that the announcement expired and a run removed it. Right after the move, check the announcement and the
+   leases again, and move the step back if the process was stopped between the two. This makes the one gap that a clock
+   leaves open as short as a rename.
+
+Only real folders of the root are entered: a step behind a link is never a candidate, and the path of every candidate
+is checked for links again when it is removed. Paths come from listings of the root; manifests, leases and records only
+add to what is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from datakit.errors import RetentionError
+from datakit.leases.lease import Lease
+from datakit.leases.lease_files import COLLECT, USE, read_leases, remove_expired
+from datakit.pipeline.root_layout import flow_order
+from datakit.retention import trash
+from datakit.retention.ferry_roots import ExpiredRoot, expired_ferry_roots, remove_ferry_root
+from datakit.retention.inventory import files, is_inside, is_step, require_root, step_of
+from datakit.retention.leftovers import Leftover, find_leftovers, remove_leftovers
+from datakit.retention.reachability import reachability
+from datakit.storage import urls
+
+COMMAND = "datakit gc"
+
+
+@dataclass(frozen=True)
+class Unreachable:
+    """A finished step that is not needed: its directory, its size, and why it is listed."""
+
+    url: str
+    bytes: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """Everything in a root that can be removed. linked: the unreachable steps behind links, which are never removed."""
+
+    leftovers: tuple[Leftover, ...]
+    unreachable: tuple[Unreachable, ...]
+    trash: tuple[Unreachable, ...]
+    ferry_roots: tuple[ExpiredRoot, ...]
+    linked: tuple[str, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """The size of everything listed."""
+        parts = (*self.leftovers, *self.unreachable, *self.trash, *self.ferry_roots)
+        return sum(part.bytes for part in parts)
+
+
+def find_garbage(root: str, age_seconds: float) -> Garbage:
+    """List what can be removed. age_seconds: as in `find_leftovers`. Raises InputError if the root does not exist, and
+    RetentionError if something in it cannot be read.
+    """
+    root = require_root(root)
+    reachable = reachability(root)
+    unneeded = reachable.unreachable()
+    inside = [step for step in unneeded if is_inside(root, step)]
+    sizes = _sizes(root)
+    return Garbage(
+        tuple(find_leftovers(root, age_seconds, reachable.leased)),
+        tuple(
+            Unreachable(urls.join(root, step), sizes.get(step, 0), "superseded: nothing refers to it")
+            for step in inside
+        ),
+        tuple(_due(root, sizes)),
+        tuple(expired_ferry_roots(root)),
+        tuple(urls.join(root, step) for step in unneeded if step not in inside),
+    )
+
+
+def _sizes(root: str) -> dict[str, int]:
+    """Return the size of each step, and of each day in the trash, by its path in the root."""
+    sizes: dict[str, int] = {}
+    for file in files(root):
+        parts = file.path.split("/")
+        group = "/".join(parts[:2]) if parts[0] == trash.FOLDER else step_of(file.path)
+        if group:
+            sizes[group] = sizes.get(group, 0) + file.bytes
+    return sizes
+
+
+def _due(root: str, sizes: dict[str, int]) -> Iterable[Unreachable]:
+    why = f"in the trash for more than {trash.KEPT_DAYS} days"
+    return (Unreachable(day.url, sizes.get(f"{trash.FOLDER}/{day.day}", 0), why)
+            for day in trash.days(root) if day.due)  # fmt: skip
+
+
+def remove_garbage(
+    root: str,
+    age_seconds: float,
+    *,
+    unreachable: bool = False,
+    ferry_roots: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> Garbage:
+    """Remove the leftovers of a root. unreachable: also move the unreachable steps to the trash, and remove what has
+    been there for long enough. ferry_roots: also remove expired roots of ferries. Return what was removed.
+    """
+    root = require_root(root)
+    first = find_garbage(root, age_seconds)
+    listed = {entry.url for entry in (*first.leftovers, *(first.unreachable if unreachable else ()))}
+    with Lease(root, COLLECT, COMMAND, say) as announcement:
+        announcement.hold(url for url in listed if is_step(url.removeprefix(f"{root}/")))
+        _require_alone(root, announcement)
+        remove_expired(read_leases(root, USE))
+        second = find_garbage(root, age_seconds)
+        leftovers = [entry for entry in second.leftovers if entry.url in listed]
+        remove_leftovers(root, leftovers)
+        moved = _move_steps(root, [one for one in second.unreachable if one.url in listed], announcement)
+    due = second.trash if unreachable else ()
+    if due:
+        trash.empty(root)
+    expired = [one for one in second.ferry_roots if remove_ferry_root(root, one)] if ferry_roots else []
+    return Garbage(tuple(leftovers), tuple(moved), due, tuple(expired), second.linked)
+
+
+def _require_alone(root: str, announcement: Lease) -> None:
+    """Raise RetentionError if another process has announced that it removes steps."""
+    found = read_leases(root, COLLECT)
+    remove_expired(found)
+    other = next((lease for lease in found if not lease.expired and lease.url != announcement.url), None)
+    if other is not None:
+        raise RetentionError(
+            f"{other.content.holder} is removing steps from {root}; wait for it to end, and run `{COMMAND}` again"
+        )
+
+
+def _move_steps(root: str, steps: Sequence[Unreachable], announcement: Lease) -> list[Unreachable]:
+    moved = []
+    for entry in sorted(steps, key=lambda entry: flow_order(entry.url), reverse=True):
+        step = entry.url.removeprefix(f"{root}/")
+        if not is_inside(root, step):
+            continue
+        announcement.require()
+        place = trash.move_in(root, step)
+        if _is_leased(root, step) or not urls.exists(announcement.url):
+            trash.move_back(place, root, step)
+            announcement.require()
+            continue
+        moved.append(entry)
+    return moved
+
+
+def _is_leased(root: str, step: str) -> bool:
+    return any(step in lease.content.steps for lease in read_leases(root, USE) if not lease.expired)

@@ -1,0 +1,77 @@
+"""Pins and unpins steps by their directories, and lists the pins of a root.
+
+A pin is written before the announcements of `datakit gc` are read, as a lease is (`leases/lease.py`). If the step is
+gone after that, the pin is removed again and an error is raised, so a pin that was reported keeps its step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from datakit.errors import NotFoundError, UsageError
+from datakit.leases.lease import wait_for_collections
+from datakit.leases.pins import Pin, read_pins, remove_pin, write_pin
+from datakit.pipeline.lineage import finished_step
+from datakit.pipeline.root_layout import SOURCES
+from datakit.retention.inventory import is_step, require_root
+from datakit.retention.trash import FOLDER
+from datakit.storage import urls
+from datakit.storage.manifest import is_finished
+
+
+@dataclass(frozen=True)
+class ListedPin:
+    """A pin, the directory of its step, and whether the step is still finished there."""
+
+    directory: str
+    exists: bool
+    pin: Pin
+
+
+def pin_step(step: str, reason: str, say: Callable[[str], None]) -> tuple[str, Pin]:
+    """Pin a finished step, given by its directory or by that of its dataset. Return the step's directory and the pin.
+    Raises UsageError, and NotFoundError if the step is unfinished or was removed meanwhile.
+    """
+    found = finished_step(urls.absolute(step))
+    if found is None:
+        raise UsageError(f"{urls.absolute(step)} is neither a finished step nor a dataset; `datakit ls` lists both")
+    directory = found[0]
+    root, path = split_root(directory)
+    pin = write_pin(root, path, reason)
+    wait_for_collections(root, [path], say)
+    if not is_finished(directory):
+        remove_pin(root, path)
+        raise NotFoundError(
+            f"{directory} was removed before it was pinned; move it back from {urls.join(root, FOLDER)}, and pin it "
+            "again"
+        )
+    return directory, pin
+
+
+def unpin_step(step: str) -> str:
+    """Remove the pin of a step, given by its directory, which need not exist. Return the directory."""
+    directory = urls.absolute(step)
+    remove_pin(*split_root(directory))
+    return directory
+
+
+def list_pins(root: str) -> list[ListedPin]:
+    """Return all pins of a root, sorted by step."""
+    root = require_root(root)
+    places = ((urls.join(root, pin.step), pin) for pin in read_pins(root))
+    return [ListedPin(place, is_finished(place), pin) for place, pin in places]
+
+
+def split_root(directory: str) -> tuple[str, str]:
+    """Return the root of a step, and the step's path in it. Raises UsageError for any other directory."""
+    home = urls.parent(directory)
+    above = urls.parent(home)
+    root = urls.parent(above) if urls.name(above) == SOURCES else above
+    path = directory.removeprefix(f"{root}/")
+    if not is_step(path):
+        raise UsageError(
+            f"{directory} is not the directory of a step (<root>/<dataset>/<stage>-<12 digits>); only steps are "
+            "removed by `datakit gc`, so nothing else needs a pin"
+        )
+    return root, path

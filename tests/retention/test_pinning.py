@@ -1,0 +1,91 @@
+"""`datakit pin` keeps a step, says why, and takes part in the protocol of leases."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from datakit.errors import NotFoundError
+from datakit.leases.lease import Lease
+from datakit.leases.lease_files import COLLECT
+from datakit.leases.pins import read_pins
+from datakit.retention import pinning
+from datakit.retention.pinning import pin_step
+from tests.support.command_line import invoke
+from tests.support.retention.tiny_roots import step_path, write_dataset
+
+CACHE, OLD = step_path("shelf", "tokenize", "new"), step_path("shelf", "tokenize", "old")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root with a superseded cache and a current one."""
+    write_dataset(str(tmp_path / "root"), "shelf", "old")
+    write_dataset(str(tmp_path / "root"), "shelf", "new")
+    return tmp_path / "root"
+
+
+def test_pinned_cache_survives_gc_until_it_is_unpinned(root: Path) -> None:
+    assert invoke("pin", f"root/{OLD}", "--reason", "for a paper", cwd=root.parent).returncode == 0
+    assert invoke("gc", "root", "--unreachable", "--delete", cwd=root.parent).returncode == 0
+    assert (root / OLD / "manifest.json").exists()
+    shown = json.loads(invoke("pin", "--list", "root", "--json", cwd=root.parent).stdout)
+    (entry,) = shown["pins"]
+    assert (entry["directory"], entry["exists"], entry["pin"]["reason"]) == (str(root / OLD), True, "for a paper")
+    assert invoke("unpin", f"root/{OLD}", cwd=root.parent).returncode == 0
+    done = invoke("gc", "root", "--unreachable", "--delete", cwd=root.parent)
+    assert "the steps are in the trash" in done.stderr
+    assert not (root / OLD).exists()
+
+
+def test_dataset_stands_for_its_current_step(root: Path) -> None:
+    done = invoke("pin", "root/shelf", "--reason", "published", cwd=root.parent)
+    assert done.stdout == f"pinned: {root}/{CACHE}\n"
+    shown = invoke("pin", "--list", "root", cwd=root.parent)
+    assert "published" in shown.stdout and str(root / CACHE) in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("pin",), "name a step and a reason"),
+        (("pin", f"root/{OLD}"), "name a step and a reason"),
+        (("pin", f"root/{OLD}", "--reason", " "), "name a step and a reason"),
+        (("pin", "root/none", "--reason", "x"), "is neither a finished step nor a dataset"),
+        (("pin", "--list", "root", "--reason", "x"), "takes no --reason"),
+        (("pin", "--list", "nowhere"), "does not exist"),
+        (("unpin", f"root/{OLD}"), "is not pinned"),
+        (("unpin", "root"), "is not the directory of a step"),
+    ],
+)
+def test_wrong_command_says_what_to_give(root: Path, words: tuple[str, ...], said: str) -> None:
+    done = invoke(*words, cwd=root.parent)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert not (root / ".pins").exists()
+
+
+def test_step_that_gc_took_before_it_was_pinned_is_reported(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step is announced, then pinned, then moved: the pin waits for the announcement to end."""
+    wait = pinning.wait_for_collections
+
+    def move_while_waiting(*arguments: object) -> None:
+        (root / OLD).rename(root / "moved")
+        announcement.__exit__(None, None, None)
+        wait(str(root), [OLD], lambda text: None)
+
+    monkeypatch.setattr(pinning, "wait_for_collections", move_while_waiting)
+    announcement = Lease(str(root), COLLECT, "datakit gc")
+    announcement.hold([f"{root}/{OLD}"])
+    with pytest.raises(NotFoundError, match="was removed before it was pinned"):
+        pin_step(f"{root}/{OLD}", "late", lambda text: None)
+    assert read_pins(str(root)) == []
+
+
+def test_pin_of_a_removed_step_is_shown_as_such(root: Path) -> None:
+    pin_step(f"{root}/{OLD}", "for a paper", lambda text: None)
+    (root / OLD / "manifest.json").unlink()
+    assert "no: removed" in invoke("pin", "--list", "root", cwd=root.parent).stdout
+    assert invoke("unpin", f"root/{OLD}", cwd=root.parent).returncode == 0
