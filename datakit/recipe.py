@@ -60,6 +60,11 @@ class Source:
     revision: Annotated[
         str | None, key("Pins a remote source permanently, e.g. to a commit of a Hub dataset.", "87f09149ef47")
     ] = None
+    license: Annotated[
+        str | None,
+        key("The license of the texts (an SPDX identifier or a URL), for `datakit lineage` and `datakit report`; "
+            "changes no output.", "CC-BY-4.0"),
+    ] = None  # fmt: skip
     # The fields below are described in normalize.Config.
     format: str | None = None
     text: str | None = None

@@ -117,6 +117,7 @@ ELSEWHERE = {
     "engine.worker.exit_causes:TAIL_BYTES": "engine/worker/test_exit_causes.py",
     "download.transfer:READ_BYTES": "test_limits.py",
     "engine.disk_limits:USUAL_FREE_BYTES": "engine/test_disk_limits.py",
+    "text.word_difference:COMPARED": "text/test_word_difference.py",
     "normalize.config:LARGEST_DOCUMENT": "normalize/test_config.py",
     "normalize.readers.inputs:READ_AGAIN_BYTES": "normalize/readers/test_inputs.py",
     "normalize.readers.line_numbers:BLOCK_BYTES": "normalize/readers/test_line_numbers.py",

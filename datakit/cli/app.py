@@ -29,6 +29,8 @@ from datakit.cli.doctor_command import doctor
 from datakit.cli.inspect_command import inspect
 from datakit.cli.mixture_command import pack, preview
 from datakit.cli.plan_command import plan
+from datakit.cli.published.lineage_command import lineage
+from datakit.cli.published.report_command import report
 from datakit.cli.recipe_command import catalog, keys, schema
 from datakit.cli.retention.du_command import du
 from datakit.cli.retention.gc_command import gc
@@ -87,7 +89,9 @@ def build() -> App:
         version=_version,
         suppress_keyboard_interrupt=False,
     )
-    for command in (run, plan, status, ls, inspect, why, diff, validate, catalog, gc, du, pin, unpin, doctor):
+    for command in (
+        run, plan, status, ls, inspect, why, diff, lineage, report, validate, catalog, gc, du, pin, unpin, doctor,
+    ):  # fmt: skip
         app.command(_unwrapped(command), help_epilogue="")
     for group, (text, commands) in GROUPS.items():
         app.command(subcommands := App(name=group, help=text, help_epilogue=""))

@@ -80,7 +80,7 @@ def run(
             progress.tidy_up()
         progress.raise_unfinished()
         lease.require()
-        unrecorded = _record_latest(urls.join(root, graph.dataset), steps)
+        unrecorded = _record_latest(urls.join(root, graph.dataset), steps, recipe)
     return RunResult(
         dataset=graph.dataset,
         root=root,
@@ -105,16 +105,18 @@ def _run_start(recipe: Recipe, root: str, options: dict[str, object]) -> RunStar
     return RunStart(run, log, recipe.name, root, recipe.place, recipe.document(), local_folders(recipe), options)
 
 
-def _record_latest(dataset: str, steps: Sequence[StepResult]) -> str:
+def _record_latest(dataset: str, steps: Sequence[StepResult], recipe: Recipe) -> str:
     """Record the run's last step that belongs to the dataset (not to a source), and the run's token cache, as the
-    dataset's current step and cache. Return a message for the user if that was impossible.
+    dataset's current step and cache, with the licenses of the recipe's sources. Return a message for the user if that
+    was impossible.
     """
     own = [step for step in steps if step.source is None]
     if not own:
         return ""
     last = max(own, key=lambda step: stage_order(step.stage))
     cache = [step for step in own if step.stage == TOKENIZE]
-    return record_latest(dataset, _current(last), _current(cache[0]) if cache else None)
+    licenses = {source.name: source.license for source in recipe.sources if source.license}
+    return record_latest(dataset, _current(last), _current(cache[0]) if cache else None, licenses)
 
 
 def _current(step: StepResult) -> Current:

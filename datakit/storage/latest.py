@@ -8,6 +8,9 @@ without the file (made by an earlier version), a stage's finished step is found 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import msgspec
 
 from datakit.errors import CorruptError, NewerFormatError, NotFoundError, UsageError
@@ -30,20 +33,24 @@ class Current(msgspec.Struct, frozen=True):
     identity: str
 
 
-class Latest(msgspec.Struct, frozen=True):
+class Latest(msgspec.Struct, frozen=True, omit_defaults=True):
     """The content of `latest.json`. step: the last step of the last complete run. cache: the last token cache, which is
-    from an earlier run if the last complete run ended before tokenize; None if there is none.
+    from an earlier run if the last complete run ended before tokenize; None if there is none. licenses: the licenses
+    that the recipe of the last complete run gives, by source.
     """
 
     step: Current
     cache: Current | None
-    format: str = FORMAT
+    licenses: dict[str, str] = {}
+    format: str = ""
 
 
-def record_latest(dataset: str, step: Current, cache: Current | None) -> str:
-    """Record a complete run's last step and token cache, unless both are already recorded. If `cache` is None, the
-    recorded cache is kept. If a newer version of datakit wrote the file, record nothing and return a message for the
-    user; otherwise, return "".
+def record_latest(
+    dataset: str, step: Current, cache: Current | None, licenses: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """Record a complete run's last step and token cache, and the licenses of its sources, unless all are already
+    recorded. If `cache` is None, the recorded cache is kept. If a newer version of datakit wrote the file, record
+    nothing and return a message for the user; otherwise, return "".
     """
     url = urls.join(dataset, FILE_NAME)
     try:
@@ -52,7 +59,7 @@ def record_latest(dataset: str, step: Current, cache: Current | None) -> str:
         return f"{urls.join(dataset, step.directory)} is not recorded as current: {error}"
     except CorruptError:  # this run replaces the damaged file
         before = None
-    latest = Latest(step, cache or (before.cache if before else None))
+    latest = Latest(step, cache or (before.cache if before else None), dict(licenses), FORMAT)
     if latest != before:
         atomic.replace_bytes(msgspec.json.format(msgspec.json.encode(latest, order="sorted"), indent=1) + b"\n", url)
     return ""

@@ -1,24 +1,12 @@
-"""The difference of two texts is complete, short, and cannot control the terminal."""
+"""The difference of two texts is short, and cannot control the terminal."""
 
 from __future__ import annotations
 
 from unittest.mock import patch
 
-from hypothesis import given
-from hypothesis import strategies as some
-
-from datakit.cli.why import side_by_side as module
-from datakit.cli.why.side_by_side import side_by_side, stretches
-
-TEXTS = some.text(alphabet=" \nab種類é", max_size=80)
-
-
-@given(left=TEXTS, right=TEXTS)
-def test_stretches_add_up_to_both_texts(left: str, right: str) -> None:
-    found = list(stretches(left, right))
-    assert "".join(stretch.left for stretch in found) == left
-    assert "".join(stretch.right for stretch in found) == right
-    assert all((stretch.left == stretch.right) == stretch.equal for stretch in found)
+from datakit.cli.why.side_by_side import side_by_side
+from datakit.text import word_difference
+from datakit.text.word_difference import stretches
 
 
 def test_long_equal_stretches_are_shortened() -> None:
@@ -31,7 +19,7 @@ def test_long_equal_stretches_are_shortened() -> None:
 
 
 def test_rest_of_very_long_texts_is_counted() -> None:
-    with patch.object(module, "COMPARED", 5):
+    with patch.object(word_difference, "COMPARED", 5):
         shown = side_by_side(("one", "two"), ("a b c d e f g", "a b c d e"), 100)
     assert "[... 2 more words, not compared ...]" in shown
 

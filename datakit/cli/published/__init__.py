@@ -1,0 +1,1 @@
+"""The commands that describe datasets and runs to other people: `datakit lineage` and `datakit report`."""

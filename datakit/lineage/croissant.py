@@ -1,0 +1,156 @@
+"""Renders a dataset of documents as a Croissant file (MLCommons' JSON-LD description of datasets for machine learning).
+
+The file describes the step of the lineage that holds the documents: the consolidated dataset or, if there is none, the
+only normalized source. Its paths are relative to this step's directory, where the file belongs. Each source is a record
+set with the columns of the step. Croissant demands SHA-256 of every single file; a step has thousands of files with
+xxh3-128, so the file sets name them by pattern, and the manifest, which is listed with its SHA-256, holds their hashes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from typing import Any
+
+from datakit.errors import UsageError
+from datakit.lineage.graph import Lineage, StepRecord
+from datakit.storage import urls
+from datakit.storage.manifest import FILE_NAME, Column, data_path, manifest_url, read_manifest
+
+CONFORMS = "http://mlcommons.org/croissant/1.0"
+HOLDERS = ("consolidate", "normalize")  # the stages whose output is documents, the last stage first
+MANIFEST = "manifest"
+TYPES = {  # the start of an Arrow type -> Croissant's type; any other type is shown as text
+    "bool": "sc:Boolean",
+    "int": "sc:Integer",
+    "uint": "sc:Integer",
+    "float": "sc:Float",
+    "double": "sc:Float",
+    "half": "sc:Float",
+    "date": "sc:Date",
+    "timestamp": "sc:DateTime",
+}
+CONTEXT = {
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    "citeAs": "cr:citeAs",
+    "column": "cr:column",
+    "conformsTo": "dct:conformsTo",
+    "cr": "http://mlcommons.org/croissant/",
+    "rai": "http://mlcommons.org/croissant/RAI/",
+    "data": {"@id": "cr:data", "@type": "@json"},
+    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+    "dct": "http://purl.org/dc/terms/",
+    "equivalentProperty": "cr:equivalentProperty",
+    "examples": {"@id": "cr:examples", "@type": "@json"},
+    "extract": "cr:extract",
+    "field": "cr:field",
+    "fileProperty": "cr:fileProperty",
+    "fileObject": "cr:fileObject",
+    "fileSet": "cr:fileSet",
+    "format": "cr:format",
+    "includes": "cr:includes",
+    "isLiveDataset": "cr:isLiveDataset",
+    "jsonPath": "cr:jsonPath",
+    "key": "cr:key",
+    "md5": "cr:md5",
+    "parentField": "cr:parentField",
+    "path": "cr:path",
+    "recordSet": "cr:recordSet",
+    "references": "cr:references",
+    "regex": "cr:regex",
+    "repeated": "cr:repeated",
+    "replace": "cr:replace",
+    "samplingRate": "cr:samplingRate",
+    "sc": "https://schema.org/",
+    "separator": "cr:separator",
+    "source": "cr:source",
+    "subField": "cr:subField",
+    "transform": "cr:transform",
+}
+
+
+def croissant(lineage: Lineage) -> dict[str, Any]:
+    """Return the Croissant description. Raises UsageError if the lineage has no step that holds documents, or several
+    normalized sources that no step consolidates.
+    """
+    step = _documents(lineage)
+    manifest = read_manifest(step.directory)
+    sources = list(dict.fromkeys(part.source for part in manifest.partitions))
+    found = {source.name: source for source in lineage.sources if source.name in sources}
+    licenses = list(dict.fromkeys(source.license for source in found.values() if source.license))
+    described: dict[str, Any] = {
+        "@context": CONTEXT,
+        "@type": "sc:Dataset",
+        "conformsTo": CONFORMS,
+        "name": step.dataset,
+        "description": f"{step.dataset}: {step.rows:,} documents, made by datakit's stage {step.stage}.",
+        "sameAs": f"urn:datakit:{step.identity}",
+        "url": f"urn:datakit:{step.dataset}",
+        "distribution": [_manifest_file(step.directory), *map(_file_set, sources)],
+        "recordSet": [_record_set(source, step) for source in sources],
+    }
+    described |= {"license": licenses} if licenses else {}
+    described |= {"isBasedOn": [source.url for source in found.values() if source.url]}
+    if step.finished is not None:
+        described["datePublished"] = datetime.fromtimestamp(step.finished, UTC).date().isoformat()
+    return described
+
+
+def _documents(lineage: Lineage) -> StepRecord:
+    for stage in HOLDERS:
+        steps = [step for step in lineage.steps if step.stage == stage and step.found]
+        if len(steps) == 1:
+            return steps[0]
+        if steps:
+            break
+    raise UsageError(
+        f"{lineage.directory} has no single step that holds documents; give the directory of a consolidate step or of "
+        "a normalize step"
+    )
+
+
+def _manifest_file(directory: str) -> dict[str, Any]:
+    data = urls.read_bytes(manifest_url(directory))
+    return {
+        "@type": "cr:FileObject",
+        "@id": MANIFEST,
+        "name": FILE_NAME,
+        "description": "Every file of the dataset with its size and xxh3-128, every parameter, and the inputs.",
+        "contentUrl": FILE_NAME,
+        "contentSize": f"{len(data)} B",
+        "encodingFormat": "application/json",
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+
+
+def _file_set(source: str) -> dict[str, Any]:
+    return {
+        "@type": "cr:FileSet",
+        "@id": f"files-{source}",
+        "name": f"files-{source}",
+        "description": f"The partitions of the source {source}; manifest.json holds their hashes.",
+        "encodingFormat": "application/x-parquet",
+        "includes": data_path(source, "part-*.parquet"),
+    }
+
+
+def _record_set(source: str, step: StepRecord) -> dict[str, Any]:
+    return {
+        "@type": "cr:RecordSet",
+        "@id": source,
+        "name": source,
+        "description": f"One record per document of the source {source}.",
+        "field": [_field(source, column) for column in step.columns],
+    }
+
+
+def _field(source: str, column: Column) -> dict[str, Any]:
+    kind = next((name for start, name in TYPES.items() if column.type.startswith(start)), "sc:Text")
+    return {
+        "@type": "cr:Field",
+        "@id": f"{source}/{column.name}",
+        "name": column.name,
+        "dataType": kind,
+        "source": {"fileSet": {"@id": f"files-{source}"}, "extract": {"column": column.name}},
+    }

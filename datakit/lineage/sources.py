@@ -1,0 +1,125 @@
+"""Describes the sources of a lineage: the URL, the revision, the license and the files of each.
+
+A download's manifest holds the files, and the URL and the revision if the source is pinned. The URL of any other source
+is only in the logs of runs, because a step's identity must not depend on where its files are. A log counts for a
+download if it names the download's directory; of several such logs, the newest counts. Licenses come from the datasets'
+`latest.json`, which the last complete run wrote, and otherwise from the same log. The query strings of URLs are removed
+(they may be signatures).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from datakit.errors import NotFoundError
+from datakit.pipeline.root_layout import RUNS
+from datakit.redaction import redacted
+from datakit.signed_urls import split_query
+from datakit.storage import urls
+from datakit.storage.globs import subdirectories
+from datakit.storage.latest import read_latest
+from datakit.storage.manifest import Manifest
+
+FILES_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A raw file: its path within the source, its size, and its hash or the store's checksum."""
+
+    path: str
+    bytes: int
+    checksum: str
+
+
+@dataclass(frozen=True)
+class SourceRecord:
+    """A source. url, revision, license: None if they are not recorded. identity: that of the download. files: the
+    number of raw files. first_files: the first FILES_SHOWN of them. checksum: that of the download's manifest, which
+    holds the checksums of all files.
+    """
+
+    name: str
+    url: str | None
+    revision: str | None
+    license: str | None
+    identity: str
+    checksum: str
+    files: int
+    bytes: int
+    first_files: tuple[SourceFile, ...]
+
+
+def read_sources(downloads: Mapping[str, Manifest], homes: Sequence[str]) -> tuple[SourceRecord, ...]:
+    """Return the sources that these downloads (manifests by directory) read. homes: the directories of the datasets
+    whose runs may have made them.
+    """
+    logged = _Logged(list(dict.fromkeys(homes)))
+    return tuple(_source(directory, manifest, logged) for directory, manifest in downloads.items())
+
+
+def _source(directory: str, manifest: Manifest, logged: _Logged) -> SourceRecord:
+    parameters, found = manifest.parameters, logged.definition(directory, manifest.dataset)
+    url, license_ = parameters.get("url") or found.get("url"), found.get("license")
+    return SourceRecord(
+        name=manifest.dataset,
+        url=None if url is None else redacted(split_query(url)[0]),
+        revision=parameters.get("revision"),
+        license=logged.licenses.get(manifest.dataset, license_),
+        identity=manifest.identity,
+        checksum=manifest.checksum,
+        files=len(manifest.partitions),
+        bytes=manifest.totals.bytes,
+        first_files=tuple(SourceFile(part.path, part.bytes, part.xxh3) for part in manifest.partitions[:FILES_SHOWN]),
+    )
+
+
+class _Logged:
+    """The definitions of sources in the logs of datasets' runs. Each log is read at most once."""
+
+    def __init__(self, homes: list[str]) -> None:
+        self.licenses: dict[str, str] = {}
+        self._definitions: list[tuple[set[str], dict[str, dict[str, Any]]]] = []
+        for home in homes:
+            latest = read_latest(home)
+            self.licenses |= latest.licenses if latest else {}
+            self._definitions += [_read_log(urls.join(home, RUNS, run)) for run in _newest_first(home)]
+
+    def definition(self, directory: str, name: str) -> Mapping[str, Any]:
+        """Return the table of the recipe that defined a source when a run named this download of it; {} if no log
+        names it.
+        """
+        step = urls.name(directory)
+        return next((tables[name] for steps, tables in self._definitions if step in steps and name in tables), {})
+
+
+def _newest_first(home: str) -> list[str]:
+    return list(reversed(subdirectories(urls.join(home, RUNS))))
+
+
+def _read_log(directory: str) -> tuple[set[str], dict[str, dict[str, Any]]]:
+    """Return the names of the downloads that a run's log names, and the source tables of its recipe, by name."""
+    steps, tables = set[str](), dict[str, dict[str, Any]]()
+    for event in _events(directory):
+        if event.get("event") == "run_started":
+            tables = {table["name"]: table for table in (event.get("definition") or {}).get("sources", ())}
+        elif event.get("stage") == "download" and "directory" in event:
+            steps.add(urls.name(event["directory"]))
+    return steps, tables
+
+
+def _events(directory: str) -> Iterator[dict[str, Any]]:
+    """Yield the events of a run that concern a download, and its first event. Lines that cannot be read are skipped:
+    a killed run may leave half a line.
+    """
+    for info in urls.listing(directory):
+        with contextlib.suppress(NotFoundError):  # removed by a rotation
+            for line in urls.read_bytes(info.url).split(b"\n"):
+                if b'"run_started"' in line or b'"download"' in line:
+                    with contextlib.suppress(orjson.JSONDecodeError):
+                        yield orjson.loads(line)

@@ -1,0 +1,166 @@
+"""Collects the counts of a report: the documents and tokens of each source, and the distributions of the lengths of
+documents and of the sizes of clusters.
+
+All counts come from manifests. Nothing is estimated, and no data file is read. If there are more than MOST_SOURCES
+sources, the smallest ones are added up in one row.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from datakit.pipeline.root_layout import stage_order
+from datakit.pipeline.run_summary import DROPPED
+from datakit.report.subject import Subject
+from datakit.storage.manifest import Manifest, totals_of
+
+MOST_SOURCES = 200
+REASONS = {"exact": "exact duplicates across sources", "fuzzy": "fuzzy duplicates"}
+
+
+@dataclass(frozen=True)
+class SourceCounts:
+    """The counts of a source. records: read by normalize. left_out: the records that normalize left out, by reason.
+    documents: those that normalize wrote. removed: by dedup and consolidate, by reason. A count is None if no step of
+    the report states it.
+    """
+
+    name: str
+    records: int | None = None
+    added: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    documents: int | None = None
+    removed: Counter[str] = field(default_factory=Counter)
+    kept: int | None = None
+    text_bytes: int | None = None
+    tokens: int | None = None
+
+    @property
+    def retained(self) -> float | None:
+        """The share of the records that were kept."""
+        came = (self.records or 0) + self.added
+        return self.kept / came if self.kept is not None and came else None
+
+
+def source_counts(subject: Subject) -> list[SourceCounts]:
+    """Return the counts of each source, in the order of the recipe. If a training run reads several caches, the name of
+    a source is preceded by that of its dataset.
+    """
+    steps = [step.manifest for step in subject.steps if step.manifest is not None]
+    ends = [manifest for manifest in steps if manifest.stage == "tokenize"]
+    if len(ends) < 2:
+        return _limited(_of_steps(steps))
+    known = {manifest.identity: manifest for manifest in steps}
+    every = (
+        replace(source, name=f"{end.dataset}/{source.name}")
+        for end in ends
+        for source in _of_steps(_behind(end, known))
+    )
+    return _limited(list(every))
+
+
+def _behind(end: Manifest, known: Mapping[str, Manifest]) -> list[Manifest]:
+    """Return a step and all known steps from which it was made, upstream steps first."""
+    above = (known[entry.identity] for entry in end.inputs if entry.identity in known)
+    listed = [step for manifest in above for step in _behind(manifest, known)]
+    return list({step.identity: step for step in [*listed, end]}.values())
+
+
+def _of_steps(steps: Sequence[Manifest]) -> list[SourceCounts]:
+    found: dict[str, SourceCounts] = {}
+    for manifest in sorted(steps, key=lambda manifest: stage_order(manifest.stage)):
+        match manifest.stage:
+            case "normalize":
+                found[manifest.dataset] = _normalized(manifest)
+            case "consolidate":
+                for name, own in manifest.details["sources"].items():
+                    found[name] = _consolidated(found.get(name, SourceCounts(name)), own)
+            case "tokenize":
+                for name in dict.fromkeys(part.source for part in manifest.partitions):
+                    totals = totals_of(manifest.partitions_of(name))
+                    before = found.get(name, SourceCounts(name))
+                    found[name] = replace(before, kept=totals.rows, tokens=totals.tokens)
+    return list(found.values())
+
+
+def _normalized(manifest: Manifest) -> SourceCounts:
+    counters = manifest.counters
+    left_out = Counter({why: counters[key] for key, why in DROPPED["normalize"].items() if counters.get(key)})
+    return SourceCounts(
+        manifest.dataset, counters["normalize/records_in"], counters.get("normalize/transform_added", 0), left_out,
+        manifest.totals.rows, kept=manifest.totals.rows, text_bytes=manifest.totals.text_bytes,
+    )  # fmt: skip
+
+
+def _consolidated(before: SourceCounts, own: Mapping[str, Any]) -> SourceCounts:
+    removed = Counter({REASONS.get(why, why): count for why, count in own["dropped"].items() if count})
+    return replace(
+        before, documents=own["records_in"], removed=removed, kept=own["records_out"], text_bytes=own["text_bytes"]
+    )
+
+
+def _limited(sources: list[SourceCounts]) -> list[SourceCounts]:
+    if len(sources) <= MOST_SOURCES:
+        return sources
+    largest = sorted(sources, key=size, reverse=True)
+    return [*largest[: MOST_SOURCES - 1], merged(largest[MOST_SOURCES - 1 :])]
+
+
+def size(source: SourceCounts) -> tuple[int, int]:
+    """Return a key that sorts sources by tokens, then by documents."""
+    return source.tokens or 0, source.kept or 0
+
+
+def merged(sources: Sequence[SourceCounts]) -> SourceCounts:
+    """Return the sums over several sources, as one."""
+    return SourceCounts(
+        name=f"{len(sources)} other sources",
+        records=_sum([source.records for source in sources]),
+        added=sum(source.added for source in sources),
+        left_out=sum((source.left_out for source in sources), Counter()),
+        documents=_sum([source.documents for source in sources]),
+        removed=sum((source.removed for source in sources), Counter()),
+        kept=_sum([source.kept for source in sources]),
+        text_bytes=_sum([source.text_bytes for source in sources]),
+        tokens=_sum([source.tokens for source in sources]),
+    )
+
+
+def total(sources: Sequence[SourceCounts]) -> SourceCounts:
+    """Return the sums over all sources, named `all`."""
+    return replace(merged(sources), name="all")
+
+
+def _sum(counts: Sequence[int | None]) -> int | None:
+    return None if None in counts else sum(count for count in counts if count is not None)
+
+
+def document_lengths(subject: Subject) -> list[tuple[int, int, int]]:
+    """Return (least tokens, most tokens, documents) for each power of two, over all token caches of the report."""
+    counts = Counter[int]()
+    for step in subject.found("tokenize"):
+        assert step.manifest is not None
+        for above, documents in step.manifest.details.get("lengths", {}).items():
+            counts[int(above)] += documents
+    return [(above // 2, above - 1, counts[above]) for above in _powers(counts)]
+
+
+def cluster_sizes(subject: Subject) -> list[tuple[int, int, int]]:
+    """Return (least documents, most documents, clusters) for each power of two, over all dedup steps of the report."""
+    counts = Counter[int]()
+    for step in subject.found("dedup"):
+        assert step.manifest is not None
+        for least, clusters in step.manifest.details.get("clusters", {}).get("histogram", ()):
+            counts[least] += clusters
+    return [(least, 2 * least - 1, counts[least]) for least in _powers(counts)]
+
+
+def _powers(counts: Counter[int]) -> list[int]:
+    """Return all powers of two from the smallest to the largest key."""
+    if not counts:
+        return []
+    first, last = min(counts).bit_length() - 1, max(counts).bit_length() - 1
+    return [1 << place for place in range(first, last + 1)]

@@ -1,0 +1,155 @@
+"""Decides what a report is about: a dataset (or a step), one run of a dataset, or a training run; and finds its steps.
+
+A dataset's report covers all steps from which the last step was made, whichever run made each of them. A run's report
+covers the steps that its log names, and works for a failed or unfinished run. Steps are looked for in the root in which
+the log is now, so a root can be moved.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from datakit.engine.observe.event_file import FILE_NAME as EVENTS
+from datakit.errors import UsageError
+from datakit.lineage.graph import FoundStep, upstream_first
+from datakit.pipeline.lineage import finished_step
+from datakit.pipeline.root_layout import RUNS, flow_order
+from datakit.signed_urls import split_query
+from datakit.storage import urls
+from datakit.storage.manifest import Manifest, find_manifest
+from datakit.trainer.metrics.json_lines import FILE_NAME as METRICS
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A run of a recipe, from its log. ended: None if the run is active or was killed. reused: the directories of the
+    steps that had been finished before. failed: the directories of the steps that failed or ended as partial.
+    """
+
+    run: str
+    recipe: str
+    host: str
+    started: float
+    ended: float | None
+    reason: str
+    exit_code: int | None
+    reused: frozenset[str] = field(default=frozenset(), repr=False)
+    failed: frozenset[str] = field(default=frozenset(), repr=False)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a report is about. kind: "dataset", "run" or "training run". steps: upstream steps first. run: the run to
+    which the report is limited. manifest: of a finished training run.
+    """
+
+    kind: str
+    name: str
+    directory: str
+    steps: tuple[FoundStep, ...]
+    run: RunFacts | None = None
+    manifest: Manifest | None = None
+
+    def found(self, stage: str) -> list[FoundStep]:
+        """Return the finished steps of a stage."""
+        return [step for step in self.steps if step.stage == stage and step.manifest is not None]
+
+
+def subject_of(target: str) -> Subject:
+    """Return the subject that a directory stands for. Raises UsageError if it is none of the three kinds."""
+    place = urls.absolute(target)
+    place = urls.parent(place) if urls.name(place) == EVENTS else place
+    if urls.is_local(place) and (Path(urls.local_path(place)) / METRICS).is_file():
+        return _training(place)
+    if urls.name(urls.parent(place)) == RUNS and urls.exists(urls.join(place, EVENTS)):
+        return _run(place)
+    found = finished_step(place) if not _is_file(place) else None
+    if found is None:
+        raise UsageError(
+            f"{place} is neither a dataset, a step, a run (<dataset>/{RUNS}/<run>) nor a training run; `datakit ls` "
+            "lists the datasets of a root"
+        )
+    directory, manifest, _ = found
+    return Subject("dataset", manifest.dataset, directory, tuple(upstream_first(directory, manifest)))
+
+
+def _is_file(place: str) -> bool:
+    return urls.is_local(place) and os.path.isfile(urls.local_path(place)) and not split_query(place)[1]
+
+
+def _training(place: str) -> Subject:
+    manifest = find_manifest(place)
+    steps = tuple(upstream_first(place, manifest))[:-1] if manifest else ()
+    name = manifest.dataset if manifest else urls.name(urls.parent(place))
+    return Subject("training run", name, place, steps, manifest=manifest)
+
+
+def _run(place: str) -> Subject:
+    events = list(read_events(place))
+    first: Event = events[0] if events else {}
+    root, moved_from = urls.parent(urls.parent(urls.parent(place))), first.get("root", "")
+    directories: dict[str, str] = {}
+    reused, failed = set[str](), set[str]()
+    for event in events:
+        if event["event"] in ("step_started", "step_ended", "step_failed"):
+            directory = urls.join(root, event["directory"].removeprefix(moved_from).lstrip("/"))
+            directories[directory] = event["stage"]
+            reused |= {directory} if event.get("reused") else set()
+            failed |= {directory} if event["event"] == "step_failed" else set()
+    steps = tuple(_found(directory, stage) for directory, stage in directories.items())
+    dataset = urls.name(urls.parent(urls.parent(place)))
+    ordered = tuple(sorted(steps, key=lambda step: flow_order(step.directory)))
+    return Subject("run", dataset, place, ordered, _facts(place, events, reused, failed))
+
+
+def _found(directory: str, stage: str) -> FoundStep:
+    manifest = find_manifest(directory)
+    return FoundStep(directory, stage, manifest.identity if manifest else "", manifest)
+
+
+def _facts(place: str, events: list[Event], reused: set[str], failed: set[str]) -> RunFacts:
+    first: Event = events[0] if events else {}
+    end: Event = next((event for event in events if event["event"] == "run_ended"), {})
+    return RunFacts(
+        run=urls.name(place),
+        recipe=first.get("recipe", ""),
+        host=first.get("host", ""),
+        started=first.get("time", 0.0),
+        ended=end.get("time"),
+        reason=end.get("reason", ""),
+        exit_code=end.get("exit_code"),
+        reused=frozenset(reused),
+        failed=frozenset(failed),
+    )
+
+
+def run_facts(dataset: str, run: str) -> RunFacts | None:
+    """Return the facts about a run of a dataset, or None if its log is not in the dataset's directory."""
+    place = urls.join(dataset, RUNS, run)
+    return _facts(place, list(read_events(place)), set(), set()) if urls.exists(urls.join(place, EVENTS)) else None
+
+
+def read_events(directory: str) -> Iterator[Event]:
+    """Yield the events of a run in order, each once, from all files of its log. Lines that cannot be read (a killed run
+    may leave half a line) are skipped.
+    """
+    logs = sorted((info.path for info in urls.listing(directory)), key=lambda name: (name == EVENTS, name))
+    last = 0
+    for name in logs:
+        for line in urls.read_bytes(urls.join(directory, name)).split(b"\n"):
+            try:
+                event = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                continue
+            number = event.get("number", last + 1)
+            if number > last:
+                last = number
+                yield event

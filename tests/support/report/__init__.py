@@ -1,0 +1,1 @@
+"""Helpers for the tests of reports: finished datasets made of manifests and ledgers alone, and a headless browser."""
