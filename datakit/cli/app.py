@@ -26,6 +26,7 @@ from datakit.cli.compare.diff_command import diff
 from datakit.cli.compare.ls_command import ls
 from datakit.cli.console import note
 from datakit.cli.doctor_command import doctor
+from datakit.cli.ferry import ferry_command as ferry
 from datakit.cli.inspect_command import inspect
 from datakit.cli.mixture_command import pack, preview
 from datakit.cli.plan_command import plan
@@ -60,6 +61,10 @@ GROUPS: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {  # a group's na
     "mixture": (
         "Preview a mixture of caches before a training run, and prepare it.",
         {"preview": preview, "pack": pack},
+    ),
+    "ferry": (
+        "Prove that this version works: run everything on known text, and compare with earlier runs.",
+        {"run": ferry.run, "list": ferry.list_ferries, "history": ferry.history},
     ),
 }
 HELP = "Turn raw text into deduplicated, tokenized caches, shard by shard, in isolated worker processes."
