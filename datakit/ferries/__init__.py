@@ -1,6 +1,6 @@
 """Runs ferries: complete runs, from raw text to a trained model, that prove that this version of datakit works.
 
-A ferry is plain data (`ferry.py`, `catalog.py`). `run_ferry.py` executes it in a root of its own, and appends a record
+A ferry is plain data (`ferry.py`, `catalog.py`). `runner.py` executes it in a root of its own, and appends a record
 to the history, with which the next run is compared. See docs/ferries.md.
 """
 
@@ -8,7 +8,7 @@ from datakit.ferries.catalog import FERRIES, ferry_named
 from datakit.ferries.ferry import Ferry
 from datakit.ferries.history import Summary, read_history, summaries
 from datakit.ferries.record import Record
-from datakit.ferries.run_ferry import Options, run_ferry
+from datakit.ferries.runner import Options, run_ferry
 
 __all__ = [
     "FERRIES",

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from msgspec.structs import replace
+
 from datakit.ferries.ferry import Limits
 from datakit.ferries.machine import Machine
 from datakit.ferries.record import Failure, Part, Record
@@ -80,6 +82,17 @@ def _compared(part: Part, figure: Figure, earlier: Sequence[Record]) -> Failure 
         f"{figure.text(value)}, {more}; the median of {len(values)} runs is {figure.text(center)}, with a band of "
         f"{figure.text(allowed)}",
     )
+
+
+def best_of(first: Sequence[Part], second: Sequence[Part]) -> list[Part]:
+    """Return the parts of the first measurement, each with the smaller figures of both measurements."""
+    other = {part.name: part for part in second}
+    return [_better(part, other.get(part.name, part)) for part in first]
+
+
+def _better(first: Part, second: Part) -> Part:
+    faster = first if first.calibrated_cpu <= second.calibrated_cpu else second
+    return replace(faster, peak_rss=min(first.peak_rss, second.peak_rss))
 
 
 def band(values: Sequence[float], least: float) -> float:

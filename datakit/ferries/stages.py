@@ -242,3 +242,4 @@ STAGES: dict[Stage, Callable[[FerryRun], None]] = {
     "generate": generate, "warm-up": warm_up, "run": run, "validate": validate, "train": train, "interrupt": interrupt,
     "resume": resume, "validate-training": validate_training, "again": again, "compare": compare, "report": report,
 }  # fmt: skip
+MEASURED: tuple[Stage, ...] = ("run", "validate", "train", "interrupt", "resume", "validate-training", "again")

@@ -23,7 +23,8 @@ def part(cpu: float, rss: float, name: str = "run", factor: float = 1.0, steady:
 
 def record(parts: list[Part], number: int = 0, machine: Machine = MACHINE, outcome: Outcome = "passed") -> Record:
     return Record(
-        "tiny", f"{number:032x}", "tiny-0", float(number), number + 1.0, outcome, "run", True, 1.0, machine, "0.1", parts
+        "tiny", f"{number:032x}", "tiny-0", float(number), number + 1.0, outcome, "run", True, 1.0, machine, "0.1",
+        parts,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from datakit.ferries import Ferry, Record
     from datakit.ferries.record import Part
-    from datakit.ferries.run_ferry import Ended
+    from datakit.ferries.runner import Ended
 
 PARENT = "./ferries"
 ONE_DAY = timedelta(days=1)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from datakit.ferries.ferry import Ferry, Limits, Stage
-from datakit.ferries.run_ferry import Ended, Options, run_ferry
+from datakit.ferries.runner import Ended, Options, run_ferry
 from tests.support.small_shelf import prose, write_lines
 
 DAY = 86_400.0

@@ -3,6 +3,9 @@
 The status in the root is written before each stage, and the record at the end, however the ferry ends. A ferry that
 finds no earlier record of the same machine kind ends as `no baseline`: nothing was wrong, but nothing could be compared
 either, so it has not passed. Its record is the baseline of the next run.
+
+If a figure is worse than before, the measured stages run once more, and the smaller figures count. A busy neighbor can
+only make a run slower, so a false alarm needs bad luck twice; a true regression shows both times.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_field
 from importlib.metadata import version
 from pathlib import Path
 
@@ -23,13 +27,14 @@ from datakit.exit_codes import ExitCode
 from datakit.ferries import alert, history, status
 from datakit.ferries.ferry import Ferry
 from datakit.ferries.machine import this_machine
-from datakit.ferries.record import FILE_NAME, Failure, Outcome, Record
-from datakit.ferries.regression import PERFORMANCE, baseline, beyond_limits, regressions
-from datakit.ferries.stages import STAGES, FerryRun, StageError
+from datakit.ferries.record import FILE_NAME, Failure, Outcome, Part, Record
+from datakit.ferries.regression import PERFORMANCE, baseline, best_of, beyond_limits, regressions
+from datakit.ferries.stages import MEASURED, STAGES, FerryRun, StageError
 from datakit.retention.ferry_roots import create_ferry_root
 from datakit.storage import atomic, urls
 
 Say = Callable[[str], None]
+SECOND = "measured-again"  # the folder of a second measurement in the root
 STOPPED: dict[int, Outcome] = {ExitCode.TIMED_OUT: "timed out", ExitCode.TERMINATED: "terminated"}
 
 
@@ -167,9 +172,13 @@ def _run_stages(run: _Run) -> None:
 
 
 def _compare_performance(run: _Run) -> None:
+    """Compare what the ferry took with its limits and with earlier records."""
     found, ending = run.ferry_run, run.ending
     earlier = baseline(found.history, found.ferry.name, found.scale, this_machine())
     ending.compared = len(earlier)
+    if regressions(found.parts, earlier):
+        run.say("some figures are worse than in earlier runs; measuring again")
+        found.parts = best_of(found.parts, _measured_again(run))
     worse = [*beyond_limits(found.parts, found.ferry.limits), *regressions(found.parts, earlier)]
     if worse:
         raise StageError(worse)
@@ -177,6 +186,18 @@ def _compare_performance(run: _Run) -> None:
     if not earlier:
         ending.outcome, ending.exit_code = "no baseline", ExitCode.FAILURE
         ending.failures = [Failure(PERFORMANCE, "no baseline", "the history has no run on this kind of machine")]
+
+
+def _measured_again(run: _Run) -> list[Part]:
+    """Run the measured stages again, below the root, and return what they took."""
+    first = run.ferry_run
+    second = replace_field(first, root=urls.join(first.root, SECOND), parts=[], steps={}, figures={})
+    for stage in first.ferry.stages:
+        if stage in MEASURED:
+            run.enter(stage)
+            STAGES[stage](second)
+    first.commands = second.commands
+    return second.parts
 
 
 def _note_error(ending: _Ending, error: BaseException) -> None:
