@@ -103,7 +103,7 @@ def test_slowdown_and_growth_of_a_task_are_found(tmp_path: Path, monkeypatch: py
         "performance: run takes more CPU time", "performance: run/normalize takes more CPU time",
     ]  # fmt: skip
     assert "performance: run/normalize takes more memory" in causes(large)
-    assert [part.name for part in slow.record.parts][0] == "run" and Path(slow.root, "measured-again").is_dir()
+    assert slow.record.parts[0].name == "run" and Path(slow.root, "measured-again").is_dir()
 
 
 def test_failing_command_ends_the_ferry(tmp_path: Path) -> None:
