@@ -1,4 +1,4 @@
-"""Runs the command line when called as `python -m datakit`."""
+"""Runs the command-line interface for `python -m datakit`."""
 
 import sys
 

@@ -44,7 +44,7 @@ class RecipeError(InputError):
 
 
 class RefusedError(InputError):
-    """An input that cannot be used. Other inputs are still read, so that all such errors are reported at once."""
+    """An input that cannot be used. Other inputs are still read, so that all such errors are reported together."""
 
 
 class RefusedInputsError(RefusedError):
@@ -81,7 +81,7 @@ class UnreadableError(RefusedError):
 
 
 class ExpansionError(RefusedError):
-    """An input from which a task writes far more bytes than it reads (see `[limits]` in a recipe)."""
+    """An input that makes a task write far more bytes than it reads (see `[limits]` in a recipe)."""
 
 
 class ChangedInputError(InputError):
@@ -103,7 +103,7 @@ class TokenizerError(InputError):
 
 
 class UnknownDocumentError(InputError, KeyError):
-    """An id that no document of the cache has."""
+    """An id that belongs to no document in the cache."""
 
     def __str__(self) -> str:
         return Exception.__str__(self)  # KeyError's __str__ would put the message in quotes
@@ -224,7 +224,7 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 
 def counted_plural(number: int, plural: str) -> str:
-    """Return a number with a phrase whose first plural noun is put into the singular if the number is 1.
+    """Return a number with a phrase. If the number is 1, the first plural that `_PLURAL` matches becomes singular.
 
     >>> counted_plural(1, "exact duplicates across sources"), counted_plural(2, "files"), counted_plural(1, "blank")
     ('1 exact duplicate across sources', '2 files', '1 blank')

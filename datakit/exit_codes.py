@@ -14,7 +14,7 @@ class ExitCode(IntEnum):
     meaning: str
 
     def __new__(cls, code: int, meaning: str) -> ExitCode:
-        """Make a member with this number and meaning."""
+        """Create a member with this code and meaning."""
         member = int.__new__(cls, code)
         member._value_, member.meaning = code, meaning
         return member

@@ -80,8 +80,8 @@ def show(
     text: str, level: Level | None = None, *, event: str = "note", stream: TextIO | None = None, **fields: Any
 ) -> None:
     """Print a message of one or more lines on stderr (or `stream`), unless its level is too low. The name of the event
-    and the fields appear only in JSON. Without a level, the text's prefix decides: "warning: ", "error: " or, for INFO,
-    neither of the two.
+    and the fields appear only in JSON. If `level` is None, the text's prefix, "warning: " or "error: ", determines the
+    level; a text with neither prefix has the level INFO.
     """
     prefix = next((one for one in PREFIXES if text.startswith(one)), "")
     level = PREFIXES.get(prefix, Level.INFO) if level is None else level
@@ -96,7 +96,7 @@ def show(
 
 
 def _redacted(value: Any) -> Any:
-    """Redact every text in a value of plain types."""
+    """Return `value` (of types that JSON can represent) with all strings redacted, except keys."""
     if isinstance(value, str):
         return redacted(value)
     if isinstance(value, Mapping):
@@ -116,7 +116,7 @@ _handler = _Handler()
 
 
 def _handle_logging() -> None:
-    """Handle the messages of datakit's own loggers or, with JSON, those of all loggers and Python's warnings."""
+    """Install the handler for datakit's own loggers or, with JSON, for all loggers and Python's warnings."""
     _release_logging()
     everything = _settings.format == "json"
     logging.getLogger(None if everything else "datakit").addHandler(_handler)

@@ -15,9 +15,9 @@ A recipe is a TOML file, given by its path or by its name in the catalog:
     [tokenize]
     tokenizer = "gpt2.json"
 
-This module checks names, types and the keys of sources. The stage tables are decoded by `pipeline.configure`, because
-this module must not import the stages. Unknown keys are always errors. The order of sources matters: with
-`[dedup]`, a document found in several sources is kept in the first of them.
+This module checks the top-level keys and the `[[sources]]` tables. The stage tables are decoded by
+`pipeline.configure`, because this module must not import the stages. Unknown keys are always errors. The order of
+sources matters: with `[dedup]`, a document found in several sources is kept in the first of them.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ def load_recipe(name_or_path: str | os.PathLike[str], check_tables: Check = lamb
     """Load a recipe, given its catalog name or the path of its file. Raises RecipeError, which states the place of each
     mistake and, for an unknown name, suggests a known one.
 
-    check_tables: a function that is called with the recipe's document and place if the recipe has mistakes, and that
-    returns the mistakes in the stage tables, so that all mistakes are reported at once.
+    check_tables: a function that returns the mistakes in the stage tables, given the TOML document and the place to
+    name in messages. It is called only if there are other mistakes, so that one error reports all of them.
     """
     if os.path.isdir(name_or_path):
         name = os.fspath(name_or_path)
@@ -208,8 +208,8 @@ def _with_absolute_tokenizer(table: dict[str, Any] | None, base: Path) -> dict[s
 
 
 def is_hub_name(tokenizer: Any) -> TypeGuard[str]:
-    """Return True if a recipe's value for `tokenizer` has the form of the name of a model on the Hugging Face Hub, even
-    if there is a file with this relative path.
+    """Return True if a recipe's value for `tokenizer` has the form of a Hugging Face Hub model name, even if a file
+    with this relative path exists.
     """
     return isinstance(tokenizer, str) and bool(HUB_NAME.fullmatch(tokenizer)) and not NOT_A_FILE.fullmatch(tokenizer)
 

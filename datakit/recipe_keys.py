@@ -1,5 +1,5 @@
-"""Lists every key of a recipe (type, default, meaning, example), and makes a JSON schema of recipes, for use in text
-editors. Both are derived from the type hints of the config classes, so they cannot differ from what a run accepts.
+"""Lists every key of a recipe (type, default, meaning, example), and generates a JSON schema of recipes, for use in
+text editors. Both are derived from the type hints of the config classes, so they cannot differ from what a run accepts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Switch:
     enabled: Annotated[bool, key("`false` leaves the stage out even though the recipe has its table.", False)] = True
 
 
-# Table -> the classes that define its keys; "" stands for the keys above all tables.
+# Table -> the classes that define its keys; "" stands for the top level.
 TABLES: dict[str, tuple[type, ...]] = {
     "": (Recipe,),
     SOURCES: (Source,),
@@ -74,7 +74,7 @@ class RecipeKey:
 
 
 def heading(table: str) -> str:
-    """Return a table's header as written in a recipe, e.g. `[[sources]]`, or "(top)" for the keys above all tables."""
+    """Return a table's header as written in a recipe, e.g. `[[sources]]`, or "(top)" for the top-level keys."""
     return f"[[{table}]]" if table == SOURCES else f"[{table}]" if table else "(top)"
 
 

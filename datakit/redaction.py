@@ -1,10 +1,10 @@
 """Removes secrets from messages that are stored or shown: passwords and query strings of URLs, authorization headers,
 access keys, and the values of environment variables that hold secrets.
 
-Libraries quote the URLs and headers of the requests that failed, so their messages contain signatures and tokens. Every
-error of datakit (`errors.py`), every message of an attempt (`engine/executor.py`), every event and every message for
-the user passes through `redacted`. A secret in another form, such as one that the user's own code has encoded, is not
-recognized.
+Libraries quote the URLs and headers of failed requests, so their error messages may contain signatures and tokens.
+Every error of datakit (`errors.py`), every message of an attempt (`engine/executor.py`), every event and every message
+for the user passes through `redacted`. A secret in another form, such as one that the user's own code has encoded, is
+not recognized.
 
 Cost: 10-20 us for a short text. Only messages are redacted, never data.
 """
@@ -29,7 +29,7 @@ _NEW = r"(?!\[redacted)"  # a text may be redacted twice
 _PATTERNS = (  # (words, pattern, replacement); a pattern is used only if the lowercase text has one of its words
     (("://",), USER_INFO, f"{HIDDEN}@"),
     (("http",), re.compile(rf"(?i)(\bhttps?://[^\s'\"<>?]*)\?{_NEW}[^\s'\"<>]*{_END}"), rf"\1?{HIDDEN}"),
-    # a request's path without its host, as urllib3 quotes it; `?` is also a wildcard, but not before `name=`
+    # a URL without scheme and host, as urllib3 quotes it; a `?` that does not precede `name=` may be a wildcard
     (("?",), re.compile(rf"(?<=[^\s?'\"<>(])\?(?=[\w.~%+-]+=)[^\s'\"<>]*{_END}"), f"?{HIDDEN}"),
     (
         ("=", "%3d"),
@@ -126,8 +126,8 @@ def is_secret_name(name: str) -> bool:
 
 
 def _secret_values() -> list[str]:
-    """Return the values of environment variables that probably hold secrets: each value as it is and, if that differs,
-    also its percent-encoded form. Values of fewer than SHORTEST_SECRET characters are left out.
+    """Return the values of environment variables that probably hold secrets: each value as it is and, if different, its
+    percent-encoded form. Values of fewer than SHORTEST_SECRET characters are left out.
     """
     found = [os.environ.get(name, "") for name in _secret_names(tuple(os.environ))]
     values = {form for value in found if len(value) >= SHORTEST_SECRET for form in (value, quote(value, safe=""))}

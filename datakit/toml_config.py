@@ -1,6 +1,6 @@
 """Reads TOML files (recipes, mixtures, training runs), parses `key=value` assignments, and composes errors about
-unknown keys. Tables are decoded strictly into dataclasses. An unknown key is an error that suggests the nearest valid
-key, so a misspelled threshold is never silently ignored. Each error names the file or table, the key and what was
+unknown keys. Tables are decoded strictly into dataclasses. An unknown key causes an error that suggests the nearest
+valid key, so a misspelled threshold is never silently ignored. Each error names the file or table, the key and what was
 expected. Its class is the one that the caller passes as `error`.
 """
 
@@ -33,7 +33,7 @@ def key(meaning: str, example: Any, choices: Sequence[str] = ()) -> msgspec.Meta
 def load_toml(
     name_or_path: str | os.PathLike[str], folder: Path, missing: str, advice: str, assignments: Iterable[str]
 ) -> tuple[Path, dict[str, Any]]:
-    """Find a TOML file, and return its path and its content, changed by assignments such as `model.hidden=64`.
+    """Find a TOML file; return its path, and its content after applying assignments such as `model.hidden=64`.
 
     missing, advice: see `find_toml` and `read_toml`. An assigned value that is not valid TOML is taken as a string.
     Raises RecipeError for a file that cannot be read, and UsageError for an unknown name or an invalid assignment.
@@ -55,7 +55,7 @@ def find_toml(name_or_path: str | os.PathLike[str], folder: Path, missing: str, 
     """
     name = os.fspath(name_or_path)
     path = Path(name).expanduser()
-    if name.endswith(".toml") or os.path.isfile(path):  # also for a name that no file can have
+    if name.endswith(".toml") or os.path.isfile(path):  # isfile raises no error, even for an overlong name
         return path
     names = [entry.stem for entry in folder.glob("*.toml")]
     if name not in names:
@@ -64,7 +64,7 @@ def find_toml(name_or_path: str | os.PathLike[str], folder: Path, missing: str, 
 
 
 def read_toml(path: Path, advice: str, error: type[InputError] = RecipeError) -> dict[str, Any]:
-    """Read a TOML file. If it does not exist or is not UTF-8, `advice` ends the error message."""
+    """Read a TOML file. If it does not exist or is not UTF-8, the error message ends with `advice`."""
     try:
         with open_regular(str(path)) as file:
             return tomllib.loads(file.read().decode())

@@ -130,6 +130,9 @@ ELSEWHERE = {
     "normalize.inspection.report:CHECKED_BYTES": "normalize/inspection/test_draft.py",
     "pipeline.fate.absent:LINE_BYTES": "pipeline/fate/test_absent.py",
     "pipeline.fate.absent:READ_AGAIN": "pipeline/fate/test_absent.py",
+    "validate.between.removals:RANGE_IDS": "validate/between/test_removals.py",
+    "validate.between.spill:BUCKET_REMOVALS": "validate/between/test_similarity.py",
+    "validate.between.encoding:LONGEST_BYTES": "validate/between/test_encoding.py",
     "tokenize.encoders.long_texts:PART_BYTES": "tokenize/encoders/test_long_texts.py",
     "tokenize.encoders.long_words:WINDOW_BYTES": "tokenize/encoders/test_long_texts.py",
     "tokenize.encoders.long_words:LOOK_CHARACTERS": "tokenize/encoders/test_long_texts.py",
@@ -173,6 +176,9 @@ BUDGETS = {  # crossing one is a memory failure, which tests/engine/worker/test_
     "engine.worker.memory_watcher:FASTEST_GROWTH",
 }
 NOT_SIZES = {
+    "validate.between.similarity:SAMPLE": "the number of removals that are recomputed",
+    "validate.between.plain_shingles:MASK": "a property of uint64",
+    "validate.training.batches:MEMORY": "stands for no limit",
     "engine.scheduler.task_estimates:REMEMBERED": "the number of tasks from which budgets are estimated",
     "engine.scheduler.task_estimates:BATCH_TASKS": "the number of tiny tasks in one child",
     "engine.worker.heartbeat:NAME_BYTES": "the longest path on Linux",

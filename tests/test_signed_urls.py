@@ -115,7 +115,7 @@ def test_passwords_are_refused_in_every_url(tmp_path: Path) -> None:
 def test_signed_urls_on_command_lines_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     setting = "sources.web.url='https://host/a.jsonl?s=0a1b'"
     code, _, err = run_command(capsys, "run", "demo", "--set", setting)
-    assert (code, "everyone on this machine can read a command line" in err) == (2, True)
+    assert (code, "everyone on this machine can read command lines" in err) == (2, True)
     assert "0a1b" not in err
 
 

@@ -38,10 +38,10 @@ class Contract(msgspec.Struct, frozen=True):
     """The meaning of a cache's tokens, as recorded in its manifest.
 
     bos, eos: the special tokens before and after each document; None if no token is added there. vocabulary_size: the
-    highest id + 1, including added tokens. fallback: the reason why fastokens could not be used, or an empty string.
-    special_strings: the way in which the string of a special token is encoded when it occurs inside a text. long_texts:
-    "parts" if long documents are encoded in parts that yield the same ids as the whole document; otherwise "whole:
-    <reason>"; "unknown" in an imported cache.
+    highest id of any token, added tokens included, plus 1. fallback: the reason why fastokens could not be used, or an
+    empty string. special_strings: the way in which the string of a special token is encoded when it occurs inside a
+    text. long_texts: "parts" if long documents are encoded in parts that yield the same ids as the whole document;
+    otherwise "whole: <reason>"; "unknown" in an imported cache.
     """
 
     tokenizer_sha256: str

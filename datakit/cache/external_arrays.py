@@ -2,7 +2,7 @@
 another program's directory. Such a cache is imported by reference: it has its own manifest, tokenizer and lists of
 documents, but its tokens are in the other program's zarr arrays, which datakit never changes. For each shard, the
 section holds the directory of the array (relative to the cache's directory if both are in one store), the array's
-zarr.json, and the size and checksum of each of its files, so `datakit validate` detects changes to the files.
+zarr.json, and the size and checksum of each file of the array, so `datakit validate` detects changes to the files.
 """
 
 from __future__ import annotations

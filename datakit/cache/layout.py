@@ -13,8 +13,8 @@ Shard 17 holds the documents of partition 17 of its source. A partition without 
 whose documents have no tokens has no array. A shard's array is cut into equal chunks of at most 256 Ki tokens. Reading
 a block of 1 Mi tokens through TensorStore therefore takes about five requests; a small shard is not padded to a full
 chunk (512 KiB in uint16); and a large shard has at most one token of padding per chunk. If all ids of the vocabulary
-fit in uint16, ids are stored as uint16 without compression: blosc would save only 3 % and cost a third of the read
-rate. Otherwise, ids are stored as uint32 and compressed with blosc-lz4-bitshuffle, which halves the size.
+fit in uint16, ids are stored as uint16 without compression: blosc would save only 3 % and reduce the read rate by a
+third. Otherwise, ids are stored as uint32 and compressed with blosc-lz4-bitshuffle, which halves the size.
 """
 
 from __future__ import annotations
@@ -132,10 +132,11 @@ class SourceSums(msgspec.Struct, frozen=True):
 class CacheDetails(msgspec.Struct, frozen=True):
     """The value of `details` in the manifest of a cache.
 
-    shards: one entry per partition, in the same order. lengths: for each key, the number of documents whose length is
-    less than the key and at least half of it; for key "1", whose length is 0. frequent: the most frequent tokens, as
-    pairs (id, count). A token is counted only in shards where it is among the FREQUENT_IN_SHARD most frequent tokens,
-    so a count is exact or slightly too low. loss_mask: the form of the mask arrays; None if there are none.
+    shards: one entry per shard, in the order of the manifest's `partitions`. lengths: for each key, the number of
+    documents whose length is less than the key and at least half of it (for key "1", the number of documents without
+    tokens). frequent: the most frequent tokens, as pairs (id, count). A token is counted only in shards where it is
+    among the FREQUENT_IN_SHARD most frequent tokens, so a count is exact or slightly too low. loss_mask: the form of
+    the mask arrays; None if there are none.
     """
 
     format: str
@@ -168,7 +169,7 @@ def read_details(directory: str, manifest: Manifest) -> CacheDetails:
     except msgspec.ValidationError as error:
         raise CorruptError(f"{directory}: its manifest does not describe a token cache: {error}") from error
     if min(form.chunk_tokens for form in (details.array, details.loss_mask) if form is not None) < 1:
-        raise CorruptError(f"{directory}: its manifest states chunks of no tokens, so it was altered; {REMEDY}")
+        raise CorruptError(f"{directory}: its manifest states a chunk size below 1, so it was altered; {REMEDY}")
     if any(not 0 <= token < details.contract.vocabulary_size for token, _ in details.frequent):
         raise CorruptError(
             f"{directory}: its manifest lists a frequent token outside the vocabulary, so it was altered; {REMEDY}"

@@ -43,7 +43,7 @@ def read_lengths(directory: str, partition: Partition) -> np.ndarray:
 
 
 def disagreement(data: bytes, partition: Partition) -> str | None:
-    """Return how the file contradicts the manifest, as a phrase to put after the file's name, or None if they agree."""
+    """Describe how the file contradicts the manifest, in words that follow the file's name; None if the two agree."""
     if len(data) != lengths_bytes(partition.rows):
         return (
             f"has {len(data)} bytes, but the lengths of {partition.rows} documents take {lengths_bytes(partition.rows)}"
@@ -55,7 +55,7 @@ def disagreement(data: bytes, partition: Partition) -> str | None:
 
 
 def starts_of(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
-    """Return the start of each document, counted from 0, followed by the end of the last one: int64 [N + 1]."""
+    """Return the start positions of the documents, beginning with 0, and the end of the last one: int64 [N + 1]."""
     starts = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=starts[1:])
     return starts

@@ -1,7 +1,7 @@
 """Keeps recently used values in memory up to a total size, and drops the least recently used ones first. Thread-safe.
 
-Use `LruCache` instead of decorating a method with `functools.lru_cache`. The decorator's cache would keep an instance,
-and the files that the instance has open, alive as long as the cache holds one of the instance's results.
+Use `LruCache` instead of decorating a method with `functools.lru_cache`. The decorator's cache would keep an instance
+alive, and the files of the instance open, as long as the cache holds a result of the method for this instance.
 """
 
 from __future__ import annotations

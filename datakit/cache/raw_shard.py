@@ -49,7 +49,7 @@ class RawShard:
 
 
 def open_raw(path: str, metadata: dict[str, Any]) -> RawShard | None:
-    """Open a shard's data file; return None if it is not flat. metadata: the parsed zarr.json. Raises NotFoundError."""
+    """Open a shard; return None if it is not one flat array. metadata: the parsed zarr.json. Raises NotFoundError."""
     (sharding,) = (codec["configuration"] for codec in metadata["codecs"])
     if sharding["codecs"] != RAW or sharding["index_location"] != "end" or sys.byteorder != "little":
         return None

@@ -68,9 +68,9 @@ class Cache(CacheDocuments):
     process, reading any other cache raises UsageError if the parent had read a compressed or remote cache before the
     fork.
 
-    contract: the meaning of the tokens. details: the cache's part of the manifest, including the totals of each source,
-    the histogram of document lengths and the form of the arrays. has_loss_mask: True if any shard has a loss mask.
-    tokenizer_url: the URL of the tokenizer.json with which the cache was made.
+    contract: the meaning of the tokens. details: the value of `details` in the manifest, including the totals of each
+    source, the histogram of document lengths and the form of the arrays. has_loss_mask: True if any shard has a loss
+    mask. tokenizer_url: the URL of the tokenizer.json with which the cache was made.
     """
 
     def __init__(self, directory: str, manifest: Manifest, cache_bytes: int = CACHE_BYTES) -> None:
@@ -101,7 +101,7 @@ class Cache(CacheDocuments):
         data = urls.read_bytes(self.tokenizer_url).decode()
         try:
             return tokenizers.Tokenizer.from_str(data)
-        except Exception as error:  # the library raises no narrower class
+        except Exception as error:  # the library raises plain `Exception`
             raise TokenizerError(
                 f"{self.tokenizer_url} cannot be loaded by the library `tokenizers` ({str(error)[:200]}); a custom "
                 f"tokenizer can only be used through its own package"

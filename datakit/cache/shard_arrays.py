@@ -1,8 +1,8 @@
 """Reads tokens and loss masks from shards (raw local files directly, all others through TensorStore), checks file
-sizes, and keeps recently used arrays open. One system call reads from a raw shard on a local disk straight into the
-result. TensorStore reads everything else, such as compressed shards, loss masks and shards in object stores. If the
-file of a local shard is missing or does not have the size that the manifest gives, the shard is refused when it is
-opened. Thread-safe.
+sizes, and keeps recently used arrays open. A range of a raw shard on a local disk is read straight into the result, by
+a single system call. TensorStore reads everything else, such as compressed shards, loss masks and shards in object
+stores. If the file of a local shard is missing or does not have the size that the manifest gives, the shard is refused
+when it is opened. Thread-safe.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class ShardArrays:
         return zarr_arrays.open_array(place, metadata, self._context)
 
     def _checked(self, found: np.ndarray, index: int) -> np.ndarray:
-        """Return the ids `found`; raise TokenizerError if the shard is imported and an id is outside the vocabulary."""
+        """Return the ids in `found`; raise TokenizerError if an imported shard has an id outside the vocabulary."""
         if self._external is None:
             return found
         size = self._details.contract.vocabulary_size
@@ -131,9 +131,9 @@ class ShardArrays:
 
 
 def _begin(array: Any, first: int, place: np.ndarray) -> list[tuple[np.ndarray, Any]]:
-    """Start reading tokens from position `first` on, as many as fit in `place`, and return a list of pairs (part of
-    `place`, TensorStore's future of the tokens for this part). The caller copies each result into its part. One read
-    per chunk gives 1.5 times the rate of a single read, because TensorStore decodes each read in a single thread.
+    """Start reading `len(place)` values of the array from position `first` on. Return a pair for each read: a part of
+    `place`, and TensorStore's future for the values that the caller is to copy into this part. One read per chunk
+    gives 1.5 times the rate of a single read, because TensorStore decodes each read in a single thread.
     """
     last, (chunk,) = first + len(place), array.chunk_layout.read_chunk.shape
     cuts = [first, *range((first // chunk + 1) * chunk, last, chunk), last]

@@ -1,5 +1,5 @@
-"""Converts a token position or document row, counted over a whole cache, into a shard and the position or row within
-that shard; raises IndexError if the position or row is out of range.
+"""Converts a token position or document row, counted over a whole cache, into the index of a shard and the position or
+row within that shard; raises IndexError if the position or row is out of range.
 """
 
 from __future__ import annotations

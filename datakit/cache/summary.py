@@ -1,6 +1,6 @@
 """Computes the figures that `datakit cache stats` shows: the number of documents in each range of lengths, the totals
 of each source, and the most frequent tokens. The manifest holds all of these figures, except the most frequent tokens
-of a cache imported by reference. To find these, all tokens of such a cache are read and counted.
+of a cache imported by reference. For such a cache, all tokens are read and counted.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class _Threads:
     """
 
     started: bool = False
-    lost: bool = False  # this process was forked after they were started
+    lost: bool = False  # this process was forked after the threads had started
 
     def require(self) -> None:
         """Record that the threads are in use. Raises UsageError if they were lost in a fork."""
@@ -58,7 +58,7 @@ os.register_at_fork(after_in_child=_threads.forked)
 
 
 def read_context(cache_bytes: int, local: bool) -> tensorstore.Context:
-    """Return the limited resources that one reader's arrays share: memory for decoded chunks, threads and requests."""
+    """Return a context that limits the threads, requests and cache memory that one reader's arrays share."""
     requests = {"limit": LOCAL_REQUESTS if local else REMOTE_REQUESTS}
     return tensorstore.Context(
         {
@@ -109,7 +109,7 @@ def begin(array: Any, start: int, stop: int) -> Any:
 
 
 def finish(read: Any, place: str) -> np.ndarray:
-    """Return a read's result. Raises CorruptError for a missing or damaged shard, StorageError for other failures."""
+    """Return a read's result. Raises CorruptError for a missing or damaged shard, and StorageError for other errors."""
     try:
         return read.result()
     except ValueError as error:
@@ -129,7 +129,7 @@ def requests_so_far() -> int:
 
 
 def key_value_store(directory: str) -> dict[str, Any]:
-    """Return TensorStore's specification of a directory. Raises RootError if its protocol is not supported."""
+    """Return the specification of a directory for TensorStore. Raises RootError for an unsupported protocol."""
     if urls.is_local(directory):
         return {"driver": "file", "path": f"{urls.local_path(directory)}/"}
     protocol, _, rest = directory.partition(urls.SPLITTER)

@@ -85,7 +85,7 @@ MESSAGES = Group("Messages on stderr", sort_key=100)
 
 
 def build() -> App:
-    """Return the command line: an App with all commands and groups of commands."""
+    """Return the command-line interface: an App with all commands and groups of commands."""
     app = App(
         name="datakit",
         help=HELP,
@@ -113,7 +113,8 @@ def build() -> App:
 
 
 def _launcher(app: App) -> Callable[..., Any]:
-    """Return the function that reads the options common to all commands and runs the command in the remaining words."""
+    """Return the function that reads the options common to all commands, and runs the command that the remaining words
+    specify."""
 
     def launch(
         *words: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
@@ -199,8 +200,8 @@ def _stopped(how: str, code: ExitCode, error: BaseException) -> ExitCode:
 
 
 def _failed(error: Exception, code: ExitCode, message: str = "", explained: bool = False) -> ExitCode:
-    """Print an error, and return its exit code. With `DATAKIT_DEBUG=1`, the traceback is printed first; without it, a
-    failure is followed by a hint on how to see the traceback. explained: do neither.
+    """Print an error, and return its exit code. With `DATAKIT_DEBUG=1`, the traceback is printed first. Otherwise, a
+    failure is followed by a hint on how to see the traceback. explained: print neither the traceback nor the hint.
     """
     debug = bool(os.environ.get(DEBUG_VARIABLE))
     if debug and not explained:

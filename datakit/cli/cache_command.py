@@ -55,8 +55,8 @@ def show(
     document
         Show this document, given by its id (32 hex digits) or its row in the cache (a shorter number).
     step
-        Show sequence number N, counted from 0 in stored order (without a mixture): the tokens from N * length up to,
-        but not including, (N + 1) * length.
+        Show sequence number N, counted from 0 in stored order (without a mixture): the tokens at positions
+        N * length up to, but not including, (N + 1) * length.
     position
         Show the document that contains the token at this position in the cache.
     length

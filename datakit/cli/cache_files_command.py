@@ -46,7 +46,7 @@ def import_cache(
     tokenizer
         The tokenizer.json with which the tokens were made.
     name
-        The name that the source gets in the new cache; by default the last part of the original's path.
+        The name that the source gets in the new cache; by default, the last part of the original's path.
     copy
         Copy the tokens. Without this option, the new cache refers to the original's arrays, which must stay unchanged.
     field

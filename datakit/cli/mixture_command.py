@@ -90,7 +90,7 @@ def preview(
     file = load_mixture_or_run(mixture, root, with_counts=True)
     order, wanted = SequenceOrder(file.mixture), steps or file.steps
     if wanted is None and order.steps is None:
-        raise UsageError(f"{mixture} never ends; set the run's length with `steps = ...` in the file or --steps")
+        raise UsageError(f"{mixture} never ends; set the run's length with `steps = ...` in the file or with --steps")
     view = contributions(order, wanted, points + 1)
     if plot is not None:
         _plot(order, wanted, int(view.steps[-1]), mixture, plot)

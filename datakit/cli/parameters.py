@@ -17,8 +17,8 @@ def _refuse_query_strings(kind: Any, settings: tuple[str, ...]) -> None:
     for setting in settings:
         if split_query(setting.partition("=")[2].strip(" '\""))[1]:
             raise ValueError(
-                "everyone on this machine can read a command line, and Ray stores it; write a URL that has a query "
-                "string into the recipe or run file instead"
+                "everyone on this machine can read command lines, and Ray stores them; put a URL that has a query "
+                "string in the recipe or run file instead"
             )
 
 

@@ -152,8 +152,8 @@ def _row(line: StageLine) -> tuple[Cell, ...]:
 
 
 def _remarks(line: StageLine) -> str:
-    """Return a description of what was dropped and found, and of the peak memory and the budget of the attempt that
-    came closest to its memory budget.
+    """Return counts of what a stage dropped and found, followed by the peak memory and the memory budget of the attempt
+    that came closest to its budget.
     """
     dropped = ", ".join(counted_plural(count, why) for why, count in line.dropped.items())
     found = ", ".join(counted_plural(count, what) for what, count in line.found.items())

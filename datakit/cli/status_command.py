@@ -49,8 +49,8 @@ def status(
         Show every task. By default, at most 40 tasks per step are shown (failed tasks first), and if there are
         several steps, the tasks of those that are done are not shown.
     watch
-        Show the steps of the active runs until these have ended: in a table on a terminal, else line by line. If no
-        run is active, show the tasks as usual.
+        Show the steps of the active runs until the runs end: in a table on a terminal, else line by line. If no run
+        is active, show the tasks as usual.
     json
         Print one JSON object with every task.
     """
@@ -59,7 +59,7 @@ def status(
 
     if watch:
         if json or all_:
-            raise UsageError("--watch cannot print JSON or show tasks; leave out --json and --all")
+            raise UsageError("--watch cannot be combined with --json or --all")
         if _watched(directory):
             return ExitCode.DONE
     found = read_status(directory)
@@ -118,7 +118,7 @@ def _done_table(steps: Sequence[StepStatus]) -> str:
 def _moment(time: float | None) -> str:
     try:
         return "" if time is None else strftime("%Y-%m-%d %H:%M UTC", gmtime(time))
-    except (OverflowError, OSError, ValueError):  # no time that a clock has shown: the ledger was altered
+    except (OverflowError, OSError, ValueError):  # no clock shows such a time: the ledger was altered
         return "at an unknown time"
 
 

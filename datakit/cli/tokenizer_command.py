@@ -28,8 +28,8 @@ def train(
 ) -> int:
     """Train a byte-level BPE tokenizer.
 
-    Trains on text files of any supported format, or on the consolidated dataset of a recipe. Documents that occur
-    several times are counted once. The same input always gives the same file.
+    Trains on text files of any supported format, or on the consolidated dataset of a recipe. A document that
+    occurs several times in one input or source is used only once. The same input always gives the same file.
 
     Examples:
       datakit tokenizer train texts/ more.jsonl.gz --vocabulary 16384
@@ -38,7 +38,7 @@ def train(
     Parameters
     ----------
     inputs
-        Either text, given by files, folders or URLs, or one recipe, given by a TOML file or a name in the catalog.
+        Either texts (files, folders or URLs) or one recipe (a TOML file or a name in the catalog).
     output
         The file to write (tokenizer.json). An existing file is never overwritten.
     vocabulary
@@ -77,7 +77,7 @@ def train(
 
 
 def _recipe(inputs: tuple[str, ...], vocabulary: int, special: tuple[str, ...]) -> Recipe:
-    """Return the recipe from whose dataset the tokenizer is trained: the recipe that was given, or a new one with one
+    """Return the recipe whose dataset the tokenizer is trained on: the recipe that was given, or a new one with one
     source per input.
     """
     from dataclasses import replace

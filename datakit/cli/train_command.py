@@ -111,9 +111,9 @@ def evaluate(
 
 
 def _end_at_sigterm() -> None:
-    """Let SIGTERM end the process at once (shells show exit code 143, as always). The training loop later sets its own
-    handler. Until then, there is nothing to save, and the SystemExit that datakit's usual handler raises may be lost,
-    or crash the interpreter, while JAX is being loaded or is compiling.
+    """Let SIGTERM end the process immediately (shells show exit code 143, as for other commands). The training loop
+    later sets its own handler. Until then, there is nothing to save. While JAX is being loaded or is compiling, the
+    SystemExit that datakit's usual handler raises might be lost or crash the interpreter.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,7 +1,7 @@
 """Removes marked documents from a partition by joining it with its attributes on id. The partition and its attributes
 are both streamed. Both are sorted by id, so no table of ids is needed: for each row group of the partition, the
-attributes up to the group's last id are read and located by binary search. Unless the ids on both sides are strictly
-ascending and every attribute matches a document, the step fails, because a wrong join would silently drop the wrong
+attributes up to the group's last id are read and located by binary search. The step fails if the ids on either side
+are not strictly ascending or if an attribute matches no document, because such a join could silently drop the wrong
 documents.
 
 Cost: ids are parsed once (a few ns per byte), and rows are copied only in row groups that lose rows. Memory: one row
@@ -40,8 +40,8 @@ class Joined:
 
 
 def join(dataset: str, attributes: str | None, drop: frozenset[str]) -> Iterator[Joined]:
-    """Yield the row groups of the partition at `dataset`, without the documents whose reason in the file `attributes`
-    is one of `drop`. Raises CorruptError if ids are out of order on either side, or if an attribute matches no
+    """Yield the row groups of the partition at `dataset`, without the documents that the file `attributes` lists with a
+    reason in `drop`. Raises CorruptError if ids are out of order on either side, or if an attribute matches no
     document.
     """
     rows = _OrderedIds(dataset)
@@ -104,9 +104,9 @@ class _Attributes:
         self._reason = pa.array([], pa.string())
 
     def up_to(self, high: np.ndarray, low: np.ndarray, dataset: str) -> tuple[np.ndarray, pa.Array]:
-        """Return the attributes of the documents in a row group: for each attribute, the row of its document in the
-        group (int64) and the reason. high, low: the ids of the documents. dataset: the URL of the partition, for error
-        messages.
+        """Return the attributes of the documents in a row group: for each attribute, the index of its document in
+        the group (int64) and the reason. high, low: the ids of the documents. dataset: the URL of the partition, for
+        error messages.
         """
         positions, reasons = [], []
         while True:

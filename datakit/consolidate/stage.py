@@ -145,7 +145,7 @@ def _counts(entry: StepInput, written: list[Written]) -> card.SourceCounts:
 
 
 def _shown_reasons(sources: list[card.SourceCounts], drop: Iterable[str]) -> list[str]:
-    """Return the reasons with a column in the card: those in `drop`, and "quarantined" if any document was."""
+    """Return the reasons that have a column in the card: those in `drop`, and "quarantined" if it occurs."""
     return [*drop, *([QUARANTINED] if any(source.dropped.get(QUARANTINED) for source in sources) else [])]
 
 

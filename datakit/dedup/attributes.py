@@ -11,8 +11,8 @@ nulls:
     jaccard                the exact Jaccard similarity of the removed document and its representative
 
 A representative is always retained. If the first copy of a text is removed as a fuzzy duplicate, the representative of
-that copy also represents all exact copies of the text. The copies have the same text, so the comparison with the
-representative holds for them too.
+that copy also represents all exact copies of the text. Since all copies have the same text, they all have the same
+Jaccard similarity to the representative.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 recipe keeps the document. An id is a hash of the text. Each partition holds a range of ids, in sorted order. A task
 merges the ids of one range from all sources. If a file spans several ranges, the task reads only the row groups that,
 according to their statistics, may hold ids in the task's range. It reads the ids from the signature files, not from the
-documents. Each removed row is routed to the part that holds it.
+documents. Each removed row is routed to the exchange bucket of the partition that holds the row.
 
 Cost: a stable sort of sorted sequences, which amounts to a merge. Memory: about 40 bytes per id in the range.
 """
@@ -41,7 +41,7 @@ def tasks(parts: Sequence[Part]) -> tuple[Task, ...]:
 
 
 def find_copies(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """For one range of ids, write the rows whose id occurs in an earlier source, and the row kept in place of each."""
+    """For one range of ids, write the rows whose id occurs in an earlier source and, for each, the row kept instead."""
     parts, index = msgspec.convert(shared, Shared).parts, arguments["range"]
     found = list(_ids_in_range(parts, index, arguments["bits"], context.step_directory))
     high, low, rows = (np.concatenate([entry[i] for entry in found] or [np.empty(0, np.uint64)]) for i in range(3))
@@ -70,8 +70,8 @@ def copies(high: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _ids_in_range(
     parts: Sequence[Part], index: int, bits: int, step_directory: str
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield, for each row group, the halves (high, low) and rows of its ids in range `index` of `2**bits` ranges; each
-    of the three arrays is uint64 [ids].
+    """For each row group, yield three arrays, uint64 [ids]: the high halves, the low halves and the row numbers of
+    the ids that are in range `index` of `2**bits` ranges.
     """
     smallest, largest = partition_range(index, bits)
     for part in parts:

@@ -1,5 +1,5 @@
 """Assigns row numbers to all documents that dedup reads, checks that normalized and signature files have equal row
-counts, and rounds the number of an exchange's buckets up to a power of two.
+counts, and rounds the number of buckets of an exchange up to a power of two.
 
 Row numbers follow the order of the sources in the recipe, of the partitions in each source, and of the documents in
 each partition. Thus 8 bytes identify a document throughout the stage. A binary search finds the document's file, and
@@ -21,7 +21,7 @@ from datakit.storage import urls
 @dataclass(frozen=True)
 class Part:
     """Partition `index` of the `count` partitions of a source. documents, signatures: paths of the normalized file and
-    of its signatures, relative to the step's directory. source_number: the source's index in the recipe.
+    the signature file, relative to the step's directory. source_number: the source's index in the recipe.
     """
 
     source: str

@@ -46,7 +46,7 @@ def check_removal(report: Removal, most: float) -> None:
         raise StepFailedError(
             f"dedup: {'; '.join(over)}. This is more than dedup.max_removal = {most:g} allows; check the clusters in "
             "the attribute files (cluster_id, representative_id, jaccard), and raise the limit if these clusters are "
-            "right"
+            "correct"
         )
 
 

@@ -129,8 +129,8 @@ def _exact(step: Step, sources: list[str], shared: Shared) -> Generator[Phase, S
 
 
 def _forests(step: Step, shared: Shared) -> Generator[Phase, Sequence[TaskResult], list[tuple[str, int]]]:
-    """Yield the phases `bands`, `buckets` and `forests`, and return the last forests (at most FAN_IN), each as (path,
-    number of edges).
+    """Yield the phases `bands`, `buckets` and `forests`, and return the forests that remain (at most FAN_IN), each as
+    (path, number of edges).
     """
     buckets = power_of_two(sum(part.rows for part in shared.parts) * shared.bands * ROW_BYTES / TASK_BYTES)
     tasks = _tasks("clusters.bands:route", [part.signature_bytes for part in shared.parts], buckets)

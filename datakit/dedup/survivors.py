@@ -1,8 +1,8 @@
 """Sorts the documents of a component by the recipe's `prefer` keys, so that preferred documents come first, and checks
 these keys. A recipe lists the sort keys: "longest" (most bytes of text first), "score:<column>" (a numeric column of
-the normalized files; highest score first, documents without a score last) and "source" (recipe order). The id is always
-the last key. The first document is always retained. Each later document is retained unless it is found to be similar to
-a retained one.
+the normalized files; highest score first, documents without a score last) and "source" (the order of the sources in
+the recipe). The id is always the last key. The first document is always retained. Each later document is retained
+unless it is found to be similar to a retained one.
 """
 
 from __future__ import annotations

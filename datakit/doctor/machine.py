@@ -27,8 +27,8 @@ OPEN_FILES = 1024  # the default soft limit on most Linux systems
 
 
 def examine(root: str | None = None, ray: str | None = None) -> Iterator[Finding]:
-    """Yield findings on this machine and, if given, on `root` and the cluster at the address `ray`. An early problem
-    may explain later ones.
+    """Yield findings on this machine and, if given, on `root` and the cluster at the address `ray`. A problem may be
+    the cause of those that follow it.
     """
     for check in (libraries, temporary_disk, memory, open_files, bytes_written, kernel_cache):
         yield check()

@@ -1,4 +1,4 @@
-"""Checks a root by writing, reading, listing and deleting a file; tests a store's conditional PUT; compares clocks."""
+"""Checks a root by writing, reading, listing and deleting a file; tests a store's conditional PUT and clock skew."""
 
 from __future__ import annotations
 

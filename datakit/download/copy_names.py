@@ -1,11 +1,11 @@
-"""Chooses the paths below `raw/` for the copies of remote files. A copy has the key of its object as its path. If no
+"""Chooses the paths below `raw/` for the copies of remote files. The path of a copy is the key of its object. If no
 file can have this path, the copy is named by the hash of the key, and the step's manifest lists this name beside the
 key. Keys are never normalized: `a//b.txt`, `a/./b.txt` and `a/b.txt` are three objects.
 
 A key cannot be a path if a component of it is empty, `.`, `..` or longer than a file's name may be, if it holds a NUL,
-or if its first component is `hashed~`. Nor can a key that lies above another key: a disk cannot hold a file `x.txt`
-beside a directory `x.txt/`. The names do not depend on the kind of the root's store, so a root on a disk and one in a
-store hold the same files.
+or if its first component is `hashed~`. Nor can a key be a path if another key lies below it: a disk cannot hold a file
+`x.txt` beside a directory `x.txt/`. The names do not depend on the kind of the root's store, so a root on a disk and
+one in a store hold the same files.
 Cost: one pass over the sorted keys.
 """
 

@@ -3,8 +3,8 @@ hash is still valid. Each source has one small JSON file, `<root>/.cache/hashes-
 ns, ctime in ns, inode, device, xxh3-128]. The times decide only whether a cached hash is valid; they are never part of
 an identity. The modification time alone would not suffice: it can be restored (`touch -r`, `rsync --times`), while the
 inode change time cannot. The hash of a file that changed in the last two seconds is not cached, because a second change
-within the same clock tick would go unnoticed. A network disk has a clock of its own. To read it, datakit has to write a
-file, which it does only on the root's disk; for files on other disks, this machine's clock is used.
+within the same clock tick would go unnoticed. A network disk has a clock of its own. To read this clock, datakit has to
+write a file, which it does only on the root's disk; for files on other disks, this machine's clock is used.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class HashCache:
         ahead = int((store_clock.now(self._root) - time.time()) * 1e9)
         device = os.stat(root).st_dev if os.path.isdir(root) else None
         if is_new:
-            with suppress(OSError):  # a run that is refused before its first step leaves no root
+            with suppress(OSError):  # leave no empty root if the run is refused before its first step
                 os.rmdir(root)
         return device, ahead
 

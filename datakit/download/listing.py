@@ -29,7 +29,7 @@ from datakit.storage.fingerprint import canonical_json
 from datakit.storage.globs import Place
 from datakit.storage.urls import FileInfo
 
-S3_VERSION = "?versionId="  # s3fs takes what follows this as a version of the object
+S3_VERSION = "?versionId="  # s3fs interprets the text after this as the version of an object
 HASHING_THREADS = 4  # xxh3 is faster than most disks, and a few concurrent reads suffice to keep a disk busy
 
 
@@ -80,7 +80,7 @@ def list_source(
     files that cannot be read.
 
     url: a file, a directory, or a glob. include, exclude: patterns as described in `datakit.storage.globs`.
-    on_skipped: called with a clause that counts and names what matches but is not read, if there is anything.
+    on_skipped: if matching entries are not read, this is called with a clause that counts and names them.
     outside_links: if True, links that lead out of the source's directory are followed.
     """
     place = globs.locate(url)

@@ -1,9 +1,9 @@
 """Stage `download`: plans one task per remote file, checks the sizes of the copies, and writes the list of a source's
 files to the manifest. Local sources are read in place: no task runs, and the manifest is made from the listing alone.
 Remote files are copied to `raw/`, one task per file. The manifest gives each file's path relative to the source, never
-an absolute URL, so a dataset keeps its identity when its files are moved. For an object whose key cannot be the path of
-a file, it also gives the name of the copy (`copy_names.py`). For a remote source, the step succeeds only if every
-listed file was copied and each copy has the listed size; transfer.py compares the checksums.
+an absolute URL, so a dataset keeps its identity when its files are moved. If the key of an object cannot be the path
+of a file, the manifest also gives the name of the copy (`copy_names.py`). For a remote source, the step succeeds only
+if every listed file was copied and each copy has the listed size; transfer.py compares the checksums.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ listing each time the remote file is opened, and once more after its last byte h
 checksums, the hash of the received bytes is compared with the listing before the file gets its final name. If the
 connection breaks, the transfer resumes at the byte it had reached, after a pause that doubles with each failure. Only
 failures of the network or the store are retried. If access is refused (401, 403), the file has changed since it was
-listed, or the disk fails, the transfer fails at once, since waiting would not help.
+listed, or the disk fails, the transfer fails immediately, since waiting would not help.
 
 Cost: one transfer of the file, one or two extra requests, disk space for one file, and constant memory.
 """
@@ -108,8 +108,8 @@ class _Transfer:
     def _is_as_listed(self, source: Any = None) -> bool:
         """Return True if the store's checksum equals the listing's, or False if the store has none.
 
-        Raises ChangedInputError if the two checksums differ. source: the remote file, if it was just opened. If opening
-        it has already fetched the checksum, no further request is made.
+        Raises ChangedInputError if the two checksums differ. source: the remote file, if it has just been opened. If
+        opening it has already fetched the checksum, no further request is made.
         """
         details = getattr(source, "details", None)
         now = urls.checksum_of(details) if isinstance(details, dict) else None

@@ -1,10 +1,10 @@
 """Defines the limits on disk use: how many bytes a task may write per byte of its input, and how much space stays free.
 
-A hostile or damaged file of a few MB can stand for many GB of records: a Parquet file can store a long text once and
-refer to it from any number of rows. A task may therefore write at most `max_expansion` bytes per byte of its input, but
-`expansion_floor_bytes` in any case, so that small inputs may expand more. A task that exceeds its limit is treated like
-one whose input cannot be used: it is not retried, the other tasks go on, and the step ends with an error. No record is
-left out because of the limit, so the limit cannot change the output.
+A hostile or damaged file of a few MB can expand to many GB of records: a Parquet file can store a long text once and
+refer to it from any number of rows. A task may therefore write at most `max_expansion` bytes per byte of its input, or
+`expansion_floor_bytes` if that is more, so that small inputs may expand more. A task that exceeds its limit is treated
+like one whose input cannot be used: it is not retried, the other tasks go on, and the step ends with an error. No
+record is left out because of the limit, so the limit cannot change the output.
 
 Bytes written to files of all kinds are counted: outputs, exchange files, scratch files, and copies that are uploaded
 later. `worker/disk_use.py` measures them while the task runs. Limits are not part of a fingerprint, so a stopped run
@@ -54,7 +54,7 @@ class DiskLimits:
 
 @dataclass(frozen=True)
 class WriteLimit:
-    """The limit on what one task may write. input_bytes: the size of the task's input as it is stored."""
+    """The limit on what one task may write. input_bytes: the stored size of the task's input."""
 
     limits: DiskLimits
     input_bytes: int

@@ -15,7 +15,7 @@ from datakit.engine.disk_limits import DiskLimits
 from datakit.engine.task import Preload, QuarantinedRecord, RecordRange, Task, TaskResult, Tolerance
 from datakit.redaction import redacted
 
-BOOT_DEATH = "BootDeath"  # error type of an attempt whose fork server died while starting, by a fault of its own
+BOOT_DEATH = "BootDeath"  # error type if an attempt's fork server died while starting and the cause was in the server
 
 
 class Cause(StrEnum):
@@ -39,8 +39,8 @@ class Attempt:
 
     shared: the path, in the step's directory, of the data that all tasks of the phase share.
     more: further tasks to run in the same child, one after another, when each is too small for a child of its own.
-    exclusive: True if no other attempt may compete for this attempt's memory. Such an attempt has the node to itself if
-    its budget exceeds its CPUs' share of the node's memory.
+    exclusive: True if no other attempt may compete for this attempt's memory. Such an attempt runs alone on its node if
+    its budget exceeds `cpus` times the node's memory per slot.
     try_singly, skip: see TaskContext. tolerance: see Phase. stage: the name of the stage, for display.
     limits: how much each task may write, and how much disk space must stay free.
     """
@@ -147,7 +147,7 @@ class Executor(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Kill all running attempts and discard their outcomes. The executor remains usable."""
+        """Kill the running attempts, drop the queued ones, and discard all outcomes. The executor remains usable."""
 
     def close(self) -> None:
         """Kill all running attempts and leave no process behind."""

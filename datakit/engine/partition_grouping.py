@@ -2,7 +2,7 @@
 
 The data alone determines the partitions; the grouping affects only the cost. The overhead of a task (a fork and two
 messages, some 10 ms) must be small compared with the work, and enough tasks must remain to keep all slots busy. A task
-therefore takes neighboring partitions until it has about 1/32 of all bytes, but at least 8 MiB and at most 64 MiB.
+therefore takes neighboring partitions up to a target size: 1/32 of all bytes, but at least 8 MiB and at most 64 MiB.
 """
 
 from __future__ import annotations

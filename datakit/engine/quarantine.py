@@ -1,11 +1,12 @@
 """Decides which unusable records a phase may skip under `max_quarantined`, and composes the message if there are too
 many.
 
-Unreadable records and records that kill their task share one limit. A record that kills its task is skipped at once if
-the limit allows this; otherwise, its task waits until all other tasks are done. A limit given as a number is known from
-the start. A limit given as a share allows more records to be skipped as more records are read; the number of records in
-unfinished tasks is estimated from the finished tasks. The count at the end of the phase is exact, so the result does
-not depend on the order of the tasks: either all unusable records fit within the limit, or the step ends as partial.
+Unreadable records and records that kill their task share one limit. A record that kills its task is skipped
+immediately if the limit allows this; otherwise, its task waits until all other tasks are done. A limit given as a
+number is known from the start. A limit given as a share allows more records to be skipped as more records are read; the
+number of records in unfinished tasks is estimated from the finished tasks. The count at the end of the phase is exact,
+so the result does not depend on the order of the tasks: either all unusable records fit within the limit, or the step
+ends as partial.
 """
 
 from __future__ import annotations
@@ -87,8 +88,9 @@ def require_allowed(tolerance: Tolerance, results: Sequence[TaskResult]) -> None
 def complaint(
     skipped: Sequence[QuarantinedRecord], allowed: int | float, count: int | str, tolerance: Tolerance
 ) -> str:
-    """Return the message for too many unusable records. The message shows the first of the records that are not listed
-    in `quarantine`, states how many are listed there, and gives the remedies. count: how many are not listed there.
+    """Return the message for too many unusable records. The message shows up to SHOWN records that are not listed in
+    `quarantine`, states how many are listed there, and gives the remedies. count: the number of records that are not
+    listed there, or a phrase such as "more than 30".
     """
     others = _unlisted(skipped, tolerance)
     first = "\n".join(f"  {one_line(record.file)}:{record.position}: {record.reason}" for record in others[:SHOWN])

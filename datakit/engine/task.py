@@ -50,7 +50,7 @@ class StepInput:
 
 @dataclass(frozen=True)
 class Step:
-    """A stage with inputs and parameters. The fingerprint covers `parameters` but not `operations`, such as limits."""
+    """A stage with inputs and parameters. Settings in `operations`, such as limits, do not affect the fingerprint."""
 
     stage: str
     dataset: str  # the recipe's name, or the source's name if the step belongs to one source
@@ -60,7 +60,7 @@ class Step:
     inputs: tuple[StepInput, ...] = ()
     operations: dict[str, Any] = field(default_factory=dict)
     version: int = 1  # the stage's format version, which the fingerprint covers
-    code: str = ""  # the hash of the file with the user's own code that the step runs; not part of the fingerprint
+    code: str = ""  # the hash of the user's code file, if the step runs one; not part of the fingerprint
     limits: DiskLimits = field(default_factory=DiskLimits)
 
     def inputs_of(self, role: str) -> list[StepInput]:
@@ -70,7 +70,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The work that one attempt does: a function with its arguments.
+    """A unit of work: a function with its arguments.
 
     key: a name that is unique within the phase and the same in every run.
     function: the name of the task function, as `package.module:name`. It is called as `function(arguments, shared,
@@ -197,7 +197,7 @@ class TaskResult:
     counters: dict[str, int] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
     quarantined: tuple[QuarantinedRecord, ...] = ()
-    records: int = 0  # records read: for the progress display, and for limits that are shares
+    records: int = 0  # number of records read, for the progress display and for limits given as a share of them
     bytes_read: int = 0
 
 

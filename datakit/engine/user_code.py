@@ -3,8 +3,8 @@ transform declare which fields of JSON records must hold text.
 
 The messages of other libraries are hidden, because they may quote documents (`worker/child.py`). The exceptions of a
 user's own code are different: its author needs the traceback, the message, and a description of what the code received.
-A quoted part of the message is shown only if it names a column, a type or a file, or occurs in the lines of code shown;
-from the first other quoted part on, the message is hidden.
+The message is cut off before the first quoted part that neither names a column, a type or a file nor occurs in the
+lines of code shown.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 
 @dataclass(frozen=True)
 class RequiredText:
-    """A column that must hold lists of objects, and those of the objects' fields that must hold strings or null."""
+    """A column that must hold lists of objects, and the fields that must hold a string or null in each object."""
 
     column: str
     fields: tuple[str, ...]
@@ -40,8 +40,8 @@ class RequiredText:
 
 def requires_text(column: str, *fields: str) -> Callable[[_Function], _Function]:
     """Decorate a transform that requires text in `fields` of the objects in `column`. JSON records with other values in
-    these fields are quarantined before the transform is called. The transform itself could not recognize them: in a
-    batch that also holds strings, numbers have become strings.
+    these fields are quarantined before the transform is called. The transform itself could not recognize them,
+    because numbers in a batch that also holds strings are converted to strings before the call.
     """
 
     def declare(transform: _Function) -> _Function:
@@ -59,10 +59,10 @@ def required_text(transform: str | None) -> RequiredText | None:
 @contextmanager
 def user_code(name: str, received: str, columns: Iterable[str] = ()) -> Iterator[None]:
     """Raise UserCodeError, with the user's own traceback, if the code in the `with` block raises an exception.
+    Errors that datakit itself raises, and MemoryError, are passed on unchanged.
 
     name: a description of the code, such as "transform 'filters:keep'". received: a description of the values passed to
-    it. columns: column names that the error message may quote. Errors that datakit itself raises, and failed
-    allocations, are left as they are.
+    it. columns: column names that the error message may quote.
     """
     try:
         yield

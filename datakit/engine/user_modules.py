@@ -18,11 +18,11 @@ from datakit.engine.task import Preload, resolve
 from datakit.engine.user_code import describe
 from datakit.errors import DatakitError, suggestion
 
-CODE_FOLDER = "code_folder"  # the name of a step's operation parameter: the folder of the recipe's file
+CODE_FOLDER = "code_folder"  # key in a step's `operations`; its value is the folder of the recipe's file
 
 
 def beside(folder: str) -> tuple[Preload, ...]:
-    """Return the preload that lets tasks import modules from `folder`; none if `folder` is empty."""
+    """Return a tuple of the preload that lets tasks import modules from `folder`, or () if `folder` is ""."""
     return (Preload(__name__, f"{__name__}:look_beside", (folder,)),) if folder else ()
 
 

@@ -14,7 +14,9 @@ LIBRARIES = (
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions of Python and installed libraries; datakit's is "a source tree" unless it is installed."""
+    """Return the versions of Python and of the installed libraries. If datakit is not installed, its version is
+    "a source tree".
+    """
     found = {"python": platform.python_version(), "datakit": "a source tree"}
     for library in LIBRARIES:
         with suppress(PackageNotFoundError):

@@ -6,7 +6,8 @@ are checked only if the contract adds tokens around documents. docs/cache.md des
 
 Cost: copying reads and writes every token once; importing by reference reads every byte once, for the checksums, and
 once more if the documents are checked. Memory: about 24 bytes per document of the Levanter cache or cache shard being
-imported, or 60 bytes per document of a Megatron dataset. Copying also takes three times the size of one shard's tokens.
+imported, or 60 bytes per document of a Megatron dataset. Copying also needs memory of three times the size of one
+shard's tokens.
 """
 
 from __future__ import annotations
@@ -91,7 +92,10 @@ def import_cache(
     NoInputError, TokenizerError, CorruptError.
     """
     if not NAME_RULE.fullmatch(source):
-        raise UsageError(f"source name {source!r}: use letters, digits and ._- only; choose another name with --name")
+        raise UsageError(
+            f"source name {source!r}: use at most 100 letters, digits, '.', '_' and '-', starting with a letter or a "
+            "digit; choose another name with --name"
+        )
     if find_manifest(directory) is not None:
         raise UsageError(f"{directory} already holds a finished step; choose another directory, or remove this one")
     contract = _settle_contract(directory, tokenizer_url, ends)

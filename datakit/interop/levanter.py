@@ -39,8 +39,8 @@ def is_levanter(cache: str) -> bool:
 
 
 def read_levanter(cache: str, field: str = FIELD) -> Iterator[ExternalTokens]:
-    """Yield the tokens of a cache or, if the cache is sharded, of each of its shards. Raises UsageError, CorruptError
-    and NotFoundError.
+    """Yield one ExternalTokens for the cache or, if the cache is sharded, for each shard. A cache or shard without rows
+    yields none. Raises UsageError, CorruptError and NotFoundError.
     """
     place = urls.join(cache, LEDGER)
     try:
@@ -58,7 +58,8 @@ def read_levanter(cache: str, field: str = FIELD) -> Iterator[ExternalTokens]:
     rows = {name: ledger.shard_rows.get(name) for name in named} if sharded else {"": ledger.total_num_rows}
     expected = sum(count or 0 for count in rows.values())
     if expected != ledger.total_num_rows:
-        raise CorruptError(f"{place}: its shards have {expected} rows, but total_num_rows is {ledger.total_num_rows}")
+        total = ledger.total_num_rows
+        raise CorruptError(f"{place}: the shards have {expected} rows in total, but total_num_rows is {total}")
     for name, count in rows.items():
         if count is None:
             raise CorruptError(f"{place} has no row count for shard {name!r}")

@@ -104,7 +104,7 @@ def _write_index(path: Path, lengths: np.ndarray, dtype: np.dtype) -> None:
 
 
 def read_megatron(prefix: str) -> ExternalTokens:
-    """Open a dataset. A document may have any number of sequences. Raises NotFoundError, CorruptError, UsageError."""
+    """Open a dataset. A document may have any number of sequences. Raises NotFoundError, CorruptError or UsageError."""
     index, data = read_index(f"{prefix}.idx"), f"{prefix}.bin"
     item = index.dtype.itemsize
     needed = int((index.pointers + index.lengths * item).max()) if len(index.lengths) else 0
@@ -131,7 +131,7 @@ def _sequences(data: str, index: Index, first: int, last: int) -> np.ndarray:
 
 
 def read_index(url: str) -> Index:
-    """Read and check an `.idx` file. Raises NotFoundError, CorruptError, UsageError."""
+    """Read and check an `.idx` file. Raises NotFoundError, CorruptError or UsageError."""
     data = urls.read_bytes(url)
     if len(data) < HEADER.size or not data.startswith(MAGIC):
         raise UsageError(f"{url} is not the index of a Megatron dataset: it does not begin with {MAGIC!r}")

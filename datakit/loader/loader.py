@@ -51,7 +51,7 @@ class Loader:
     """This host's batch for each step: int32 tokens [batch_size / hosts, sequence_length] and arrays that describe
     them. The keyword arguments are the fields of `LoaderOptions`. The constructor raises LoaderError for invalid
     options, for a batch size that cannot be split evenly over the hosts, and for windows that do not fit in memory.
-    `loader[step]` raises IndexError for a step outside the run. Errors raised by a source's reads are passed on.
+    `loader[step]` raises IndexError for a step outside the run. Errors raised while a source is read are passed on.
     """
 
     def __init__(self, mixture: Mixture, **options: Any) -> None:
@@ -133,7 +133,7 @@ class Loader:
         return self._assemble(step, last - first, picks)
 
     def iterate(self, start: int = 0, stop: int | None = None) -> Generator[Batch, None, None]:
-        """Yield batches start..stop-1, or all batches from `start` on if `stop` is None, and read their blocks ahead.
+        """Yield batches start..stop-1, or all batches from `start` on if `stop` is None, and prefetch their blocks.
         Raises IndexError if `start` is negative.
         """
         start = operator.index(start)
@@ -176,7 +176,7 @@ class Loader:
         return values | {f"epochs/{name}": epochs for name, epochs in self.epochs(step).items()}
 
     def packing_report(self) -> dict[str, dict[int, Counters]]:
-        """Return the counters of each packed component by sequence length; lengths with stored counts are omitted."""
+        """Return packing counters by component and sequence length; lengths with stored counts are omitted."""
         return {
             name: dict(stream.counts.packing_counters)
             for name, stream in zip(self.order.names, self.order.streams, strict=True)
@@ -239,7 +239,7 @@ class Loader:
         return self.options.host * rows, (self.options.host + 1) * rows
 
     def _checked_step(self, step: SupportsIndex) -> int:
-        """Return the step as an int; numpy and JAX integers are also accepted. Raises IndexError, TypeError."""
+        """Return the step as an int; numpy and JAX integers are also accepted. Raises IndexError or TypeError."""
         step = operator.index(step)
         if step < 0 or (self.steps is not None and step >= self.steps):
             count = "an unlimited number of" if self.steps is None else self.steps

@@ -1,4 +1,4 @@
-"""Defines and checks the options of a `Loader`: host, document boundaries, concurrent reads, batches made ahead."""
+"""Defines and checks the options of a `Loader`: host, document boundaries, concurrent reads, prefetched batches."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Describes what a run reads, for its checkpoints, and refuses to resume if earlier batches would have been different.
+"""Describes what a run reads, and refuses to resume the run if the batches before the checkpoint would have been
+different. The description is stored in the run's checkpoints.
 
 Many settings determine the batches before the checkpoint's step: the seed, sources, held-out documents, block sizes,
 windows and packing, and the stages, lengths and batch sizes in effect until then. If any of these differed, the resumed
 run would silently read some tokens twice and never read others, so an error that states the difference is raised.
 Settings that only determine where the run ends may differ if the end does not affect the batches before the checkpoint.
-Settings that take effect at the checkpoint's step or later may also differ, so to change a mixture on purpose, add a
+Settings that take effect at the checkpoint's step or later may also differ. To change a mixture on purpose, add a
 stage. All permitted changes are returned for the caller to log.
 """
 
@@ -29,8 +30,8 @@ HINTS = {"window_blocks": " (derived from memory_bytes and the components; set t
 
 
 def describe(order: SequenceOrder) -> dict[str, Any]:
-    """Return a description, as JSON values, of what a run in this order reads. Descriptions are equal if the mixtures
-    and the contents of their sources are equal.
+    """Return a description, as JSON values, of what a run with this sequence order reads. Descriptions are equal if the
+    mixtures and the contents of their sources are equal.
     """
     mixture, simulate = order.mixture, order.mixture.simulate
     stages = [[slot, {n: float(w) for n, w in sorted(weights.items()) if w > 0}] for slot, weights in order.stages]
@@ -61,7 +62,7 @@ def verify(saved: Mapping[str, Any], current: Mapping[str, Any], step: int) -> l
     if past:
         lines = "\n  ".join(past)
         raise MixtureChangedError(
-            f"the checkpoint is at step {step:,}, but this mixture would have read different tokens by then:"
+            f"the checkpoint is at step {step:,}, but with this mixture, different tokens would have been read by then:"
             f"\n  {lines}\n"
             "Restore these settings; to change the mixture on purpose, add a stage that starts at this step or later."
         )
@@ -96,8 +97,8 @@ def _differences(saved: Mapping[str, Any], current: Mapping[str, Any], step: int
 
 
 def _end_differences(saved: Mapping[str, Any], current: Mapping[str, Any], step: int) -> list[str]:
-    """Return a list of one line if the end of either run changes batches before `step`, because the new run is too
-    short or the saved run's last batch was padded; otherwise, an empty list.
+    """Return a list of one line if the runs end differently and this affects batches before `step`: the new run is too
+    short, or the saved run's last batch was padded. Otherwise, return an empty list.
     """
     needed, before, now = _slot(saved, step), saved.get("slots"), current["slots"]
     if before == now:

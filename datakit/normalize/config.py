@@ -82,7 +82,7 @@ class Config:
             raise RecipeError("`types` is set without `where`; it applies only to columns that `where` reads")
         for column, kind in self.types.items():
             if kind not in TYPES:
-                raise RecipeError(f"types: {column} = {kind!r} is unknown; {suggestion(kind, TYPES)}")
+                raise RecipeError(f"types: the type {kind!r} of column {column} is unknown; {suggestion(kind, TYPES)}")
         if not self.text:
             raise RecipeError("`text` is empty; it must name the column that holds the text")
         if self.transform is not None and not re.fullmatch(r"[\w.]+:\w+", self.transform):

@@ -166,9 +166,9 @@ def find_records(
     dialect: the byte values of the delimiter and the quote; the quote is -1 if fields cannot be quoted. limits: the
     maximum numbers of bytes and of line ends in a quoted field.
 
-    Return the number of records written; the end of the last record that has a line end; the place of the opening quote
-    of a field that exceeds a limit or does not end in `data`, or -1; whether a limit was exceeded; and the start of the
-    last field.
+    Return the number of records written; the end of the last record that has a line end; the position of the opening
+    quote of a field that exceeds a limit or is not closed in `data`, or -1; whether a limit was exceeded; and the start
+    of the last field.
     """
     delimiter, quote = dialect
     most_bytes, most_lines = limits

@@ -68,7 +68,7 @@ class FileCounts:
         self._add(self.origins(rows)[0], slice(0, 1), np.ones((rows.table.num_rows, 1), np.int64))
 
     def add_documents(self, files: np.ndarray, sizes: np.ndarray) -> None:
-        """Count documents, given by their file numbers and the sizes of their texts in bytes."""
+        """Count documents, given each document's file number and the size of its text in bytes."""
         self._add(files, slice(1, 3), np.stack([np.ones_like(sizes), sizes], axis=1))
 
     def origins(self, rows: Chunk) -> tuple[np.ndarray, np.ndarray]:
@@ -87,9 +87,9 @@ class FileCounts:
 
 
 class Origins(NamedTuple):
-    """The origins of N records, sorted by id. high, low: uint64 [N], the ids. kept: bool [N], False for duplicates.
+    """The origins of N records, sorted by id. high, low: uint64 [N], the upper and lower halves of the ids.
 
-    file, position: int32 [N] and int64 [N], as returned by `FileCounts.origins`.
+    file, position: int32 [N] and int64 [N], as returned by `FileCounts.origins`. kept: bool [N], False for duplicates.
     """
 
     high: np.ndarray
@@ -114,7 +114,7 @@ def write_origins(context: TaskContext, name: str, origins: Origins) -> OutputFi
 
 
 def first_files(slices: Sequence[Sequence[FileRange]]) -> list[int]:
-    """For each slice, return the index of its first file in the list of files."""
+    """For each slice, return the index, in the list of files, of the slice's first file."""
     numbers = {path: number for number, path in enumerate(_paths(slices))}
     return [numbers[ranges[0].path] for ranges in slices]
 

@@ -16,7 +16,7 @@ Listed = dict[str, tuple[int, int, str]]  # files read in place: path -> (size, 
 
 
 class RouteShared(msgspec.Struct, frozen=True):
-    """Data shared by all routing tasks. config: the `Config` as plain data, including every default. buckets: the
+    """Data shared by all routing tasks. config: the `Config` as plain data, including all defaults. buckets: the
     number of buckets, a power of two. where_types: the schema of the columns that `where` sees, in Arrow's IPC format.
     """
 
@@ -30,7 +30,7 @@ class RouteArguments(msgspec.Struct, frozen=True, omit_defaults=True):
     """The arguments of one routing task.
 
     listed: the task's files that are read in place. copies: the entries of `Inputs.copies` for its files.
-    first_file: the index, in the sorted list of the source's files, of the task's first file; its other files follow.
+    first_file: the index of the task's first file in the sorted list of the source's files; its other files follow.
     """
 
     key: str
@@ -55,7 +55,7 @@ class RouteDetails(msgspec.Struct, frozen=True):
     """The result of routing one slice.
 
     schemas: (file, schema) pairs, each schema in Arrow's IPC format, as hex digits because the ledger is JSON.
-    large: (column path, value) pairs: the largest absolute value of the integers at each path where it is above 2**53.
+    large: (column path, largest absolute value of its integers) pairs in which this value is above 2**53.
     documents: True if all records of the slice are documents that datakit wrote.
     value_bytes: the size of all documents with their upstream columns, in bytes.
     heavy: (bucket, size in bytes) pairs for the buckets that hold a large share of the slice.

@@ -27,7 +27,7 @@ REMOVED = (
     QUARANTINED,
 )
 REPAIRED = ("normalize/invalid_utf8", "normalize/nul", "normalize/whitespace_runs")
-ENOUGH = 1000  # minimum number of quarantined entries before a task gives up, since one bad file may come first
+ENOUGH = 1000  # a task gives up only after this many quarantined entries, since perhaps only its first file is bad
 NEARLY_ALL = 0.9  # a task gives up above this share of unusable records; below 1, since bad files may have good lines
 
 
@@ -36,10 +36,10 @@ class RecordCounts:
     """The counts of one task.
 
     tolerance: the limit on the number or share of quarantined records. If the limit is a number of records, a task
-    fails as soon as it exceeds the limit by more than `SHOWN` records. A share applies to all records of the step and
-    is checked when the step ends, so that one bad file among a thousand good ones is allowed. Until then, a task fails
-    only if almost none of the records it has read are usable (`give_up_if_hopeless`). In that case, the recipe is wrong
-    or the files are of the wrong kind, and every other task would fail in the same way.
+    fails as soon as it exceeds the limit by more than `SHOWN` records. If the limit is a share, it applies to all
+    records of the step and is checked when the step ends, so that one bad file among a thousand good ones is allowed.
+    Until then, a task fails only if almost none of the records it has read are usable (`give_up_if_hopeless`). In that
+    case, the recipe is wrong or the files are of the wrong kind, and every other task would fail in the same way.
     """
 
     tolerance: Tolerance

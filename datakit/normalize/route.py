@@ -2,15 +2,15 @@
 document to the exchange bucket for its id. Each chunk is processed in columnar form, in this order: transform, text
 column, predicate, text rules, hash, sample. The top bits of a document's id determine its bucket. A row in the exchange
 holds the id as two integers, the text, the record's file and position, and every upstream column under a prefixed name.
-In this phase, the types of columns are united only across the files of a slice. The sort phase converts the columns to
+In this phase, the types of columns are unified only across the files of a slice. The sort phase converts the columns to
 the source's common types.
 
-A file of a few MB may stand for many GB of rows. A slice is refused as soon as its values take up more bytes than its
+A file of a few MB may expand to many GB of rows. A slice is refused as soon as its values take up more bytes than its
 task may write (`engine/disk_limits.py`); the error names the file whose values take up the most.
 
-If a compressed file of a slice turns out to be damaged, the slice is routed again, without the damaged stream and what
-follows it in the file. No exchange run is committed before the streams that its rows come from have been decoded to the
-end.
+If a compressed file of a slice turns out to be damaged, the slice is routed again, without the damaged stream and
+everything that follows it in the file. No exchange run is committed before the streams that its rows come from have
+been decoded to the end.
 
 Cost per MB of text: 1 to 2 ms for reading, 1 ms for the rules and the hash, 2 ms for writing. Memory: one chunk plus
 the exchange writer's budget.
@@ -116,9 +116,8 @@ class Router:
         write(rows, top_bits(high, self._buckets))
 
     def _check_expansion(self, records: Chunk, values: pa.Table, size: int) -> None:
-        """Add the sizes of these rows of the exchange to the totals of their files. size: the total size of
-        these values, in bytes. Raises ExpansionError if the slice exceeds the limit; the error names the file with the
-        highest total.
+        """Add the size of each row of `values` to the total of the row's file. size: the size of `values` in bytes.
+        Raises ExpansionError if the slice exceeds the limit; the error names the file with the highest total.
         """
         if records.files:
             for file, one in zip(records.files, row_sizes(values).tolist(), strict=True):

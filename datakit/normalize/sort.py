@@ -34,9 +34,9 @@ from datakit.storage.row_size import row_sizes
 from datakit.text.string_buffers import string_buffers
 
 PHASE = "sort"
-GATHER_BYTES = 16 << 20  # bytes of rows gathered at once; limits the size of the copy that is made for writing
+GATHER_BYTES = 16 << 20  # maximum size of the rows gathered at a time; limits the size of the copy made for writing
 PIECE_BYTES = 1 << 30  # bytes of rows in a piece; half of what an array's 32-bit offsets can address
-CONVERTED_ROWS = 1 << 23  # rows converted at once, so that 32-bit offsets suffice for their ids and source names
+CONVERTED_ROWS = 1 << 23  # rows converted at a time; few enough for 32-bit offsets into their ids and source names
 DUPLICATES = pa.schema([("id", pa.string()), ("source_id", pa.string()), ("kept_source_id", pa.string())])
 
 
@@ -67,7 +67,7 @@ def sort_partition(arguments: dict[str, Any], shared: dict[str, Any], context: T
 
 @dataclass(frozen=True)
 class SortedIds:
-    """The rows of a partition in the order of their ids, as row numbers (int64). Equal ids keep their source order.
+    """The rows of a partition in the order of their ids, as row indexes (int64). Equal ids keep their source order.
 
     high, low: uint64 [N], the id of each row. rows: all rows. first: bool [N], True where a new id begins in `rows`.
     kept: the first row with each id. duplicates: the other rows.
@@ -179,7 +179,7 @@ def _taken(pieces: list[pa.Table], rows: np.ndarray) -> pa.Table:
 
 
 def _only(tables: list[pa.Table], kept: np.ndarray) -> tuple[list[pa.Table], np.ndarray]:
-    """Return the tables with only the rows in `kept`, and `kept` converted to row numbers in these tables."""
+    """Return the tables with only the rows in `kept`, and `kept` converted to row indexes in these tables."""
     rows = sum(table.num_rows for table in tables)
     if rows == len(kept):
         return tables, kept

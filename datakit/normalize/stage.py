@@ -5,10 +5,10 @@ columns, and reports an error if the source yields no documents.
     sort    one task per partition: sort by id, keep the first of equal texts, write
 
 The result consists of Parquet files of documents, sorted by the hash of the text, without exact duplicates. Between the
-two phases, when the columns of all slices and the size of their values are known, the plan unites the columns and
-derives the number of partitions. Partition i of 2**k holds the ids whose top k bits are i. Therefore a partition of one
-source either contains whole partitions of another or lies within one of them, and every later join is a merge. Every
-record read is either written or counted under the reason for its removal; otherwise the step fails.
+two phases, when the columns of all slices and the total size of their values are known, the plan forms the union of the
+columns and derives the number of partitions. Partition i of 2**k holds the ids whose top k bits are i. Therefore a
+partition of one source either contains whole partitions of another or lies within one of them, and every later join is
+a merge. Every record read is either written or counted under the reason for its removal; otherwise the step fails.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NAME = "normalize"
 FORMAT_VERSION = 2
 FIND_TYPES = "datakit.normalize.where.column_types:find_types"
 DECLARED = {"bool": "bool", "int64": "int64", "float64": "float64", "string": "string", "date": "date32"}
-RECORD_COPIES = 4  # the bytes as read, the parsed columns, the text, and the rows of a run
+RECORD_COPIES = 4  # the bytes as read, the parsed columns, the text, and the rows of an exchange run
 MOST_BITS = 20  # a million partitions; at 1 GiB each, they would hold more text than exists
 PRELOADS = (
     Preload(__name__),
@@ -140,7 +140,8 @@ def route_memory(config: Config) -> int:
     """Return the number of bytes of memory for a routing task, which must hold several copies of the longest permitted
     record.
 
-    With the default limit, the exchange writer's budget and the copies of an ordinary chunk dominate.
+    With the default `max_document_bytes`, most of this memory is for the exchange writer and for the copies of a chunk
+    of ordinary records.
     """
     return (1 << 30) + RECORD_COPIES * max(0, config.max_document_bytes - Config.max_document_bytes)
 
@@ -162,7 +163,9 @@ def stored_bytes(sizes: Mapping[str, int], slices: Sequence[Sequence[FileRange]]
 
 
 def _route_task(number: int, ranges: Sequence[FileRange], first_file: int, inputs: Inputs, stored: int) -> Task:
-    """Create a task whose arguments describe only its own files, so that a touched file invalidates no other task."""
+    """Create a task whose arguments describe only its own files. A new modification time of a file therefore
+    invalidates only the tasks that read the file.
+    """
     key = f"{number:05d}"
     listed = {part.path: inputs.listed[part.path] for part in ranges if part.path in inputs.listed}
     copies = {part.path: inputs.copies[part.path] for part in ranges if part.path in inputs.copies}
@@ -184,8 +187,8 @@ def _sort_phase(shared: SortShared, exchange_bytes: int, heavy: Mapping[int, int
 
 
 def heavy_partitions(heavy: Sequence[tuple[int, int]], bits: int, bucket_bits: int) -> Counter[int]:
-    """Return how many bytes each of 2**bits partitions may get from heavy buckets, given as (bucket, bytes) pairs. A
-    partition with rows from such a bucket may far exceed the mean size.
+    """Return how many bytes each of 2**bits partitions may get from heavy buckets, which hold a large share of a slice.
+    A partition with rows from such a bucket may far exceed the mean size. heavy: (bucket, size in bytes) pairs.
 
     >>> heavy_partitions([(5, 100), (4, 10)], 2, 3), heavy_partitions([(1, 7)], 2, 1)
     (Counter({2: 110}), Counter({2: 7, 3: 7}))
@@ -200,10 +203,10 @@ def heavy_partitions(heavy: Sequence[tuple[int, int]], bits: int, bucket_bits: i
 
 def _bucket_bits(slices: Sequence[Sequence[FileRange]], config: Config) -> int:
     """Return how many of an id's top bits select its bucket: an estimate of how many will select its partition. The
-    estimate is based on the bytes to be read. If there turns out to be more text, partitions share buckets.
+    estimate is based on the bytes to be read. If there turns out to be more text, several partitions share a bucket.
     """
     expected = sum(part.weight for ranges in slices for part in ranges)
-    sizes = (expected, min(expected, 1 << 30))  # a little over 1 GiB makes fewer partitions than 1 GiB does
+    sizes = (expected, min(expected, 1 << 30))  # slightly more than 1 GiB yields fewer partitions than 1 GiB
     return max(partition_bits(size, config.partition_bytes) for size in sizes)
 
 
@@ -225,7 +228,9 @@ def partition_bits(value_bytes: int, partition_bytes: int | None = None) -> int:
 
 
 def _united(step: Step, details: Sequence[RouteDetails | TypesDetails], config: Config) -> pa.Schema:
-    """Unite all upstream columns except the text. Raises RefusedError on a conflict or a missing configured column."""
+    """Unite the columns of all slices, except the text column. Raises RefusedError if types conflict or if no record
+    has a column that the recipe names.
+    """
     encoded = [(file, pa.BufferReader(bytes.fromhex(digits))) for entry in details for file, digits in entry.schemas]
     schemas = [(file, pa.ipc.read_schema(data)) for file, data in encoded]
     largest: dict[Path, int] = {}

@@ -3,8 +3,8 @@ removal. Few documents need changes. A pass over Arrow's buffers finds these doc
 through Python strings. The pass is cheap: Arrow validates UTF-8 at several GB/s, and the search for NUL is vectorized.
 A run of more than N white-space characters covers at least N + 1 bytes, so testing every (N + 1)th byte finds it.
 
-White space is Unicode's White_Space property: 25 code points, unchanged since Unicode 6.3 (2013). The list is fixed
-here, since document ids depend on it and implementations differ: `str.isspace` and `re` also accept U+001C to U+001F.
+White space means Unicode's 25 White_Space code points, unchanged since Unicode 6.3 (2013). The list is fixed here,
+since document ids depend on it and implementations differ: `str.isspace` and `re` also accept U+001C to U+001F.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def warm() -> None:
 
 
 def _invalid(texts: pa.Array, data: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Return bool [texts], True for invalid UTF-8. Texts are checked one by one only if checking all at once fails."""
+    """Return bool [texts], True for invalid UTF-8. Texts are checked one by one only if any is invalid."""
     result = np.zeros(len(texts), bool)
     try:
         _as_strings(texts).validate(full=True)

@@ -24,7 +24,7 @@ class Transform:
         self._function = loaded(name, f"transform {name!r}", remedy, RecipeError)
 
     def apply(self, table: pa.Table) -> pa.Table:
-        """Apply the function to one chunk, passed as one record batch or, if a column has more than 2 GiB, as several.
+        """Apply the function to one chunk, passed as one record batch or, if a column exceeds 2 GiB, as several.
 
         Raises UserCodeError if the function fails, and RecipeError if it does not return a valid record batch.
         """

@@ -188,7 +188,7 @@ def _settings(table: _Table, config: Any, folder: str) -> Settings:
 
 
 def _file_hash(path: str) -> str:
-    """Return the sha256 of a tokenizer file, which is identified by its content, never by its path."""
+    """Return the sha256 of a tokenizer file. The fingerprint contains this hash instead of the file's path."""
     if urls.is_local(path) and os.path.isdir(path):
         inside = f"{path}/tokenizer.json"
         advice = f"set tokenize.tokenizer = {inside!r}" if os.path.isfile(inside) else CHOICES

@@ -1,5 +1,5 @@
-"""Finds the steps in a root that an earlier version finished or began and that this version makes again, and gives the
-reason for each.
+"""Finds the steps in a root that an earlier version of datakit finished or began and that this version makes again, and
+gives the reason for each.
 
 A step of an earlier version has a different fingerprint, so the search for finished steps does not find it. Such a step
 counts as the predecessor of a planned step if it belongs to the same stage and the same source or dataset, if all
@@ -75,8 +75,8 @@ def find_earlier(
 ) -> list[EarlierStep]:
     """Return the predecessors of the planned step whose directory is `directory`.
 
-    version: the stage's current format version. parameters: the step's content parameters. inputs: the identities of
-    the step's inputs. remade: the identities of the predecessors of these inputs.
+    version: the stage's current format version. parameters: the parameters that determine the planned step's output.
+    inputs: the identities of that step's inputs. remade: the identities of the predecessors of these inputs.
     """
     home, found = urls.parent(directory), []
     for place in steps_in(home):

@@ -1,8 +1,8 @@
 """Estimates, before a step runs, how much text it reads, how much disk space it needs, and how many of its tasks run at
-once. The size of the text is estimated from the sizes and the compression of the raw files. Once a step has recorded
-the size of its text in its manifest, that size replaces the estimate. Everything else is estimated from the size of the
-text. The shares below were measured on 121 MB of text in 13 files (including laws, novels, manuals, short pages and
-code). For other datasets, the estimates may be off by up to 50 %, so `plan` says "about".
+the same time. The size of the text is estimated from the sizes and the compression of the raw files. Once a step has
+recorded the size of its text in its manifest, that size replaces the estimate. Everything else is estimated from the
+size of the text. The shares below were measured on 121 MB of text in 13 files (including laws, novels, manuals, short
+pages and code). For other datasets, the estimates may be off by up to 50 %, so `plan` says "about".
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def concurrency_of(phase: Phase, available: Resources) -> Concurrency:
 
 
 def peak(steps: Sequence[tuple[int | None, int | None]]) -> int | None:
-    """Return the peak of the disk use, in bytes, of steps that run one after another. steps: for each step, the space
-    that remains in use afterward and the space that the step needs while it runs. Return None if a size is unknown.
+    """Return the peak disk use, in bytes, of steps that run one after another. steps: for each step, the space that
+    remains in use afterward and the space that the step needs while it runs. Return None if a size is unknown.
     """
     stays = peak = 0
     for disk, disk_peak in steps:

@@ -85,7 +85,7 @@ class LocatedStep:
     directory: str
     manifest: Manifest | None
     settled: bool
-    earlier: tuple[EarlierStep, ...] = ()  # predecessors that earlier versions made; empty if the step is done
+    earlier: tuple[EarlierStep, ...] = ()  # predecessors from earlier versions of datakit; empty if the step is done
 
     @property
     def identity(self) -> str:
@@ -235,8 +235,8 @@ def engine_step(located: LocatedStep, upstream: Mapping[str, LocatedStep]) -> St
 
 
 def changed_code(located: LocatedStep) -> str:
-    """Return a note for the user if the file of the step's transform has changed since the step, or a part of it, was
-    made, although `transform_version` is the same; otherwise "".
+    """Return a note for the user if the file of the step's transform has changed since the step was made (in whole or
+    in part) but `transform_version` has not; otherwise, return "".
     """
     code, finished, content = _code_hash(located.node), located.manifest is not None, located.node.settings.content
     if not code or not made_with_other_code(located.directory, code, finished=finished):

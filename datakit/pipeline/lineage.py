@@ -82,7 +82,7 @@ class StepDescription:
 
 
 class Removed(msgspec.Struct, frozen=True):
-    """The numbers of a source's documents before dedup, removed as duplicates, and retained; the share removed."""
+    """The effect of dedup on a source. documents: the number before dedup. rate: the share of documents removed."""
 
     documents: int
     exact: int

@@ -27,8 +27,8 @@ NEWER = "newer"  # a newer version of datakit finished the step
 
 @dataclass(frozen=True)
 class ListedStep:
-    """A step. dataset: the name of its recipe or source. written: the time at which it ended, in seconds since 1970;
-    None if it is unfinished.
+    """A step. dataset: the name of its recipe or source. written: the time at which the step ended, in seconds since
+    1970; None if the step is unfinished.
 
     state: "current", "superseded", "unfinished", "newer" (made by a newer version, and not current), or "undecided" if
     the dataset's current steps are unknown.

@@ -34,8 +34,8 @@ PRELOADS = (Preload(__name__),)
 
 @dataclass(frozen=True)
 class PackedTokens:
-    """The location of a packed component's tokens. The fields are the step's operations, which are not part of its
-    fingerprint.
+    """The location of a packed component's tokens. The step holds these fields in `Step.operations`, which does not
+    affect the fingerprint.
     """
 
     name: str
@@ -106,8 +106,8 @@ def join_task(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCo
 
 
 def _source(tokens: PackedTokens, identity: str) -> TokenSource:
-    """Open the tokens of the documents that are not held out for validation. Raises TaskError if the tokens changed
-    after planning.
+    """Open the token source, without the documents held out for validation. Raises TaskError if the tokens have changed
+    since the step was planned.
     """
     opened = Component(open_source(tokens.cache, tokens.source), validation_tokens=tokens.validation_tokens)
     simulate = None if tokens.simulate is None else SimulatedEpochs(*tokens.simulate)

@@ -36,8 +36,8 @@ class PlannedStep:
     """A step of a plan. Sizes are in bytes, or None if unknown. `settled` means that all inputs are done, so the
     directory is final. Otherwise, the directory will change if records are quarantined in an input, because that
     changes the input's identity. `disk` is the space that remains in use when the step is done, and `disk_peak` is the
-    space that the step needs while it runs. `earlier` lists the steps, finished or not, of earlier versions of
-    datakit that this step replaces.
+    space that the step needs while it runs. `earlier` lists the steps that this step replaces: finished or unfinished
+    steps of earlier versions of datakit.
     """
 
     stage: str

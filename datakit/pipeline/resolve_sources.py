@@ -1,5 +1,5 @@
-"""Decides what identifies each source (a revision or its listing), when it is listed, what `--offline` trusts, and
-which notes about the source `run` and `plan` print.
+"""Decides what identifies each source (its revision or its listing), when the source is listed, what `--offline`
+trusts, and which notes `run` and `plan` print about the source.
 
 A source pinned by a revision is identified by its URL, its revision and its patterns (`include` and `exclude`). Once it
 has been downloaded, it need not be listed. Any other source is identified by its listing. With `--offline`, nothing

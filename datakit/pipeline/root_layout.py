@@ -51,8 +51,8 @@ def run_directory(root: str, dataset: str, run: str) -> str:
 
 
 def steps_in(directory: str) -> list[str]:
-    """Return the sorted directories of the steps of a dataset, a source or a root. The contents of these directories
-    are not listed.
+    """Return the step directories of a dataset, a source or a root, in sorted order. The contents of the step
+    directories are not read.
     """
     children = subdirectories(directory)
     homes = [directory]
@@ -78,8 +78,8 @@ def sources_of(dataset: str) -> list[str]:
 
 
 def source_bases(root: str) -> dict[str, str]:
-    """Return the directory of each source's files ("" for a remote source) by the source's name, from the logs of a
-    root's runs. Within a dataset, the newest run that names the source counts.
+    """Return a mapping from source names to the directories of the source files ("" for a remote source), as recorded
+    in the logs of all runs in a root. If several runs of a dataset name the same source, the newest of them is used.
     """
     bases: dict[str, str] = {}
     for home in subdirectories(root):
@@ -90,8 +90,8 @@ def source_bases(root: str) -> dict[str, str]:
 
 
 def run_logs(directory: str) -> list[list[str]]:
-    """Return one list per dataset that has logs: the URLs of its runs' logs, oldest run first. directory: a root or,
-    for a single dataset, the dataset's directory or that of one of its steps.
+    """Return, for each dataset that has logs, a list of the URLs of these logs, oldest run first. directory: a root or,
+    to get the logs of a single dataset, the directory of the dataset or of one of its steps.
     """
     place = urls.parent(directory) if STEP_NAME.fullmatch(urls.name(directory)) else directory
     homes = [place, *(urls.join(place, name) for name in subdirectories(place) if not STEP_NAME.fullmatch(name))]
@@ -100,8 +100,8 @@ def run_logs(directory: str) -> list[list[str]]:
 
 
 def _logged_sources(dataset: str) -> Iterator[dict[str, str]]:
-    """For each run of a dataset, newest first, yield the mapping that the first event in the run's log holds: from each
-    source's name to the directory of its files, or to "" for a remote source. Logs without this mapping are skipped.
+    """Read the first event in the log of each run of a dataset, newest run first, and yield its mapping from source
+    names to the directories of the source files ("" for a remote source). Logs without this mapping are skipped.
     """
     for run in reversed(subdirectories(urls.join(dataset, RUNS))):
         with contextlib.suppress(NotFoundError, FileNotFoundError, json.JSONDecodeError, RecursionError):
@@ -126,7 +126,7 @@ def flow_order(directory: str) -> tuple[bool, str, int, str]:
 
 
 def check_root(root: str, dataset: str) -> None:
-    """Raise RootError if a local root is not a directory, or cannot be written and does not hold the dataset. A
+    """Raise RootError if a local root is not a directory, or is not writable and does not hold the dataset. A
     read-only root that holds the dataset is accepted, because all steps may be finished. This check writes nothing.
     """
     if not urls.is_local(root):
@@ -139,7 +139,7 @@ def check_root(root: str, dataset: str) -> None:
 
 
 def require_writable(root: str) -> None:
-    """Raise RootError if a local root, or the directory in which it would be made, cannot be written."""
+    """Raise RootError if a local root, or the directory in which it would be created, is not writable."""
     if urls.is_local(root) and not os.access(place := _existing(root), os.W_OK | os.X_OK):
         raise RootError(f"no permission to write in {place}; change its permissions or choose another --root")
 

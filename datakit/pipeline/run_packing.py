@@ -49,8 +49,7 @@ class PackingResult:
 def pack_mixture(
     mixture: Mixture, root: str, *, workers: int | None = None, observer: Observer | None = None
 ) -> list[PackingResult]:
-    """Count the sequences in each block of every packed component, for every sequence length that the mixture uses for
-    it.
+    """Count the sequences in each block of every packed component, for every sequence length that the mixture uses.
 
     `workers` is the number of tasks that run at a time, by default one per usable CPU. Raises LoaderError for a
     component that cannot be packed or is not a token cache, PartialError if tasks failed, and StepFailedError if a step

@@ -1,10 +1,10 @@
 """Runs a recipe's steps in order: reuses finished ones, handles `--fresh`, skips steps whose inputs are partial, and
-lists the partial and skipped steps at the end. A lease on all steps of the run, finished ones included, keeps them from
-`datakit gc`. Reusing a finished step takes one read of its manifest; the lease takes one small file. The executor is
-created when the first task must run, so a second run of the same recipe starts no worker and ends in well under a
-second. If a step ends as partial, the steps that depend on it are skipped and all others run. The run then ends as
-partial. A run that executes a step, takes more than 30 seconds or fails in a dataset that exists writes its events to
-`<root>/<dataset>/runs/<run>/events.jsonl`.
+lists the partial and skipped steps at the end. A lease on all steps of the run, including finished ones, keeps them
+from `datakit gc`. To reuse a finished step, the run reads the step's manifest once. The executor is created when the
+first task must run, so a second run of the same recipe starts no worker and ends in well under a second. If a step ends
+as partial, the steps that depend on it are skipped and all others run. The run then ends as partial. A run writes its
+events to `<root>/<dataset>/runs/<run>/events.jsonl` if it executes a step, if it takes more than 30 seconds, or if it
+fails and its dataset already exists.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def run(
 ) -> RunResult:
     """Run a recipe up to and including stage `until`.
 
-    With `fresh`, those of the dataset's own steps that have the current parameters are removed first. The steps of its
-    sources are kept, because other recipes may share them. With `ignore_disk_space`, the run starts even if a local
-    disk probably has too little free space. Raises InputError, PartialError, StepFailedError or StorageError.
+    With `fresh`, the dataset's own steps that have the current parameters are removed first. The steps of its sources
+    are kept, because other recipes may share them. With `ignore_disk_space`, the run starts even if a local disk
+    probably has too little free space. Raises InputError, PartialError, StepFailedError or StorageError.
     """
     check_workers(workers)
     root = urls.absolute(root)
@@ -80,7 +80,7 @@ def run(
             progress.tidy_up()
         progress.raise_unfinished()
         lease.require()
-        unrecorded = _record_latest(urls.join(root, graph.dataset), steps, recipe)
+        unrecorded = _record_latest(urls.join(root, graph.dataset), steps)
     return RunResult(
         dataset=graph.dataset,
         root=root,
@@ -105,18 +105,16 @@ def _run_start(recipe: Recipe, root: str, options: dict[str, object]) -> RunStar
     return RunStart(run, log, recipe.name, root, recipe.place, recipe.document(), local_folders(recipe), options)
 
 
-def _record_latest(dataset: str, steps: Sequence[StepResult], recipe: Recipe) -> str:
+def _record_latest(dataset: str, steps: Sequence[StepResult]) -> str:
     """Record the run's last step that belongs to the dataset (not to a source), and the run's token cache, as the
-    dataset's current step and cache, with the licenses of the recipe's sources. Return a message for the user if that
-    was impossible.
+    dataset's current step and cache. Return a message for the user if that was impossible.
     """
     own = [step for step in steps if step.source is None]
     if not own:
         return ""
     last = max(own, key=lambda step: stage_order(step.stage))
     cache = [step for step in own if step.stage == TOKENIZE]
-    licenses = {source.name: source.license for source in recipe.sources if source.license}
-    return record_latest(dataset, _current(last), _current(cache[0]) if cache else None, licenses)
+    return record_latest(dataset, _current(last), _current(cache[0]) if cache else None)
 
 
 def _current(step: StepResult) -> Current:

@@ -30,7 +30,7 @@ def _check_quarantine(label: str, tolerance: Tolerance, directory: str, manifest
     if records > tolerance.allowed(documents_read(manifest)):
         raise InputError(
             f"{label}: {counted(records, 'record')} in quarantine (listed in "
-            f"{directory}/{manifest.quarantine.path}), but this recipe allows {tolerance.key} = {tolerance.limit}; "
+            f"{directory}/{manifest.quarantine.path}), more than {tolerance.key} = {tolerance.limit} allows; "
             "fix or exclude the files listed there, or raise the limit"
         )
 
@@ -40,7 +40,7 @@ def _check_removal(label: str, limit: float, directory: str, details: dict[str, 
     share, name = max(((rate, name) for name, rate in rates.items()), default=(0.0, ""))
     if share > limit:
         raise InputError(
-            f"{label}: {share:.1%} of the documents of source {name!r} are removed ({directory}), but this recipe "
-            f"allows dedup.max_removal = {limit:g}; check the attribute files, and raise the limit if the "
-            "removals are right"
+            f"{label}: {share:.1%} of the documents of source {name!r} are removed ({directory}), more than "
+            f"dedup.max_removal = {limit:g} allows; check the attribute files, and raise the limit if the removals are "
+            "correct"
         )

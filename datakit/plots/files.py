@@ -13,7 +13,7 @@ from datakit.storage import atomic, urls
 KINDS = ("png", "svg", "pdf")
 DOTS_PER_INCH = 120
 INK = "#333333"  # color of text and lines
-ROUNDED = 0.9995  # the smallest share of a unit that is 1 when rounded to three digits
+ROUNDED = 0.9995  # the smallest fraction of a unit that rounds to 1 at three significant digits
 
 
 def check_target(url: str) -> None:

@@ -9,10 +9,9 @@
 
 The output of finished steps is never touched, and neither is a directory that datakit did not create: a step's
 directory is recognized by its name and its ledger (or its `partial.json`). A resumed run can continue an unfinished
-step, so only old unfinished steps are listed. An unfinished step is renamed before it is removed, and is then checked
-again: if a driver has started to work on it in between, the step is kept. Ages are measured by the clock of the root's
-disk or store (`store_clock.py`), because the clocks of this machine and of the machines that wrote the ledgers may be
-wrong.
+step, so only old unfinished steps are listed. To remove an unfinished step, datakit first renames it and then checks
+once more whether a driver is working on it; if so, the step is kept. Ages are measured by the clock of the root's disk
+or store (`store_clock.py`), because the clocks of this machine and of the machines that wrote the ledgers may be wrong.
 """
 
 from __future__ import annotations
@@ -49,9 +48,10 @@ class Leftover:
 def find_leftovers(
     root: str, age_seconds: float = DAY_SECONDS, leased: Collection[str] = frozenset()
 ) -> list[Leftover]:
-    """Return everything in `root` that can be removed. age_seconds: the time without a change after which an unfinished
-    step, the rotated files of a log, or a temporary file whose lock this process might not see can be removed. leased:
-    the paths of steps that are kept. Raises InputError if the root does not exist.
+    """Return everything in `root` that can be removed. Raises InputError if the root does not exist.
+
+    age_seconds: the minimum time since the last change to an unfinished step, to a log with rotated files, or to a
+    temporary file whose lock this process might not see. leased: the paths of steps that are kept.
     """
     root = require_root(root)
     limit, listed = _AgeLimit(root, age_seconds), urls.listing(root)

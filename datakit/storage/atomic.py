@@ -1,12 +1,12 @@
 """Creates files that appear complete or not at all, on a disk (by a hard link, or by a rename where links are not
 supported) or in an object store, and never overwrites an output.
 
-A file is created only if its name is free. On a disk, this takes a temporary file, fsync, and then `link`, which fails
-if the name is taken (`rename` would overwrite the existing file). In an object store, it takes one conditional PUT
-(`If-None-Match: *`). If the name is taken, the checksums of the existing and the new file are compared. If they are
-equal, another process has done the same work. If they differ, the work is not deterministic, or a library was upgraded;
-the first file is kept, and DivergentOutputError is raised. Concurrent drivers, retried tasks and resumed runs therefore
-need no lock.
+An output is created only if its name is free. On a disk, a temporary file is written and synced, and then receives its
+name from `link`, which fails if the name is taken (`rename` would overwrite the existing file). In an object store, the
+file is created by one conditional PUT (`If-None-Match: *`). If the name is taken, the checksums of the existing and the
+new file are compared. If they are equal, another process has done the same work. If they differ, the work is not
+deterministic, or a library was upgraded; the first file is kept, and DivergentOutputError is raised. Concurrent
+drivers, retried tasks and resumed runs therefore need no lock.
 Cost: one fsync or one request per file; if the file already exists, also one read of it.
 Memory: an upload takes 65 MiB (measured).
 """
@@ -36,8 +36,8 @@ TEMPORARY_PREFIX = ".tmp-"
 HASH_CHUNK = 4 << 20
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)  # exFAT and some network mounts lack hard links
 S3_PART_BYTES, S3_PARTS_AT_ONCE, S3_MOST_PARTS = 8 << 20, 4, 10_000  # s3fs's defaults would take 500 MB of memory
-SHOWN_BYTES = 60  # the temporary name ends with this many bytes of the file's name; a name may have 255 in all
-NO_LOCK = "0" * 16  # in place of the lock domain in the names of files that are not locked
+SHOWN_BYTES = 60  # a temporary name ends with at most this many bytes of the file's name; a name may have 255 bytes
+NO_LOCK = "0" * 16  # replaces the lock domain in the names of files that are not locked
 MOST_LOCKS = 256  # each takes a descriptor, of which a process may have only 1,024; further files are not locked
 CONFLICT_WAITS = (0.1, 0.3, 1.0, 3.0)
 
@@ -210,8 +210,8 @@ def hash_url(url: str) -> tuple[str, int]:
 
 
 def hash_open(file: BinaryIO, check: Callable[[], None] = lambda: None) -> tuple[str, int]:
-    """Return the xxh3-128 (32 hex digits) of the bytes from an open file's current position to its end, and their
-    number. `check` is called after each chunk, and may raise an exception to stop.
+    """Return the xxh3-128 (32 hex digits) and the size in bytes of an open file's content from the current position
+    on. `check` is called after each chunk has been read, and may raise an exception to stop.
     """
     digest, length = xxhash.xxh3_128(), 0
     while chunk := file.read(HASH_CHUNK):

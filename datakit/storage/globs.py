@@ -1,4 +1,4 @@
-"""Lists a source's files: walks directories (also through links) and applies include and exclude patterns.
+"""Lists a source's files: walks directories (following links) and applies include and exclude patterns.
 Skips named pipes, sockets and devices, and refuses links that lead to missing files or out of the source's folder.
 
 A URL names a file, a directory or a glob. A pattern is matched against the path relative to the directory. `*` and `?`
@@ -8,8 +8,8 @@ directory of the running Python's standard library, whose text files exist on ev
 
 Files and directories whose names start with a dot are never read, but are listed as left out (a directory as one
 entry). The components `.` and `..` of an object's key are ordinary names. Links to directories are followed, except
-links to enclosing directories. A source is refused if its links make too many paths to one directory, because even a
-few links can multiply paths beyond what can be listed. A link that leads out of the directory in the URL is refused.
+links to enclosing directories. A source is refused if too many paths lead to one directory through links, because even
+a few links can create more paths than can be listed. A link that leads out of the directory in the URL is refused.
 Otherwise, the author of the data could turn any file on this machine into a document. The URL itself, which the user
 wrote, may contain links. Files are opened later, by the same paths; `normalize/readers/inputs.py` then checks that they
 have not changed since they were listed.
@@ -40,7 +40,7 @@ _DANGLING = "a link to a file that does not exist"
 _OUTSIDE = "a link that leads out of the source's folder"
 _HIDDEN = "hidden"
 SHOWN = 5  # maximum number of files that a message names
-MOST_PATHS = 1000  # maximum number of paths to one directory; 30 directories with two links each could make 2**30
+MOST_PATHS = 1000  # maximum number of paths to one directory; 30 directories with two links each can create 2**30
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Place:
 
 
 def expand(url: str) -> str:
-    """Return `url` with the placeholder `{stdlib}` at its start, if any, replaced."""
+    """Replace the placeholder `{stdlib}` if `url` starts with it, and return the URL."""
     return url.replace("{stdlib}", sysconfig.get_paths()["stdlib"], 1) if url.startswith("{stdlib}") else url
 
 
@@ -90,8 +90,8 @@ def files_at(place: Place, exclude: Sequence[str] = (), outside_links: bool = Fa
     the directory does not exist. On a disk, directories that are excluded entirely (for example, by `**/tests/**`) are
     not entered, because a Python installation may have a hundred thousand files in site-packages.
 
-    The list also holds what must not be read (see `regular`); the path of a directory among these ends with a slash.
-    outside_links: if True, links that lead out of the directory are followed.
+    The list also holds entries that must not be read (see `regular`); if such an entry is a directory, its path ends
+    with a slash. outside_links: if True, links that lead out of the directory are followed.
     """
     if place.file is not None:
         return [_one_file(place.base, place.file, place.query)]
@@ -243,8 +243,8 @@ def _walk(base: str, closed: re.Pattern[str], outside_links: bool) -> Iterator[F
         visits[here] += 1
         if visits[here] > MOST_PATHS:
             raise UnreadableError(
-                f"{one_line(base)}: links make more than {MOST_PATHS:,} paths to {one_line(os.path.realpath(folder))}; "
-                "remove or exclude the links"
+                f"{one_line(base)}: more than {MOST_PATHS:,} paths lead to {one_line(os.path.realpath(folder))} "
+                "through links; remove or exclude the links"
             )
         with os.scandir(folder) as entries:
             for entry in entries:

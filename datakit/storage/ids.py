@@ -1,10 +1,9 @@
 """Converts document ids between hex digits (in files) and pairs of uint64 (in memory), and assigns ids to partitions.
 
 An id is the xxh3-128 of a document's text, written as 32 hex digits. Partition `i` of `2**bits` holds the ids whose top
-`bits` bits are `i`. If one of two sources has more partitions than the other, each of its partitions therefore lies
-within one partition of the other, and every join is a merge of sorted ids. Sorting and comparing pairs of uint64 is
-several times faster than comparing hex strings. Both forms sort in the same order, since the digits are lowercase and
-zero-padded.
+`bits` bits are `i`. Therefore, if source A has more partitions than source B, each partition of A lies within one
+partition of B, and every join is a merge of sorted ids. Sorting and comparing pairs of uint64 is several times faster
+than comparing hex strings. Both forms sort in the same order, since the digits are lowercase and zero-padded.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def scratch_errors(path: Path) -> Iterator[None]:
 
 
 def _raise_ours(ours: DatakitError | None, error: Exception) -> None:
-    """Raise `ours`, unless it is None, with `error` as its cause."""
+    """Raise `ours`, unless it is None, with `shareable(error)` as its cause."""
     try:
         if ours is not None:
             raise ours from shareable(error)
@@ -93,8 +93,8 @@ def denies_access(error: Exception) -> bool:
 
 
 def shareable(error: BaseException) -> BaseException:
-    """Return the cause to give to an error of ours: `error`, or a substitute without secrets if any message in the
-    chain of `error` contains a secret. Python prints the traceback of a cause, too.
+    """Return the exception to set as the cause of a datakit error: `error` or, if any message in its chain of
+    exceptions contains a secret, a substitute without secrets. Python prints this cause, too, with its traceback.
     """
     if all(redacted(text) == text for text in map(str, chain_of(error))):
         return error
@@ -108,8 +108,8 @@ def _is_of_driver(error: Exception) -> bool:
 
 @contextmanager
 def unless_read_only() -> Iterator[None]:
-    """Suppress the error if the block is not allowed to write (no permission, or a disk mounted read-only). Use this
-    function only for writes that a run can do without, such as the removal of leftovers.
+    """Suppress the error if the `with` block is not allowed to write (no permission, or a disk mounted read-only). Use
+    this function only for writes that a run can do without, such as the removal of leftovers.
     """
     try:
         yield

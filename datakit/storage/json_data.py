@@ -1,6 +1,6 @@
-"""Decodes JSON that strangers may have written. Data that is nested thousands of levels deep ends the decoder with a
-RecursionError, and bytes that are not UTF-8 end it with a UnicodeDecodeError; here both are errors of the data, like
-any other, and the caller can name the file.
+"""Decodes JSON that strangers may have written. Data that is nested thousands of levels deep makes msgspec raise a
+RecursionError, and bytes that are not UTF-8 make it raise a UnicodeDecodeError. Here, both become msgspec.DecodeError,
+as all other errors in the data do, so that the caller can handle them alike and name the file.
 """
 
 from __future__ import annotations

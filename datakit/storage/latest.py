@@ -1,9 +1,9 @@
 """Records a dataset's current steps in `<root>/<dataset>/latest.json`, and resolves the dataset's directory to them.
 
 A complete run replaces the file atomically (by a rename on a disk, by one PUT in an object store). The file is a hint
-for people who name a dataset instead of a step: it enters no fingerprint, and code that has resolved a dataset uses
-only the step's directory from then on. Of two runs that end at the same time, either may be recorded. In a dataset
-without the file (made by an earlier version), a stage's finished step is found if it is the only one.
+for people who name a dataset instead of a step: it is not part of any fingerprint, and code that has resolved a dataset
+uses only the step's directory from then on. Of two runs that end at the same time, either may be recorded. If a dataset
+lacks the file because an earlier version made the dataset, a stage's finished step is found if it is the only one.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def read_latest(dataset: str) -> Latest | None:
 
 
 def current_step(dataset: str) -> tuple[str, Manifest] | None:
-    """Return the directory and manifest of the last step of a dataset's last complete run; None if none is recorded.
+    """Return the directory and manifest of the last step of a dataset's last complete run; None if no run is recorded.
 
     Raises NotFoundError if that step is gone, and CorruptError if the record or the manifest is damaged.
     """
@@ -107,7 +107,7 @@ def current_step(dataset: str) -> tuple[str, Manifest] | None:
 def current_cache(dataset: str) -> tuple[str, Manifest] | None:
     """Return the directory and manifest of a dataset's current token cache; None if it has no finished cache.
 
-    Raises NotFoundError if the recorded cache is gone, UsageError if none is recorded and there are several, and
+    Raises NotFoundError if the recorded cache is gone, UsageError if no cache is recorded and there are several, and
     CorruptError if the record or the manifest is damaged.
     """
     latest = read_latest(dataset)

@@ -1,8 +1,8 @@
 """Locks a file for as long as its owner lives, and tells whether a file is locked.
 
-Another process deletes a temporary file or a scratch directory only if it is not locked. A process id or a host name in
-a file's name cannot show whether the file's owner is alive: containers may share host names and folders, but not
-process ids, and ids are reused. The kernel releases a lock when its owner ends, for whatever reason.
+A temporary file or a scratch directory is deleted by a process other than its owner only if it is not locked. A process
+id or a host name in a file's name cannot show whether the file's owner is alive: containers may share host names and
+folders, but not process ids, and ids are reused. The kernel releases a lock when its owner ends, for whatever reason.
 
     flock, not fcntl's record locks: those belong to a whole process, so a process would find its own files unlocked,
         and would lose a lock by closing any descriptor of the file
@@ -10,9 +10,9 @@ process ids, and ids are reused. The kernel releases a lock when its owner ends,
         that a task leaves behind would otherwise keep the lock of its dead parent
     opened for writing: on NFS, Linux asks the server for the lock, and grants an exclusive one only for such files
 
-Some mounts have no locks, or locks that only one machine or one container sees. Therefore an unlocked file counts as
-abandoned only if its owner worked in this process's lock domain: the same boot of the same kernel, and the same mounted
-file system. An unlocked file of any other domain counts as abandoned only if it is also old (`stale_files.py`).
+Some mounted file systems do not support locks, or their locks are visible only within one machine or one container.
+Therefore an unlocked file counts as abandoned only if its owner ran in this process's lock domain (the same boot of the
+same kernel, and the same mounted file system) or if the file is also old (`stale_files.py`).
 Cost: one open descriptor per lock, and some 20 microseconds on a local disk.
 """
 
@@ -97,7 +97,7 @@ def take(path: Path) -> int | None:
 
 
 def is_locked(path: Path) -> bool:
-    """Return True if another open file holds a lock on the regular file `path`."""
+    """Return True if the regular file `path` is locked, by this process or by another one."""
     descriptor = _open_to_test(path)
     if descriptor is None:
         return False
@@ -120,7 +120,7 @@ def _open_to_test(path: Path) -> int | None:
 
 
 def _lock(descriptor: int, kind: int) -> bool | None:
-    """Lock an open file. Return False if another open file has the lock, and None if the file system has no locks."""
+    """Lock an open file. Return False if another lock prevents this, and None if locks are not supported here."""
     try:
         fcntl.flock(descriptor, kind)
     except BlockingIOError:

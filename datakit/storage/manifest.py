@@ -1,10 +1,10 @@
 """Defines, reads and writes `manifest.json`, which describes a step's result.
 
-The manifest is written last, so a step without a manifest is unfinished. It is the only file in a step's directory on
-which other steps and programs may rely. Its keys are sorted, its paths are relative to its own directory, and it
-contains no time, host or library version (the ledger has those) except the version of a cache's encoder, so a step's
-manifest does not depend on the machine. Every counter that a reader needs is a required field: a missing counter is an
-error and never counts as zero.
+The manifest is written last, so a step without a manifest is unfinished. It is the only file through which other steps
+and programs find a step's output. Its keys are sorted, its paths are relative to its own directory, and it contains no
+time, host or library version (the ledger has those) except the version of a cache's encoder, so a step's manifest does
+not depend on the machine. Every counter that a reader needs is a required field: a missing counter is an error and is
+never taken for zero.
 
 A manifest holds its own checksum: the xxh3-128 of its bytes without the line that holds the checksum. The checksum is
 verified whenever a manifest is read. Manifests of format 1 can still be read, although they lack their own checksum,
@@ -36,7 +36,7 @@ FILE_NAME = "manifest.json"
 PARTIAL_NAME = "partial.json"
 DATA_FOLDER = "data"
 PIECE = 1000  # maximum number of partitions or files that are encoded at a time
-NUMBERED = re.compile(r"(datakit\.[a-z]+)/([0-9]{1,9})")  # every format's name and number
+NUMBERED = re.compile(r"(datakit\.[a-z]+)/([0-9]{1,9})")  # matches a format: its name and its number
 CHECKSUM_LINE = re.compile(rb'\n "checksum": "[0-9a-f]{32}",')  # the first line, because keys are sorted
 
 
@@ -112,7 +112,7 @@ class Quarantine(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A step's result. `details` holds data that only this stage's readers need, in the stage's own format.
+    """A step's result. `details` holds data, in the stage's own format, that only readers of the stage's output need.
 
     version: the stage's format version, which the fingerprint covers; None in format 1. files: all files except those
     that the partitions (or `details`) describe. checksum: the checksum of this manifest's bytes without the line that

@@ -1,11 +1,11 @@
-"""Refuses manifests that name files outside of their step, or inputs that are not manifests. A cache or a step may
-have been made by a stranger, and whatever its manifest names is opened, hashed and compared: a path such as
+"""Refuses manifests whose files lie outside their step, or whose inputs are not manifests. A cache or a step may have
+been made by a stranger, and whatever its manifest names is opened, hashed and compared: a path such as
 `../../etc/passwd` would make `datakit validate` read a file that does not belong to the step.
 
 The path of a file must be relative and stay inside the step's directory. The path of an input leads to another step's
 `manifest.json`: it may start with one or more `..`, but contains none after them. The manifest of a training run names
-caches in another store by their URLs; these are not part of the run's fingerprint, and datakit never opens them when it
-reads the manifest. Cost: about a microsecond per file of the step.
+caches in another store by their URLs. Such caches are not part of the run's fingerprint, and datakit never opens them
+when it reads the manifest. The checks take about a microsecond per file of the step.
 """
 
 from __future__ import annotations

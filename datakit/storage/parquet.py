@@ -125,8 +125,8 @@ class ShardWriter:
 
 
 def open_shard(url: str) -> pq.ParquetFile:
-    """Open a Parquet file and read its footer. Raises NotFoundError, CorruptError, and UnreadableError for what is not
-    a file.
+    """Open a Parquet file and read its footer. Raises NotFoundError or CorruptError, or UnreadableError if the URL is
+    that of a named pipe, a socket or a device.
     """
     if urls.is_local(url):
         urls.size(url)  # pyarrow would wait for the writer of a named pipe
@@ -138,7 +138,7 @@ def open_shard(url: str) -> pq.ParquetFile:
 
 
 def _damaged(url: str, error: Exception) -> Exception:
-    """Return the error to raise for a shard that cannot be read: errors of the disk or the store stay what they are."""
+    """Return the error to raise for an unreadable shard. Errors of the disk or the store are returned unchanged."""
     if isinstance(error, OSError) and error.errno is not None:
         return error
     return CorruptError(f"{url} is not a readable Parquet file: {error}; `datakit validate` shows all damage")

@@ -2,7 +2,7 @@
 
 Every owner holds a lock: on a temporary file itself, or on the file `.lock` in a scratch directory. A task's scratch
 directory has two owners, the process that waits for the task and the child that runs it; it counts as abandoned when
-both are dead. Before anything is removed, its lock is taken exclusively, and it is held until the removal is done.
+both are dead. Before anything is removed, its lock is taken exclusively; the lock is held until the removal is done.
 Therefore no process can begin to use a file between the test that finds it unlocked and its removal.
 
     unlocked, same lock domain (`locks.py`)     removed at once
@@ -54,7 +54,7 @@ def _remove_dead(folder: str, names: Iterable[str]) -> list[Path]:
 
 
 def in_our_domain(path: Path) -> bool:
-    """Return True if the name of a temporary file shows that this process would see its owner's lock."""
+    """Return True if the name of a temporary file shows that its owner's lock would be visible to this process."""
     match = _TEMPORARY.match(path.name)
     if match is None:
         return False
@@ -94,8 +94,8 @@ def share_scratch(path: Path) -> int:
 
 
 def remove_dead_scratch() -> list[Path]:
-    """Remove the scratch directories and the staged files that dead processes left in the temporary folder; return the
-    paths of what was removed.
+    """Remove the scratch directories and temporary files that dead processes left in the system's temporary folder;
+    return the paths of what was removed.
     """
     folder = tempfile.gettempdir()
     removed = remove_dead_files_in(folder)
@@ -109,8 +109,8 @@ def remove_dead_scratch() -> list[Path]:
 
 
 class _Age:
-    """Tells whether something in a folder is old. Reads the folder's clock at most once, because this requires
-    writing a file.
+    """Tells whether something in a folder is old, by the clock of the folder's file system. Reads this clock at most
+    once, because each reading requires writing a file.
     """
 
     def __init__(self, folder: str) -> None:
@@ -148,8 +148,8 @@ def _remove_dead_scratch(path: Path, age: _Age) -> bool:
 
 
 def _remove_scratch(path: Path, lock: int | None) -> None:
-    """Remove a scratch directory and end the lock on it. The lock's file is deleted last, so that the next run finds
-    and removes what remains if this process is killed, or if another one is still writing there.
+    """Remove a scratch directory and release the lock on it. The lock file is deleted last, so that the next run finds
+    and removes what remains if this process is killed, or if another process is still writing to the directory.
     """
     try:
         with suppress(OSError):

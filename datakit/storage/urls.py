@@ -1,8 +1,7 @@
-"""Resolves URLs, creates the clients of all stores, and reads and lists files on a disk or in an object store, with a
-limit on parallel requests.
+"""Resolves URLs, creates the clients of all stores, and lists and reads files on a disk or in an object store.
 
-Every function takes a URL string: a plain path, `file://`, or any protocol that fsspec supports (`s3://`, `gs://`,
-...). Local files are accessed directly because, for small files, a call to fsspec's local layer costs more than the
+URLs are strings: plain paths, `file://` URLs, or URLs with any other protocol that fsspec supports (`s3://`, `gs://`,
+...). Local files are accessed directly because, for small files, a call to fsspec's local layer takes longer than the
 read itself. Directory listings are never cached (`use_listings_cache=False`), since a stale listing could miss a
 finished shard or show a deleted one.
 """
@@ -44,7 +43,7 @@ class FileInfo:
 
 
 def is_local(url: str) -> bool:
-    """Return True if `url` names a file on this machine's disk."""
+    """Return True if `url` is a plain path or a `file://` URL."""
     return SPLITTER not in url or url.startswith("file://")
 
 
@@ -318,5 +317,5 @@ def _seconds(moment: datetime | float | str) -> float:
 
 
 def checksum_of(info: dict[str, object]) -> str | None:
-    """Return the checksum of a file's content from `info`, the store's description of the file; None if it has none."""
+    """Return the content checksum in `info`, the store's description of a file, or None if there is none."""
     return next((str(info[key]).strip('"') for key in CHECKSUM_KEYS if info.get(key)), None)

@@ -10,8 +10,8 @@ NOTICE = "compiling kernels, which takes 10 to 60 s the first time on a machine"
 
 
 def load_numba() -> None:
-    """Load what every kernel needs (numba, LLVM and scipy), so that the forks of this process share it. This costs 0.4
-    to 0.7 s of CPU time; a kernel itself is then loaded from disk in 5 ms.
+    """Load what every kernel needs (numba, LLVM and scipy), so that the forks of this process share it. This takes 0.4
+    to 0.7 s of CPU time; each kernel is then loaded from disk in 5 ms.
     """
     from numba.core.registry import cpu_target
 

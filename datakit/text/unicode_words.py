@@ -1,12 +1,12 @@
 """Defines, by means of frozen Unicode tables, which characters form words, which characters are words by themselves,
-and how characters are lowercased. The result does not depend on the Python version. A word is a maximal run of word
-characters in the lowercased text. In scripts written without spaces (Han, Hiragana, Katakana, Thai, Lao, Khmer,
+and how characters are lowercased. These definitions do not depend on the Python version. A word is a maximal run of
+word characters in the lowercased text. In scripts written without spaces (Han, Hiragana, Katakana, Thai, Lao, Khmer,
 Myanmar, Tibetan), every word character is a word of its own. Word characters are those that `re` matches with `\\w` in
-Unicode 15.1.0. Lowercasing uses Unicode's simple mapping, one character to one character, so that kernels can look it
-up. By contrast, `str.lower` depends on context (final sigma) and maps U+0130 to two characters.
+Unicode 15.1.0. Lowercasing uses Unicode's simple mapping of one character to one character, so that a kernel needs only
+a table lookup. By contrast, `str.lower` depends on context (final sigma) and maps U+0130 to two characters.
 
 benchmarks/unicode_tables.py generates the tables. On disk, they are stored as ranges and take 7 kB. In memory, they are
-one flat array of 4.4 MB, in which each character is looked up; a text touches only the memory pages of its scripts.
+one flat array of 4.4 MB, indexed by character; the lookups for a text touch only the memory pages of its scripts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FILE = Path(__file__).with_name("unicode_tables.bin")
 
 @functools.cache
 def character_table() -> np.ndarray:
-    """Return uint32 [CODE_POINTS]: for each word character, its lowercase form with the flag WORD or ALONE; else 0."""
+    """Return uint32 [CODE_POINTS]: for a word character, its lowercase form and the flag WORD or ALONE; otherwise 0."""
     numbers = np.frombuffer(zlib.decompress(FILE.read_bytes()), "<u4")  # three lengths, then three lists of pairs
     ends = 3 + 2 * np.cumsum(numbers[:3].astype(np.int64))
     words, spaceless, pairs = (part.reshape(-1, 2) for part in np.split(numbers, [3, *ends])[1:4])

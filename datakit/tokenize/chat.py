@@ -1,13 +1,13 @@
-"""Checks the messages of conversations, encodes each message as head, content and tail, and makes the loss mask.
+"""Checks the messages of conversations, encodes each message as head, content and tail, and computes the loss mask.
 
 The three parts of a message are encoded separately, so no token spans two of them, just as no token spans a head and
 the content that a model generates after it. The mask is 1 on the content and tail of each message whose role is a
 target ("assistant"), and 0 elsewhere. Heads and tails are those of the recipe's chat format, and every head contains a
-special token (chat_format.py). Only known roles are allowed. The contents of messages are untrusted: a special token's
-string in a message's content is encoded as ordinary text, so a message cannot end its own turn. A message without
-content (null, as in a tool call) keeps its place as an empty turn. Such a message is never a target, because it would
-teach a model to answer with nothing. Like every document, a conversation needs a text, from which its id is computed
-and which dedup compares. The transform `with_text` makes this text.
+special token (chat_format.py). Only known roles are allowed. The contents of messages are untrusted: if one contains
+the string of a special token, that string is encoded as ordinary text, so a message cannot end its own turn. A message
+without content (null, as in a tool call) keeps its place as an empty turn. Such a message is never a target, because it
+would teach a model to answer with nothing. Like every document, a conversation needs a text, from which its id is
+computed and which dedup compares. The transform `with_text` adds this text.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def _shown(role: str) -> str:
 def encode_chat(
     batch: Conversations, frames: ChatFrames, content: Callable[[list[str]], tuple[np.ndarray, np.ndarray]]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the ids of all conversations, uint32 [T]; the number of ids of each conversation, int64 [N]; and the loss
-    mask, uint8 [T].
+    """Return the token ids of all conversations, uint32 [T]; the number of tokens in each conversation, int64 [N]; and
+    the loss mask, uint8 [T].
 
     `content` encodes the contents of messages, and returns what Encoder.encode_batch returns. Raises TokenizerError if
     `content` returns the id of one of the format's markers.
@@ -152,8 +152,8 @@ def with_text(records: pa.RecordBatch) -> pa.RecordBatch:
     """Add the column `text`, with one JSON line per message, for dedup to compare. Use this function as a source's
     `transform`.
 
-    JSON records whose role or content is not a string have already been quarantined. Raises ColumnError if the roles or
-    contents from another kind of file are not strings.
+    JSON records with a role or content that is not a string have already been quarantined. Raises ColumnError if the
+    roles or contents in files of another kind are not strings.
     """
     messages = records.column("messages")
     if not pa.types.is_null(messages.type):

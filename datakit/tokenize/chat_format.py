@@ -3,7 +3,7 @@
 A format puts a head before each message's content and a tail after it. Contents are untrusted, so a head must contain
 something that no content can produce: a special token of the tokenizer. Otherwise a user's message could contain the
 text of an assistant's head, and that text would get the ids of a real head. A tail must contain a special token too,
-unless it is only white space, which ends nothing by itself.
+unless it is only white space, which does not mark the end of a message.
 
 The set of roles is fixed: a role becomes part of the head as trusted text and decides whether a message is a target.
 """

@@ -1,6 +1,6 @@
 """Encodes a partition's documents (texts, conversations or lists of tokens) as their source's format requires, and adds
 the contract's special tokens around each document. All three kinds become batches of encoded documents. For a sample of
-the texts and conversations, the ids are compared with those of a reference encoder. Prebuilt tokens cannot be verified,
+the texts and conversations, the ids are compared with those of a reference encoder. Lists of tokens cannot be verified,
 because there is nothing with which they could be compared.
 """
 
@@ -33,11 +33,11 @@ CHAT_STRIDE = 300  # in a source of conversations, one in this many messages is 
 
 
 class PartitionToEncode(msgspec.Struct, frozen=True):
-    """One partition that a task encodes. dataset: the URL of the partition's file. name: the path of this file in the
-    dataset. shard: the path, in the cache, of the shard to write.
+    """One partition that a task encodes. url: the URL of the partition's file. name: the file's path relative to the
+    directory of its step. shard: the path, in the cache, of the shard to write.
     """
 
-    dataset: str
+    url: str
     name: str
     shard: str
     source: str
@@ -70,7 +70,7 @@ class Encoding:
         special_strings = config.special_strings
         text, trusted, content = (tokenizer.encoder(encoder, policy) for policy in (special_strings, "keep", "text"))
         frames = None
-        if CHAT in config.formats.values():  # so the first task refuses an unsafe format, whatever source it encodes
+        if CHAT in config.formats.values():  # the first task, whatever its source, refuses an unsafe format
             frames = chat_frames(chat_format(config.chat_format), trusted, special_ids(tokenizer))
         if contract.long_texts == PARTS:
             texts, contents = tokenizer.long_texts(text, special_strings), tokenizer.long_texts(content, "text")
@@ -81,7 +81,7 @@ class Encoding:
         return cls(contract, texts, contents, frames, reference, tokenizer.reference_encoder("text"))
 
     def verification(self, rows: int, text_bytes: int, place: str) -> Verification | None:
-        """Return the verification of one partition, or None if there is no reference to compare with."""
+        """Return the verification of one partition, or None if there is no reference encoder."""
         if self.reference is None:
             return None
         split = SplitVerification(self.reference, self.texts, place)
@@ -103,8 +103,8 @@ def encoded_documents(
     The number of messages without content is added to `counters`.
     """
     kind = config.formats.get(partition.source, TEXT)
-    columns, encode = _encoder_for(kind, config, encoding, partition.dataset)
-    for batch in guard.batches(text_batches(partition.dataset, columns), lambda one: encode(one, None)):
+    columns, encode = _encoder_for(kind, config, encoding, partition.url)
+    for batch in guard.batches(text_batches(partition.url, columns), lambda one: encode(one, None)):
         yield encode(batch, check)
         if kind == CHAT and (silent := messages_without_content(batch.columns[0])):
             counters[WITHOUT_CONTENT] += silent

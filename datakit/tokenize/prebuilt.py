@@ -64,8 +64,8 @@ def unframed(ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> tuple[
 
 
 def framed_mask(mask: np.ndarray, ids: np.ndarray, lengths: np.ndarray, contract: Contract) -> np.ndarray:
-    """Return the loss mask, uint8, of the framed documents. mask: the loss mask of the prebuilt tokens `ids`, uint8
-    [T].
+    """Return the loss mask, uint8, of the documents with the contract's tokens added around them. mask: the loss mask
+    of the prebuilt tokens `ids`, uint8 [T].
 
     A begin- or end-of-text token that the prebuilt tokens already contain keeps its value in the mask.
     """

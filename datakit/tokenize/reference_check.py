@@ -1,11 +1,11 @@
-"""Chooses, in each partition, the sample on which the encoder is compared with the reference; the first difference
-stops the run. The sample depends only on the partition, not on its batches. It consists of a window of 8 KiB in every
-2.7 MB of the texts laid end to end, which is 0.3 % of the bytes, and of one window in each of 16 documents evenly
-spread over the rows. The reference takes about thirty times as long as the encoder, so the windows of the 16 documents
-are only 1 to 8 KiB long and cover only another 0.3 % of the bytes. The position of such a window moves evenly from the
-document's start (in the first of the 16) to the document's end (in the last). If a document with a window is no longer
-than the window, the reference's ids for the whole document are compared with the ids about to be written. If the
-document is longer, both libraries encode only the window (split_check.py compares some long documents as a whole).
+"""Compares the encoder with the reference (`tokenizers`) on a sample of each partition; the first difference stops the
+run. The sample depends only on the partition, not on how it is divided into batches. It consists of a window of 8 KiB
+in every 2.7 MB of the texts laid end to end, which is 0.3 % of the bytes, and of one window in each of 16 documents
+evenly spread over the rows. The reference takes about thirty times as long as the encoder, so the windows of the 16
+documents are only 1 to 8 KiB long and cover only another 0.3 % of the bytes. The position of such a window moves evenly
+from the document's start (in the first of the 16) to the document's end (in the last). If a document with a window is
+no longer than the window, the reference's ids for the whole document are compared with the ids about to be written. If
+the document is longer, both libraries encode only the window (split_check.py compares some long documents as a whole).
 
 Cost: encoding 0.6 % of the bytes, but at least 16 KiB per partition, at the reference's speed.
 """
@@ -66,9 +66,9 @@ class Verification:
         self._window = min(max(share, SMALLEST_WINDOW), WINDOW_BYTES)
 
     def check(self, batch: TextBatch, ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Compare the reference's ids for this batch's part of the sample with the encoder's. ids, lengths: the
-        encoder's ids for the whole batch, and the number of ids of each document. Raises TokenizerError at the first
-        difference.
+        """Compare the encoder's ids with the reference's ids, for the part of the sample that lies in this batch. ids,
+        lengths: the encoder's ids for the whole batch, and the number of ids of each document. Raises TokenizerError at
+        the first difference.
         """
         if self.split is not None:
             self.split.check(batch, ids, lengths)

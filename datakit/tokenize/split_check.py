@@ -1,10 +1,10 @@
-"""Compares the ids of documents encoded in parts with those of the reference, on a sample from each partition.
+"""Compares the token ids of documents encoded in parts with those of the reference, on a sample from each partition.
 
 The sample consists of the partition's first two documents that are encoded in parts. A partition is sorted by document
-id, and ids are hashes, so this is a random choice. If such a document has at most 512 KiB, the ids about to be written
-are compared with the reference's ids for the whole document. A longer document would take the reference too long, so
-three windows of 8 KiB are cut out of it. Each window is encoded by the code that encodes long documents, but in tiny
-parts, and its ids are compared with the reference's.
+id, and document ids are hashes, so this is a random choice. If such a document has at most 512 KiB, the token ids about
+to be written are compared with the reference's ids for the whole document. The reference would take too long for a
+longer document, so three windows of 8 KiB are cut out of it. Each window is encoded by the code that encodes long
+documents, but in tiny parts, and its ids are compared with the reference's.
 
 Cost: at most 1 MiB per partition, at the reference's speed, and only in partitions that have long documents.
 """

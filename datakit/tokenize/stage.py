@@ -1,9 +1,9 @@
 """Stage `tokenize`: decides how partitions become tasks and shards of the token cache, and checks that shards cover all
-documents of their partitions. Each partition that has documents becomes one shard, in order. First, one task copies the
-tokenizer into the cache's directory and makes the cache's contract, so every node of a cluster reads the same file.
-Then each of the other tasks encodes one or more partitions, verifies a sample of their texts and conversations against
-the reference encoder, if there is one, and writes the shards. The step fails unless the shards are in the dataset's
-order, and each accounts for all documents of its partition.
+documents of their partitions. Each partition that has documents becomes one shard, in order. First, one task makes the
+cache's contract and copies the tokenizer into the cache's directory, so that every node of a cluster reads the same
+tokenizer file. Then each of the other tasks encodes one or more partitions, verifies a sample of their texts and
+conversations against the reference encoder, if there is one, and writes the shards. The step fails unless the shards
+are in the dataset's order and each shard accounts for all documents of its partition.
 
 A source's documents are texts unless `formats` declares them to be conversations (chat.py) or lists of tokens
 (prebuilt.py); encode_documents.py encodes all three. Memory per task: about 300 MB for the tokenizers and a batch, plus
@@ -46,7 +46,7 @@ CONTRACT_SETTINGS = ("encoder", "add", "bos", "eos", "special_strings")
 def plan(step: Step) -> Plan:
     """Plan one task that makes the contract, then the tasks that encode all partitions."""
     (clean,) = step.inputs_of("consolidate")
-    config = config_of({"tokenizer": "", **step.parameters}, Config)  # the parameters hold only a tokenizer file's hash
+    config = config_of({"tokenizer": "", **step.parameters}, Config)  # a tokenizer file is identified only by its hash
     settings = {key: getattr(config, key) for key in CONTRACT_SETTINGS}
     task = Task("contract", f"{tasks.__name__}:settle_contract", settings)
     code = code_of(config.tokenizer)
@@ -102,7 +102,7 @@ def _partitions(directory: str, partitions: Sequence[Partition]) -> Iterator[Par
     numbers = Counter[str]()
     for partition in partitions:
         yield PartitionToEncode(
-            dataset=urls.join(directory, partition.path),
+            url=urls.join(directory, partition.path),
             name=partition.path,
             shard=shard_name(partition.source, numbers[partition.source]),
             source=partition.source,
@@ -126,7 +126,7 @@ def _output(shards: Sequence[WrittenShard], partitions: Sequence[PartitionToEnco
     for shard, partition in zip(shards, partitions, strict=True):
         if (shard.path, shard.rows + shard.quarantined) != (partition.shard, partition.rows):
             raise CorruptError(
-                f"{partition.dataset} has {partition.rows} documents and belongs in shard {partition.shard}, but shard "
+                f"{partition.url} has {partition.rows} documents and belongs in shard {partition.shard}, but shard "
                 f"{shard.path} accounts for {shard.rows + shard.quarantined}"
             )
     schema = pa.schema([("token", pa.from_numpy_dtype(contract.dtype))])

@@ -47,7 +47,7 @@ def encode(arguments: dict[str, Any], shared: dict[str, Any], context: TaskConte
     encoding = _encoding(contract, config, context)
     counters, outputs, shards, quarantined = Counter[str](), [], [], []
     for partition in msgspec.convert(arguments["partitions"], list[PartitionToEncode]):
-        check = encoding.verification(partition.rows, partition.text_bytes, partition.dataset)
+        check = encoding.verification(partition.rows, partition.text_bytes, partition.url)
         guard = PartitionGuard(partition.name, context)
         documents = encoded_documents(partition, config, encoding, check, guard, counters=counters)
         shard, files = write_shard(partition.source, partition.shard, documents, contract, context)
@@ -75,7 +75,7 @@ def _encoding(contract: Contract, config: Config, context: TaskContext) -> Encod
 
 
 def _limit_threads(tokenizer: AnyTokenizer, encoder: Encoder, context: TaskContext) -> None:
-    """Make the encoder and the reference encoder start their threads now, each at most one per CPU of the task."""
+    """Make the encoder and the reference encoder each start their threads now, at most as many as the task has CPUs."""
     for each in (encoder, tokenizer.reference_encoder()):
         if each is not None:
             limit_threads(each, context.cpus)

@@ -1,7 +1,7 @@
 """Reads the documents of a consolidated partition in batches of at most 8 MiB of text (a longer document forms a batch
 by itself), and refuses documents without text. Documents become Python objects only here, because the encoder needs
 Python strings. A batch is a slice of a row group, made without copying, and is dropped before the next batch is made.
-The output does not depend on where a batch ends.
+The tokens of a text do not depend on the batch that contains the text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BATCH_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class TextBatch:
-    """A batch of N documents. data: uint8, the UTF-8 bytes of these texts and possibly of others. offsets: int64 [N +
+    """A batch of N documents. data: uint8, the UTF-8 bytes of their texts and possibly of others. offsets: int64 [N +
     1], the index in `data` at which each text starts, and the end of the last text. row, position: the numbers of
     documents and of bytes of text that precede this batch in the partition. columns: the other columns that were
     requested.

@@ -1,10 +1,10 @@
 """Stage `train-tokenizer`: trains a byte-level BPE on a sample of the dataset, and decides how much text each source
 contributes. With such a tokenizer, the demo needs neither network access nor a Hugging Face account. The sample has at
-most `sample_bytes` bytes of text. Each source contributes in proportion to its size: its first documents in order of
-id, which are a uniform sample because ids are hashes. The last document is cut where the source's share ends. The
-result does not depend on the process or on the number of threads, because merges with equal counts are taken in the
-order of their token ids, and because the initial alphabet consists of all 256 bytes in a fixed order (as a test that
-trains several times confirms).
+most `sample_bytes` bytes of text. Each source contributes its first documents in order of id, in proportion to its
+size. Since ids are hashes, these documents are a uniform sample of the source. The last document is cut where the
+source's share ends. The result does not depend on the process or on the number of threads: merges with equal counts are
+taken in the order of their token ids, and the initial alphabet consists of all 256 bytes in a fixed order. A test that
+trains several times confirms this.
 
 Cost: 20 s of CPU time for 64 MiB of text, spent mostly on counting words. Memory: about 0.6 GiB, for the distinct words
 and their counts.

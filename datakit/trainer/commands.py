@@ -1,5 +1,5 @@
-"""Implements `datakit train` and `datakit eval`: opens a run file and its data, checks the model's vocabulary, and
-trains the model or evaluates a checkpoint.
+"""Implements `datakit train` and `datakit eval`: opens a run file and its data, checks the model's vocabulary size,
+and trains the model or evaluates a checkpoint.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def load_run(
 ) -> tuple[Run, Data]:
     """Return the run that a run file defines, and its opened data. Overrides such as `steps=20` or `model.hidden=64`
     replace values in the file. Without `model.vocabulary`, the model gets the tokenizer's vocabulary size, rounded up
-    to a multiple of 128. `pinned` maps datasets to the caches to use for them instead of their current ones. Raises
+    to a multiple of 128. `pinned` gives, by dataset, the cache to use instead of the dataset's current cache. Raises
     RecipeError, UsageError, TokenizerError, LoaderError, and the errors of `open_cache`.
     """
     file = read_run_file(name_or_path, overrides)
@@ -45,7 +45,7 @@ def load_run(
     smallest = max(cache.contract.vocabulary_size for cache in data.caches.values())
     if run.model.vocabulary < smallest:
         raise UsageError(
-            f"{file.path}: model.vocabulary is {run.model.vocabulary}, but the caches need {smallest}; "
+            f"{file.path}: model.vocabulary is {run.model.vocabulary}, but the caches need at least {smallest}; "
             f"raise this setting, or remove it"
         )
     return run, data

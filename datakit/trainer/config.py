@@ -2,8 +2,8 @@
 `[data]`, and decides which settings enter the fingerprint. `docs/trainer.md` shows a run file.
 
 Of the other tables, `[optimizer]` has the fields of `optimizer.Optimizer`, and `[checkpoint]` those of
-`checkpoint.Checkpoints`. `[model]` has a `kind` (such as "grug", or "mine" for mine.py beside the run file) and the
-fields of the `Config` class of that model.
+`checkpoint.Checkpoints`. In `[model]`, `kind` names the model (such as "grug", or "mine" for mine.py beside the run
+file), and the other keys are the fields of the model's `Config` class.
 
 The fingerprint covers the settings that determine the result: model, optimizer, steps, seed, mixture, `initialize_from`
 and `resume_from`. It does not cover how the run is executed (devices, checkpoints, evaluation, logging, and the
@@ -90,7 +90,7 @@ class Run:
     seed: int = 0
     initialize_from: str | None = None  # directory of another run, from which only the weights are taken
     resume_from: str | None = None  # directory of another run to continue, e.g. with a changed mixture
-    expect: dict[str, float] = field(default_factory=dict)  # metric -> expected value, instead of the scaling law's
+    expect: dict[str, float] = field(default_factory=dict)  # metric -> expected value; overrides the scaling law
     replicas: int = 1  # number of full copies of the weights; each is sharded over its share of the devices
     norm_band: tuple[float, float] = (0.2, 5.0)  # allowed range of a group's norm, relative to its norm at the start
     peak_flops: float | None = None  # dense bf16 FLOP/s of one device; None: look it up in `trackers.PEAK_FLOPS`
@@ -124,7 +124,7 @@ class Run:
         if self.initialize_from is not None and self.resume_from is not None:
             raise UsageError(
                 f"run {self.name!r}: initialize_from has no effect with resume_from, which restores the whole state "
-                "of the run it names; remove one of them"
+                "of the run that it names; remove one of the two settings"
             )
         if not isinstance(self.model, load_model(self.kind).Config):
             raise UsageError(f"run {self.name!r}: `model` is not an instance of the Config class of {self.kind!r}")
@@ -158,13 +158,13 @@ class RunFile:
     data_table: dict[str, Any]
 
     def run(self, vocabulary: int) -> Run:
-        """Return the run; `vocabulary` is the default of `model.vocabulary`. Raises RecipeError and UsageError."""
+        """Return the run; `vocabulary` is the default of `model.vocabulary`. Raises RecipeError or UsageError."""
         model = {"vocabulary": vocabulary, **self.run_tables.get("model", {})}
         return parse_run({**self.run_tables, "model": model}, str(self.path), self.path.resolve().parent)
 
 
 def read_run_file(name_or_path: str | Path, overrides: Iterable[str] = ()) -> RunFile:
-    """Read the run file at this path, or that of the built-in run with this name. Raises RecipeError and UsageError."""
+    """Read the run file at this path, or that of the built-in run with this name. Raises RecipeError or UsageError."""
     missing = "no training run {!r}: neither a TOML file nor a known name"
     path, document = load_toml(name_or_path, RUNS, missing, "give the TOML file of a training run", overrides)
     data = document.pop("data", {})
@@ -172,9 +172,9 @@ def read_run_file(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Ru
 
 
 def parse_run(document: dict[str, Any], place: str, folder: Path | None = None) -> Run:
-    """Decode all tables of a run file except `[data]`; `folder` may contain the file of the run's model.
+    """Decode all tables of a run file except `[data]`. Raises RecipeError for an unknown key at any level.
 
-    Raises RecipeError for an unknown key at any level.
+    folder: a directory from which the model can be imported, in addition to the import path.
     """
     check_keys(document, (name for name in names_of(Run) if name != "kind"), place)
     model = dict(document.get("model", {}))

@@ -4,7 +4,7 @@ tokenizer, builds the mixture and the validation sets, and rounds up the default
     [data.components.web]                   # other keys are as in a mixture file (loader/mixture/toml_file.py)
     cache = "data/demo"                     # a cache, or a dataset, which stands for its current cache
     source = "web"
-    validation_tokens = 2_000_000           # number of held-out tokens, evaluated under the component's name
+    validation_tokens = 2_000_000           # number of tokens to hold out as a validation set named `web`
 
     [data.evaluation."exams/law"]           # a further validation set, in addition to held-out documents
     cache = "data/exams"
@@ -100,7 +100,7 @@ class Data:
         return {place: cache for place, cache in named.items() if place not in through} | dict(self.resolved)
 
     def loader(self) -> Loader:
-        """Open a loader for this process's rows of the training batches; close it after use."""
+        """Return an open loader for this process's rows of the training batches; the caller must close it."""
         return Loader(self.mixture, host=jax.process_index(), hosts=jax.process_count())
 
     def inputs(self, directory: str) -> list[InputReference]:

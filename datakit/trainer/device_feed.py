@@ -55,7 +55,7 @@ class BatchSource(Protocol):
         ...
 
     def verify(self, saved: dict[str, Any], step: int) -> list[str]:
-        """Return the differences from the record `saved`. Raises an error if the batches before `step` would differ."""
+        """Return the changes since the record `saved`. Raises an error if the batches before `step` would differ."""
         ...
 
     def snapshot(self, step: int) -> Mapping[str, float]:
@@ -100,7 +100,7 @@ def _placed(source: BatchSource, mesh: Mesh, vocabulary: int, start: int, stop: 
 
 
 def place(batch: HostBatch, mesh: Mesh, vocabulary: int) -> Placed:
-    """Split a batch over the devices by rows. Raises UsageError if it cannot be split evenly or has unknown ids."""
+    """Place a batch on the devices, split by rows. Raises UsageError for an uneven split or an unknown id."""
     _check_ids(batch.tokens, vocabulary)
     rows, length = batch.tokens.shape
     sequences = rows * jax.process_count()

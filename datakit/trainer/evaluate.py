@@ -3,11 +3,11 @@ nothing to predict, and derives token lengths in bytes from a tokenizer.json.
 
     metrics = evaluate(trainer, params, model_state, {"web": batches, "code/python": batches}, token_bytes)
 
-A tag is the name of a validation set. Its bits per byte are its total bits divided by its total bytes: the sum of -log2
-p over all predicted tokens, divided by the sum of their lengths in bytes. Losses are means over predicted tokens. Sums
-are computed in float64 on the host, in the order of the batches, so the number of devices and the batch size affect the
-result only through the rounding of the individual losses. As in training, no token is dropped: a batch from a single
-domain overloads a few experts, so with a capacity limit its loss would be about 0.1 nat higher.
+A tag is the name of a validation set. The bits per byte of a set are the sum of -log2 p over all predicted tokens,
+divided by the sum of their lengths in bytes. Losses are means over predicted tokens. Sums are computed in float64 on
+the host, in the order of the batches, so the number of devices and the batch size affect the result only through the
+rounding of the individual losses. As in training, the experts drop no tokens. A batch from a single domain overloads a
+few experts; if their capacity were limited, the loss would be about 0.1 nat higher.
 
 | name | value |
 |---|---|

@@ -154,7 +154,10 @@ class _Tensors:
             raise UsageError(f"the checkpoint has no tensor {name!r}; check that all of its files were read")
         tensor = self.tensors[name]
         if tensor.dtype.name not in FLOATS:
-            raise UsageError(f"tensor {name!r} has type {tensor.dtype.name}; use a checkpoint in {', '.join(FLOATS)}")
+            raise UsageError(
+                f"tensor {name!r} has type {tensor.dtype.name}; use a checkpoint whose tensors have one of the types "
+                f"{', '.join(FLOATS)}"
+            )
         self.unread.discard(name)
         return tensor.astype(np.float32)
 
@@ -169,7 +172,7 @@ class _Tensors:
 
 
 def parameters_from_hub(tensors: dict[str, np.ndarray], config: olmoe.Config) -> Tree:
-    """Convert a hub checkpoint's tensors, keyed by name, to fp32 parameters; its experts may be separate or stacked.
+    """Convert the tensors of a hub checkpoint, keyed by name, to fp32 parameters. Experts may be separate or stacked.
 
     Raises UsageError if a tensor is missing, unused, or quantized.
     """

@@ -1,6 +1,6 @@
 """Decides which process writes a run's output (the first), makes all processes agree on an answer, and makes them wait
 for each other. Each process computes its share of every step, so all must save, evaluate and stop at the same step,
-although their clocks and signals differ. A single process exchanges nothing and never waits.
+although their clocks and signals differ. A run with only one process exchanges nothing and never waits.
 """
 
 from __future__ import annotations

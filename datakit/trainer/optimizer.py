@@ -1,7 +1,8 @@
 """Implements the optimizers (AdamH combined with Adam, or AdamW): settings and their limits, learning-rate schedules,
 gradient clipping per family, and the update of weights and moments.
 
-AdamH moves a matrix along Adam's direction by a step *relative* to the matrix's norm, and then restores that norm:
+AdamH moves a matrix in the direction of Adam's update, by a step *relative* to the norm of the matrix, and then
+restores that norm:
 
     u = m / (sqrt(v) + eps)                   m, v: bias-corrected moments, as in Adam
     p' = p - lr * |p| * u / |u|,  p <- p' * |p| / |p'|
@@ -104,7 +105,9 @@ class Optimizer:
 
 
 def multiplier(optimizer: Optimizer, steps: int) -> Multiplier:
-    """Return a function from steps (counted from 0) to multiples of the peak learning rate. Warm-up starts above 0."""
+    """Return a function from steps (counted from 0) to multiples of the peak learning rate. For step 0, the multiple is
+    greater than 0.
+    """
     warm, decay = round(optimizer.warmup * steps), round(optimizer.decay * steps)
     rest = max(steps - warm, 1)
     fall = {

@@ -38,8 +38,8 @@ class Start:
 
 
 def begin(run: Run, place: RunPlace, trainer: Trainer, source: BatchSource, say: Say) -> Start:
-    """Find and restore the state to start with. Raises CheckpointError or UsageError, or the data source's own error if
-    the mixture differs from that of the checkpointed run at a step before the checkpoint.
+    """Find and restore the state to start with. Raises CheckpointError or UsageError, or the data source's own error
+    if, at any step before the checkpoint, the mixture differs from that of the checkpointed run.
     """
     folders = select.checkpoint_folders(place.directory, run.checkpoint.temporary_root)
     places = list(dict.fromkeys(folders))

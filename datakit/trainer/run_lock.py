@@ -1,8 +1,8 @@
 """Locks a run's directory, so that a second process that starts the same run is refused and told which process is
 already executing it. Otherwise, the two processes would corrupt each other's checkpoints. The lock is an
-operating-system lock (flock) on a small file that names the process holding it. The lock is released no matter how that
-process ends, even if processes that it forked live on, so the lock is never stale and never has to be removed. If
-several processes share a run, only process 0 takes the lock.
+operating-system lock (flock) on a small file that names the process holding the lock. The lock is released no matter
+how that process ends, even if processes that it forked live on, so the lock is never stale and never has to be removed.
+If several processes share a run, only process 0 takes the lock.
 """
 
 from __future__ import annotations

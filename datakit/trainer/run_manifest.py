@@ -1,9 +1,9 @@
 """Names a run's directory, predicts the run's metrics before the run starts, compares the predictions with the measured
 metrics, and writes the manifest that marks the run as finished. `docs/trainer.md` lists the files in a run's directory.
 
-The prediction holds all values in the run's `expect`. Where the scaling law applies, the prediction also holds the
-values that the law gives for the run's compute budget, unless `expect` overrides them. The prediction is written
-before the first step and never changed. A run with a manifest is never trained again.
+The prediction holds all values that the run file sets in `expect`. Where the scaling law applies, the prediction also
+holds the values that the law gives for the run's compute budget, unless `expect` overrides them. The prediction is
+written before the first step and never changed. A run that has a manifest is never repeated.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def run_place(root: str, run: Run, mixture: dict[str, Any]) -> RunPlace:
 
 
 def predict(run: Run, outline: Outline) -> dict[str, Any]:
-    """Predict the metrics that the run will reach with the batches that `outline` counts."""
+    """Predict the metrics that the run will reach if it trains on the batches described by `outline`."""
     tokens = sum(batches * sequences * length for batches, sequences, length in outline)
     law = scaling.predict(training_flops(run, outline, with_head=False))
-    # The law applies only to a Grug model with the law's vocabulary and a budget in the fitted range.
+    # The law applies only to a Grug model with the vocabulary size of the fit, and only to budgets in the fitted range.
     applies = run.kind == "grug" and run.model.vocabulary == scaling.APRIL.vocabulary and not law.extrapolated
     by_law = {"eval/macro_loss": law.macro_loss, "eval/macro_bpb": law.bits_per_byte} if applies else {}
     return {
@@ -64,8 +64,8 @@ def predict(run: Run, outline: Outline) -> dict[str, Any]:
 
 
 def prediction_of(directory: str, run: Run, outline: Outline, say: Say, write: bool) -> dict[str, Any]:
-    """Return the prediction that an earlier start of the run wrote. If there is none, or if its file is damaged, make a
-    new one. If `write` is true, move a damaged file aside, with a warning, and save the new prediction.
+    """Return the saved prediction of the run. If there is none, or if its file is damaged, make a new one. If `write`
+    is true, move a damaged file aside, with a warning, and save the new prediction.
     """
     path = Path(urls.local_path(directory), PREDICTION)
     try:
@@ -88,8 +88,8 @@ def prediction_of(directory: str, run: Run, outline: Outline, say: Say, write: b
 
 
 def compare(prediction: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return, for each expected metric, the expected value, the measured one (None if missing), and their ratio.
-    `law` is True if the expected value comes from the scaling law.
+    """Return, for each expected metric, the expected value, the measured value (None if missing), the ratio of the
+    measured value to the expected value, and `law`, which is True if the expected value comes from the scaling law.
     """
     compared = {}
     for name, expected in prediction["expected"].items():

@@ -68,7 +68,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Plan:
-    """The sizes and settings of a run with a given budget; batch sizes count sequences of length `sequence`."""
+    """The sizes and settings of a run with a given budget; batch sizes are in sequences of length `sequence`."""
 
     flops: float
     tokens: float
@@ -172,8 +172,8 @@ def model_of_width(hidden: int, vocabulary: int = 128_256, sequence: int = 4096)
 
 
 def batch_size(tokens: float, heuristic: Heuristic = APRIL) -> int:
-    """Return the batch size for training on `tokens` tokens, in sequences of the heuristic's length: a power of two, at
-    least `smallest_batch`.
+    """Return the number of sequences in a batch for training on `tokens` tokens: a power of two, at least
+    `smallest_batch`. The sequences have the heuristic's length.
     """
     ideal = tokens / (2**heuristic.steps_exponent * heuristic.sequence)
     return max(heuristic.smallest_batch, 2 ** math.ceil(math.log2(ideal)))

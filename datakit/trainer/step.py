@@ -88,8 +88,8 @@ class Trainer:
 
     @cached_property
     def evaluate(self) -> Callable[[Tree, Tree, Tokens], tuple[Array, Array, Array]]:
-        """The compiled evaluation: (params, model state, batch) -> (losses, weights, tokens), each [B, S], on all
-        hosts.
+        """The jitted evaluation: (params, model state, batch) -> (losses, weights, tokens). Each result is an array
+        [B, S] with a full copy on every device.
         """
         return jax.jit(partial(_losses, self), out_shardings=NamedSharding(self.mesh, P()))
 

@@ -12,8 +12,9 @@ or Ctrl-C, the loop finishes the step, saves, and raises SystemExit (exit code 1
 For each step, the loop takes the batch (which a thread has already placed on the devices), runs the step, and logs the
 row of metrics. If a checkpoint or an evaluation is due, the loop then saves, evaluates or does both, and logs the row
 again with the additional metrics. Each evaluation is preceded by a save, unless the previous save is still being
-written. Nothing is lost if the run ends in between, because a run that resumes at a step whose evaluation is missing
-starts with that evaluation, even at the last step."""
+written. If the run ends between the save and the evaluation, nothing is lost, because a run that resumes at a step
+whose evaluation is missing starts with that evaluation, even at the last step.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ from datakit.trainer.step import Trainer
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished run: its directory, number of steps and last metrics, and how these compare with the expected ones."""
+    """A finished run: its directory, number of steps, last metrics, and the comparison with the expected metrics."""
 
     directory: str
     steps: int
@@ -83,10 +84,10 @@ def train(
     say: Say = say_on_stderr,
 ) -> Outcome:
     """Train a run's model to the last step. If the run is already finished, return its outcome without training.
-    `inputs` is called with the run's directory, and returns the references that the run's manifest will record.
+    `inputs` is called with the run's directory, and returns the input references for the run's manifest.
     `evaluations` may be a function of the number of steps done, e.g. to evaluate with longer sequences as training
     proceeds. `token_bytes` holds the length of each token in bytes; if it is None, bits per byte are not computed.
-    Raises DivergedError, CheckpointError and UsageError, and the errors of `source`.
+    Raises DivergedError, CheckpointError, UsageError, and any error that `source` raises.
     """
     place = run_manifest.run_place(root, run, source.record())
     directory, references = place.directory, inputs(place.directory)
@@ -209,8 +210,8 @@ class _Loop:
     def _hooks(
         self, step: int, state: Tree, row: dict[str, Any], due: bool, evaluates: bool, stopping: bool
     ) -> dict[str, Any]:
-        """Save, evaluate and log the row, each if it is due. Return the metrics of the evaluation and the time that all
-        this took; the logged row includes them.
+        """Save the state, evaluate the model and log the row, each only if it is due. Return the metrics of the
+        evaluation and the total time taken; the logged row includes both.
 
         The row is also logged before a save or an evaluation, so that it is not lost if the run ends during either.
         """
@@ -223,7 +224,7 @@ class _Loop:
             self.trackers.log(step, row)
         if saves:
             self.writer.save(state, self._marker(state, permanent=last))
-        if evaluates and not stopping:  # if the run is stopping, the next start evaluates
+        if evaluates and not stopping:  # if the run is stopping, this is left to the next start
             more = self._evaluate(step, state)
         more["throughput/hook_time"] = time.perf_counter() - started
         if logs:
@@ -231,7 +232,9 @@ class _Loop:
         return more
 
     def _catch_up(self) -> dict[str, Any]:
-        """Do the save and the evaluation that an earlier start left undone; return the row of the step to resume at."""
+        """Perform the save and the evaluation that an earlier start of the run may have left undone. Return the row of
+        metrics of the last completed step; it may be empty.
+        """
         step, state = self.start.step, self.start.state
         row = last_row(self.directory, step) if is_first() else {}
         if step == self.run.steps:
@@ -335,8 +338,8 @@ def _must_log(row: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def _signals() -> Iterator[Mapping[int, bool]]:
-    """Yield a mapping that states for SIGTERM and SIGINT whether the signal has arrived (always False outside the main
-    thread). A second signal ends the run at once.
+    """Yield a mapping from SIGTERM and SIGINT to booleans, each of which is True once its signal has arrived. Outside
+    the main thread, both stay False. A second signal ends the run immediately.
     """
     arrived = {int(signal.SIGTERM): False, int(signal.SIGINT): False}
     if threading.current_thread() is not threading.main_thread():

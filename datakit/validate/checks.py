@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 
 from datakit.validate.finding import Result
-from datakit.validate.subject import Subject
+from datakit.validate.subject import Subject, is_installed
 
 WITH_DOCUMENTS = ("normalize", "consolidate")
 WITH_IDS = ("signatures", "dedup")
@@ -40,7 +39,7 @@ class Check:
     def run(self, step: Subject) -> Result:
         """Check a step."""
         result = Result(self.name)
-        missing = [name for name in self.needs if find_spec(name) is None]
+        missing = [name for name in self.needs if not is_installed(name)]
         if missing:
             result.skip(f"{', '.join(missing)} is not installed")
             return result
@@ -85,6 +84,10 @@ CHECKS = (
         ("signatures", "dedup", "consolidate", "tokenize"), ARROW,
     ),
     Check(
+        "values", "documents keep their other columns", "decodes these columns twice", "between.kept_values:check",
+        ("consolidate",), ARROW,
+    ),
+    Check(
         "removals", "each removed document is represented by a retained one", "decodes every id",
         "between.removals:check", ("dedup",), ARROW,
     ),
@@ -96,8 +99,10 @@ CHECKS = (
         "encoding", "the reference tokenizer gives the same tokens", "a sample of the texts", "between.encoding:check",
         CACHE, (*ARROW, "tokenizers", "fastokens"),
     ),
-    Check("checkpoints", "every checkpoint matches its checksums", "reads every byte", "training.checkpoints:check", RUN,
-          ("etils",)),
+    Check(
+        "checkpoints", "every checkpoint matches its checksums", "reads every byte", "training.checkpoints:check",
+        RUN, ("etils",),
+    ),
     Check(
         "metrics", "no logged step is missing or contradicted", "reads the metrics", "training.metrics:check", RUN,
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TypeVar
 
 from datakit.cache.layout import STAGE, CacheDetails, read_details
@@ -27,13 +28,15 @@ R = TypeVar("R")
 @dataclass(frozen=True)
 class Input:
     """A step from which the subject was made. manifest: None if it cannot be read; `problem` then says why, and is ""
-    if there is no such file.
+    if there is no such file. outside: True if the step lies in another place, to which a training run's manifest gives
+    an absolute path or a URL, and was not opened.
     """
 
     reference: InputReference
     directory: str
     manifest: Manifest | None
     problem: str = ""
+    outside: bool = False
 
     def url(self, partition: Partition) -> str:
         """Return the URL of one of the input's files."""
@@ -98,14 +101,19 @@ def open_subject(directory: str, manifest: Manifest, **settings: object) -> tupl
             details = read_details(directory, manifest)
         except CorruptError as error:
             problem = str(error)
-    inputs = tuple(_input(directory, reference) for reference in manifest.inputs)
+    follow = bool(settings.get("deep")) or settings.get("training_step") is not None
+    inputs = tuple(_input(directory, reference, follow) for reference in manifest.inputs)
     return Subject(directory, manifest, inputs, details, **settings), problem  # pyright: ignore[reportArgumentType]
 
 
-def _input(directory: str, reference: InputReference) -> Input:
-    absolute = reference.path.startswith("/") or urls.SPLITTER in reference.path
-    url = reference.path if absolute else urls.join(directory, reference.path)
-    place = urls.parent(url)
+def _input(directory: str, reference: InputReference, follow: bool) -> Input:
+    """Read the manifest of an input. A manifest may come from a stranger, so a place outside is opened only if the user
+    asked for it.
+    """
+    absolute = is_outside(reference)
+    place = urls.parent(reference.path if absolute else urls.join(directory, reference.path))
+    if absolute and not follow:
+        return Input(reference, place, None, outside=True)
     try:
         return Input(reference, place, read_manifest(place))
     except NotFoundError:
@@ -114,6 +122,20 @@ def _input(directory: str, reference: InputReference) -> Input:
         return Input(reference, place, None, str(error))
     except DatakitError as error:  # another store, which may be out of reach
         return Input(reference, place, None, str(error))
+
+
+def is_installed(library: str) -> bool:
+    """Return True if a library can be imported on this machine."""
+    try:
+        import_module(library)
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+def is_outside(reference: InputReference) -> bool:
+    """Return True if a reference is an absolute path or a URL, as in the manifest of a training run."""
+    return reference.path.startswith("/") or urls.SPLITTER in reference.path
 
 
 def in_parallel(function: Callable[[T], R], things: Iterable[T]) -> Iterator[R]:

@@ -22,6 +22,7 @@ from datakit.storage.latest import FILE_NAME as LATEST
 from datakit.storage.latest import current_cache, current_step, only_finished, read_latest
 from datakit.storage.manifest import FILE_NAME, find_manifest, is_finished, manifest_url
 from datakit.validate.finding import Finding
+from datakit.validate.subject import is_outside
 
 SOURCES = "sources"
 STEP_NAME = re.compile(r"([a-z-]+(?:-\d+-[a-z]+(?:-\d+)?)?)-[0-9a-f]{12}")
@@ -33,12 +34,13 @@ RERUN = "run the recipe again (`datakit run`), which records the current steps"
 
 @dataclass
 class Targets:
-    """The steps to check, in the order in which data flows. whole: True if they form a dataset or a root. findings:
-    manifests and records that cannot be read. unfinished: directories without a manifest, which are not checked.
+    """The steps to check, in the order in which data flows. root: the directory below which all of them lie; "" if the
+    target is a single step. findings: manifests and records that cannot be read. unfinished: directories without a
+    manifest, which are not checked.
     """
 
     place: str
-    whole: bool = False
+    root: str = ""
     steps: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
@@ -52,9 +54,9 @@ class Targets:
         except CorruptError as error:
             self.find(manifest_url(directory), f"cannot be used: {error}")
             return
-        for reference in manifest.inputs if manifest is not None and self.whole else ():
+        for reference in manifest.inputs if manifest is not None and self.root else ():
             above = urls.parent(urls.join(directory, reference.path))
-            if not reference.path.startswith("/") and urls.SPLITTER not in reference.path and is_finished(above):
+            if not is_outside(reference) and above.startswith(f"{self.root}/") and is_finished(above):
                 self.add(above, (*ancestors, directory))
         if manifest is not None:
             self.steps.append(directory)
@@ -107,7 +109,7 @@ def _steps_of(home: str) -> list[str]:
 
 
 def _dataset(place: str) -> Targets:
-    found = Targets(place, whole=True)
+    found = Targets(place, urls.parent(place))
     for directory in _current(place, found):
         found.add(directory)
     if not found.steps and not found.findings:
@@ -145,7 +147,7 @@ def _undecided(place: str) -> Iterator[str]:
 
 
 def _root(place: str, homes: list[str]) -> Targets:
-    found = Targets(place, whole=True)
+    found = Targets(place, place)
     above = [urls.join(place, SOURCES, name) for name in subdirectories(urls.join(place, SOURCES))]
     for home in (*above, *(urls.join(place, name) for name in homes if name != SOURCES)):
         for directory in _steps_of(home):

@@ -10,18 +10,18 @@ is returned after every check.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
 
-from datakit.errors import CorruptError
+from datakit.errors import CorruptError, UsageError
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest, Quarantine, Totals, find_manifest, manifest_url
 from datakit.validate.checks import checks_of
 from datakit.validate.finding import Finding, Result
 from datakit.validate.intact import CONTRADICTION
+from datakit.validate.memory import return_unused
 from datakit.validate.subject import TRAIN, Subject, open_subject
 from datakit.validate.targets import Targets, is_run, targets_of
 
@@ -63,6 +63,8 @@ def validate(
     logged step of a training run whose batch is made again. Raises the errors of `targets_of`.
     """
     targets = targets_of(place)
+    if training_step is not None and not any(urls.name(step).startswith(f"{TRAIN}-") for step in targets.steps):
+        raise UsageError(f"--training-step {training_step}: {place} is no training run; give the directory of one")
     report, broken = Report(targets), set[str]()
     for number, directory in enumerate(targets.steps):
         subject, problem = _subject(directory, targets, deep, training_step, broken)
@@ -72,7 +74,7 @@ def validate(
             progress(number, len(targets.steps), f"{manifest.stage} {manifest.dataset}: {check.name}")
             if subject.finished or check.function.startswith("training."):
                 one.results.append(check.run(subject))
-                _return_memory()
+                return_unused()
         if problem:
             one.results[0].find(subject.manifest_url, f"{CONTRADICTION}{problem}")
         report.steps.append(one)
@@ -85,7 +87,7 @@ def _subject(
     manifest = find_manifest(directory)
     if manifest is None:
         manifest = _unfinished_run(directory)
-    settings = {"deep": deep, "whole": targets.whole, "training_step": training_step, "broken": broken}
+    settings = {"deep": deep, "whole": bool(targets.root), "training_step": training_step, "broken": broken}
     return open_subject(directory, manifest, **settings)
 
 
@@ -97,12 +99,6 @@ def _unfinished_run(directory: str) -> Manifest:
         )
     name = urls.name(urls.parent(directory))
     return Manifest(TRAIN, name, "", "", {}, [], [], [], Totals(0, 0), {}, Quarantine(0))
-
-
-def _return_memory() -> None:
-    arrow = sys.modules.get("pyarrow")
-    if arrow is not None:
-        arrow.default_memory_pool().release_unused()
 
 
 def plain(report: Report) -> dict[str, object]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from datakit.validate.step import find_damage
 from xxhash import xxh3_128_hexdigest as xxh3
 
 import datakit
@@ -15,6 +14,7 @@ from datakit.download.listing import list_source
 from datakit.errors import UnreadableError
 from datakit.storage import urls
 from datakit.storage.manifest import read_manifest
+from datakit.validate.intact import findings_of
 from tests.support.s3 import s3_root
 
 ODD = (
@@ -69,7 +69,7 @@ def test_every_key_becomes_one_document(bucket: str, tmp_path: Path, store: str)
     )
     assert texts == sorted([*ODD, *PLAIN])
     manifest = read_manifest(download.directory)
-    assert find_damage(download.directory, manifest, lambda *_: None)[1] == []
+    assert findings_of(download.directory, manifest) == []
     assert datakit.run(recipe, root=root, workers=2).reused
     assert any("hidden name" in note for note in result.notes)
 

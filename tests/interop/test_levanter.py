@@ -65,7 +65,7 @@ def test_inconsistent_caches_are_refused(tmp_path: Path, tokenizer: str) -> None
     with pytest.raises(UsageError, match="is not finished"):
         list(read_levanter(str(original)))
     write_ledger(original, {"a": 10, "b": 10}, total_num_rows=30, layout="sharded")
-    with pytest.raises(CorruptError, match="its shards have 20 rows, but total_num_rows is 30"):
+    with pytest.raises(CorruptError, match="the shards have 20 rows in total, but total_num_rows is 30"):
         list(read_levanter(str(original)))
     write_ledger(original, {"../../elsewhere": 20}, layout="sharded")
     with pytest.raises(CorruptError, match=r"names the shard '../../elsewhere', which is outside the cache"):

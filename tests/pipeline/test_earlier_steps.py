@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from datakit.validate.step import find_damage
 
 import datakit
 from datakit.engine.ledger.ledger import LedgerWriter, driver_name
@@ -29,7 +28,7 @@ from datakit.storage.manifest import (
     read_manifest,
     write_manifest,
 )
-from datakit.validate.intact import require_intact
+from datakit.validate.intact import findings_of, require_intact
 from tests.support.command_line import invoke
 from tests.support.paths import FIXTURES
 from tests.support.trees import tree
@@ -65,7 +64,7 @@ def test_steps_with_todays_formats_are_whole_and_found_done(tmp_path: Path) -> N
     root = shutil.copytree(FIXTURES / "root-0.2", tmp_path / "root")
     before = tree(str(root / "data"))
     manifests = {str(path.parent): read_manifest(str(path.parent)) for path in root.glob("data/**/manifest.json")}
-    damage = [find_damage(step, manifest, lambda files, size: None)[1] for step, manifest in manifests.items()]
+    damage = [findings_of(step, manifest) for step, manifest in manifests.items()]
     assert damage == [[]] * 13
     assert {step.state for step in datakit.plan(root / "recipe.toml", root / "data").steps} == {"done"}
     result = datakit.run(root / "recipe.toml", root / "data")

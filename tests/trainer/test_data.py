@@ -32,7 +32,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        (["model.vocabulary=200"], UsageError, "model.vocabulary is 200, but the caches need 400"),
+        (["model.vocabulary=200"], UsageError, "model.vocabulary is 200, but the caches need at least 400"),
         (["data.components.web.sauce=1"], LoaderError, r"component 'web': unknown key 'sauce'; did you mean 'source'"),
         (["data.components.web.source=wbe"], LoaderError, "no source 'wbe'"),
         (["data.components.web.cache=nowhere"], LoaderError, "nowhere holds no finished token cache"),
@@ -40,7 +40,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["data.evaluation.x.cash=1"], LoaderError, "did you mean 'cache'"),
         (["data.mixture=mix.toml"], RecipeError, "batch_size, components, .*cannot be combined with `mixture`"),
         (["data={}"], RecipeError, "no data"),
-        (["data.steps=5"], RecipeError, "steps has no effect here; the run's steps are set at the top"),
+        (["data.steps=5"], RecipeError, "steps has no effect here; set the run's steps at the top"),
         (["data.components.code.source=web"], LoaderError, r"'code' and 'web' read the same tokens.* 0 and 400"),
         (['data.components.code={cache="cache"}'], LoaderError, r"'code' would train on documents that 'web' holds"),
         (['data.evaluation={"web/x"={cache="cache"}}'], UsageError, "'web' is the parent of 'web/x'"),

@@ -25,8 +25,8 @@ class Document:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive documents of one source: their N ids, their tokens end to end, the documents' bounds in these tokens
-    (int64 [N + 1]), and their loss mask (bool [tokens]), or None if it was not read.
+    """Consecutive documents of one source. tokens: the tokens of all the documents, end to end. bounds: the documents'
+    bounds in `tokens`, int64 [documents + 1]. loss_mask: bool [tokens]; None if it was not read.
     """
 
     source: str

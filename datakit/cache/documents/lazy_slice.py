@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class LazySlice(Sequence[T]):
-    """The elements at indices `numbers`. `get(index)` reads one element, `read(start, stop)` a range of elements."""
+    """The elements of a sequence at indices `numbers`. `get(index)` reads one; `read(start, stop)` reads a range."""
 
     def __init__(
         self, name: str, numbers: range, get: Callable[[int], T], read: Callable[[int, int], Iterator[T]]

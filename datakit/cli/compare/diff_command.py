@@ -87,7 +87,7 @@ def _input(absent: Absent) -> str:
 
 
 def _asked(absent: Absent, side: Side, other: Side) -> str:
-    """Return the directory to give to `datakit why` for a document of `side` that is absent from `other`: that of
-    `other`, or that of `side` if `other` never read the document.
+    """Return the directory to give to `datakit why` for a document of `side` that is absent from `other`. It is the
+    directory of `other` or, if `other` never read the document, the directory of `side`.
     """
     return (side if absent.reason in ("no-source", "input") else other).directory

@@ -70,8 +70,8 @@ def _row(step: ListedStep) -> list[str | int | None]:
 
 
 def _written(moment: float | None) -> str | None:
-    """Return a time in the form that `ls -l` uses: the date with the time of day or, if the time is half a year or more
-    ago, with the year.
+    """Return a time as `ls -l` prints it: the date followed by the time of day or, if the date is half a year or more
+    ago, by the year.
     """
     if not moment:
         return None

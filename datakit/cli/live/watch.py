@@ -5,8 +5,8 @@ terminal, it is a table that is refreshed every second (every 10 seconds for an 
 a line per change. A run has ended when its log says so or its process is gone. If a run's process is on another machine
 and cannot be seen, the run counts as ended once it has missed three heartbeats.
 
-Cost per refresh: a listing of each dataset's runs and, for each active run, the size of its log and a read of what was
-added.
+Cost per refresh: a listing of each dataset's runs and, for each active run, one request for the size of its log and one
+for what was added to it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from datakit.printable import printable
 from datakit.storage import urls
 
 REFRESH_SECONDS = 1.0
-STORE_SECONDS = 10.0  # between two looks at an object store, where each look costs requests
+STORE_SECONDS = 10.0  # between two looks at an object store; each look sends several requests
 LINE_SECONDS = 30.0  # between two lines about the same phase
 MISSED_BEATS, BEAT_SECONDS = 3, 30.0  # BEAT_SECONDS: the heartbeat interval of a run that does not state it
 STAMP_FORMAT, STAMP = "%Y%m%dT%H%M%S", 15  # the start time at the beginning of a run's id: format, number of characters
@@ -51,7 +51,7 @@ def watch(directory: str) -> bool:
             time.sleep(pause)
             runs.look()
             show(runs.found)
-        runs.look()  # events may have come after the last look, and before the process ended
+        runs.look()  # events may have been written between the last look and the end of the process
         show(runs.found)
     for run in runs.found:
         note(run.ending())
@@ -60,8 +60,8 @@ def watch(directory: str) -> bool:
 
 @dataclass
 class WatchedRun:
-    """A run whose events are followed. seen: the time of the newest event by the monotonic clock, namely when it was
-    written if the first look found it, and when it was read otherwise.
+    """A run whose events are followed. seen: the time, by the monotonic clock, at which the newest event was read, or
+    at which it was written if the first look found it.
     """
 
     events: RunEvents
@@ -97,7 +97,7 @@ class WatchedRun:
         return f"{self.title}, last event {seconds_text(time.monotonic() - self.seen)} ago"
 
     def ending(self) -> str:
-        """Return how the run has ended."""
+        """Return a line that states how the run has ended."""
         end = self.events.ended
         if end is None:
             return f"{self.title}: has ended without recording how; `datakit status` shows what is done"
@@ -105,7 +105,7 @@ class WatchedRun:
 
 
 def process_runs(run: str) -> bool:
-    """Return True if the process of the run with this id exists on this machine. This process itself does not count,
+    """Return True if the process of the run with this id exists on this machine. The current process does not count,
     because the runs that it started earlier have ended.
     """
     began, pid, *_ = [*run.split("-"), "", ""]
@@ -167,8 +167,9 @@ def _display() -> Iterator[Callable[[Sequence[WatchedRun]], None]]:
 
 
 def table(runs: Sequence[WatchedRun], width: int, height: int) -> list[str]:
-    """Return the lines of a heading and a table of steps for each run, none longer than `width`. Of each run's steps,
-    only the last ones that fit into `height` lines in total are shown, but at least one.
+    """Return the lines of a heading and a table of steps for each run, none longer than `width`. The
+    `height` lines are divided equally among the runs. Of each run's steps, only the last ones that fit are shown, but
+    at least one.
     """
     most = max(1, height // len(runs) - 2)
     lines: list[str] = []

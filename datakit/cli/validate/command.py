@@ -1,4 +1,4 @@
-"""Implements `datakit validate`, which prints a table of checks for each step, then every difference with its remedy."""
+"""Implements `datakit validate`, which prints a table of checks for each step, then all differences and remedies."""
 
 from __future__ import annotations
 
@@ -42,9 +42,11 @@ def validate(*directories: str, deep: Flag = False, training_step: int | None = 
         Print one JSON object; with several directories, an object with a list of such objects.
     """
     from datakit.errors import UsageError
+    from datakit.validate.memory import use_one_heap
 
     if not directories:
         raise UsageError("give the directory of a step, a dataset, a root or a training run")
+    use_one_heap()
     found = []
     for directory in directories:
         found.append(checked := _checked(directory, deep, training_step, json))

@@ -1,9 +1,9 @@
 """Computes exact connected components: reduces edges, by union-find, to one star per component, around the component's
 smallest row. The smallest row is the component's label. The edges in each bucket are reduced to such stars. The stars
-that several tasks found are the input edges of the next task, which reduces them again. Therefore the result depends
-only on the edges. The number of rounds is the height of the tree of tasks, even if a million documents form a chain.
-Cost: one sort of the rows in the edges, and union-find with path halving; 20 million edges take about 6 seconds.
-Memory: about 100 bytes per edge.
+from several tasks are the input edges of the next task, which reduces them again. The result depends only on the edges,
+not on how they are divided among tasks. The number of rounds is the height of the tree of tasks, even if a million
+documents form a chain. Cost: one sort of the rows in the edges, and union-find with path halving; 20 million edges take
+about 6 seconds. Memory: about 100 bytes per edge.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def merge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 
 
 def label(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Merge the last forests, and route a pair (row, component) for each clustered row to the row's part."""
+    """Merge the remaining forests, and route a pair (row, component) for each clustered row to the row's part."""
     row, root = _merged(arguments["forests"], context)
     roots = np.unique(root)
     rows, components = np.concatenate([roots, row]), np.concatenate([roots, root])

@@ -1,1 +1,1 @@
-"""Computes MinHash signatures, which propose pairs of similar documents."""
+"""Computes MinHash signatures, which are used to find pairs of similar documents."""

@@ -1,4 +1,4 @@
-"""Signs columns of text: derives the permutations from the seed, and computes each document's MinHash band keys.
+"""Computes the MinHash band keys of the documents in a column of text, with permutations derived from a seed.
 
 No Python object is created per document. A document's signature consists of the smallest value of its shingles under
 each of `bands x rows` permutations. A permutation maps `value`, the upper 32 bits of a shingle, to

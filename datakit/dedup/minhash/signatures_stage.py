@@ -58,8 +58,8 @@ LIMITS = {"bands": (1, 100), "rows": (1, 100), "ngram": (1, 64), "seed": (0, 2**
 
 @dataclass(frozen=True)
 class SignatureConfig:
-    """Parameters of signatures. Signatures are comparable only if all of these are equal, except `max_quarantined` and
-    `quarantine`.
+    """Parameters of signatures. Signatures are comparable only if they were made with equal parameters; the values of
+    `max_quarantined` and `quarantine` may differ.
     """
 
     bands: Annotated[int, key("The number of bands; two documents that agree in a band are candidates.", 20)] = 14

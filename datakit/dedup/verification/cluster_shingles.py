@@ -1,9 +1,9 @@
-"""Phase `shingles`: computes the shingle sets of clustered documents, and routes them to the task that verifies their
-component. The phase reads only the row groups with clustered documents, and routes only the clustered rows. Each row
-holds everything that verification needs to know about one document: its component and id, the columns by which
-documents are sorted for retention, its band keys and its sorted shingles. Cost: decoding those row groups, and
-computing sorted sets at 70 to 170 MB of text per CPU-second. Memory: a row group, its shingles, and the exchange's
-budget.
+"""Phase `shingles`: computes the shingle set of each clustered document, and routes it to the task that verifies the
+document's component. The phase reads only the row groups with clustered documents, and routes only the clustered rows.
+Each row holds everything that verification needs to know about one document: its component and id, the columns by which
+documents are sorted for retention, its band keys and its sorted shingles. Cost: decoding the row groups with clustered
+documents, and computing sorted sets at 70 to 170 MB of text per CPU-second. Memory: a row group, its shingles, and the
+exchange's budget.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Decides, in numba kernels, which documents of a component are duplicates: picks candidates among the retained ones,
-and compares them shingle by shingle.
+"""Decides, in numba kernels, which documents of a component are duplicates: compares each document, shingle by shingle,
+with candidates among the documents retained so far.
 
 Locality-sensitive hashing only proposes pairs. Documents are processed in the order given by `survivors.py`. Each
 document is compared, by the exact measure, with up to `most` retained documents that share a band key with it:
@@ -9,8 +9,8 @@ document is retained. So no document is removed without a direct comparison with
 
 The work per document is bounded, however large its component is. For each band key, the index lists only the first
 `listed` retained documents that have the key. A key shared by more documents usually comes from boilerplate, and near
-duplicates also share rarer keys. A document costs at most `bands * listed` look-ups and `most` intersections; documents
-that are retained after a limit was reached are counted. All arrays may be memory-mapped.
+duplicates also share rarer keys. Each document needs at most `bands * listed` look-ups and `most` intersections;
+documents that are retained after one of these limits was reached are counted. All arrays may be memory-mapped.
 
 Cost: an intersection reads both sorted sets once, without branching on their values, at about a nanosecond per shingle.
 """

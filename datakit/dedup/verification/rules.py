@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 MEASURES = ("jaccard", "containment")
-# At most LISTED_PER_COMPARISON * `most` documents are listed for each band key, so that the best can be compared.
+# The index lists up to LISTED_PER_COMPARISON * `Rules.most` retained documents for each band key.
 LISTED_PER_COMPARISON = 4
 # candidates: pairs of a document and a retained document that share a band key. ruled_out: candidates excluded by their
 # numbers of shingles alone. comparisons: candidates compared shingle by shingle. rejected: candidates that turned out

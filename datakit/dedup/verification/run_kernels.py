@@ -30,7 +30,7 @@ def scratch_array(path: Path, shape: tuple[int, ...], kind: type) -> np.ndarray:
 
 
 def verify(documents: Documents, rules: Rules, scratch: Path) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
-    """Return the representatives, int64 [N], the Jaccard similarities, float64 [N], and the counters named in COUNTED.
+    """Return the representatives (int64 [N]), the Jaccard similarities (float64 [N]) and the counters named in COUNTED.
 
     The representative of a removed document is the position of the retained document that it duplicates; the
     representative of a retained document is NONE. The similarity is that of a document and its representative, or 0 if

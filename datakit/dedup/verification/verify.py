@@ -63,7 +63,7 @@ def _known(tables: list[pa.Table]) -> dict[str, np.ndarray]:
 
 
 def _documents(tables: list[pa.Table], order: np.ndarray, known: dict[str, np.ndarray], scratch: Path) -> Any:
-    """Return the documents for the kernels, with the lists copied, in survivor order, to memory-mapped files."""
+    """Return the documents for the kernels; copy shingles and band keys to memory-mapped files, in survivor order."""
     from datakit.dedup.verification.kernels import Documents, copy_lists
     from datakit.dedup.verification.run_kernels import scratch_array
 

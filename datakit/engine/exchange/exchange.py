@@ -8,14 +8,14 @@ order of the runs and, within a run, in the order in which they were written. Ru
 not on their division into tables, so a rerun of a task with smaller batches writes the same bytes. A run is committed
 as soon as the input from which its rows come is known to be sound (see `InputState`). Until then, it is a temporary
 file: beside its final location if the step is on a disk, or in the temporary directory if the step is in an object
-store. If a writer's runs in the temporary directory take more than STAGED_BYTES, the parts of the input begun so far
-are verified immediately.
+store. If a writer's runs in the temporary directory take more than STAGED_BYTES, all parts of the input that have been
+begun are verified immediately.
 
 Memory: besides the table being written, a writer holds about `budget_bytes` (measured: 1.1 times that, regardless of
-skew). One half of this memory holds the waiting rows, plus 10 bytes per row for its bucket number and position. The
-other half holds a contiguous copy of these rows, from which 4 MiB at a time are gathered in bucket order and written.
-A reducer holds only memory-mapped files.
-Cost: each run takes one stable sort of the bucket numbers (a radix sort in numpy if they fit in 16 bits), two copies of
+skew). One half of this memory holds the rows waiting to be written, plus 10 bytes per row for its bucket number and
+position. The other half holds a contiguous copy of these rows, from which 4 MiB at a time are gathered in bucket order
+and written. A reducer holds only memory-mapped files.
+Cost of each run: one stable sort of the bucket numbers (a radix sort in numpy if they fit in 16 bits), two copies of
 the rows, and two files. With a warm page cache, the throughput is 500 MB (for narrow rows) to 900 MB per CPU-second.
 """
 

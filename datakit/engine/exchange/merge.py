@@ -27,8 +27,8 @@ from datakit.storage import atomic, urls
 
 MOST_READS = 10**6  # chosen because an object store serves this many reads within minutes
 WINDOW_BYTES = 64 << 20
-INDEX_BYTES = 64 << 20  # limit on the input runs' indexes that are held at once, and on the index of a merged run
-MEMORY_BYTES = 512 << 20  # two copies of the window, the indexes with copies for writing, and a margin
+INDEX_BYTES = 64 << 20  # limit on the size of the input indexes in memory, and on that of a merged run's index
+MEMORY_BYTES = 512 << 20  # two copies of a window, the indexes, temporary copies of the merged index, and a margin
 
 
 def run_sizes(results: Iterable[TaskResult]) -> dict[str, int]:
@@ -88,7 +88,7 @@ def merge_runs(arguments: dict[str, Any], shared: dict[str, Any], context: TaskC
 
 
 class _Total:
-    """The sum of the indexes of the first runs in a list (as many as fit into one merged run).
+    """Adds up the indexes of the first runs in a list; takes as many runs as fit into one merged run.
 
     schemas: the schemas of the merged run's segments; each change of schema starts a segment. sizes: for each segment,
     the number of bytes in each bucket, int64 [buckets]. indexes: the indexes of these runs, or None if they take more
@@ -151,8 +151,8 @@ def _merge(local: Path, total: _Total) -> RunIndex:
 
 
 def _copy_window(sink: BinaryIO, sources: list[str], indexes: list[RunIndex], first: int, stop: int) -> None:
-    """Copy buckets [first, stop) of all runs in bucket order, with one request per run (or, if the range is longer than
-    32 MiB, one per 32 MiB). Buckets are numbered from the first one that the indexes cover.
+    """Copy buckets [first, stop) of all runs in bucket order. Each request reads at most 32 MiB of one run. Buckets
+    are numbered from the first one that the indexes cover.
     """
     spans = [(int(i.offsets[first * i.segments]), int(i.offsets[stop * i.segments])) for i in indexes]
     if stop == first + 1:

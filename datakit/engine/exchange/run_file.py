@@ -5,9 +5,9 @@
 
 A run consists of rows ordered by bucket, and an index of byte offsets. A segment is a sequence of rows that share one
 schema. A run from a map task has one segment. A merged run starts a new segment wherever the schema changes from one
-input run to the next, and each of its buckets holds the Arrow messages of the input runs, in the order of these runs. A
-file with several segments is not a valid Arrow stream, because the file contains only the first schema; the index has
-all of them.
+input run to the next. In each of its buckets, the Arrow messages of the input runs follow one another in the order of
+these runs. A file with several segments is not a valid Arrow stream, because the file contains only the first schema;
+the index has all of them.
 Record batches can be copied without decoding because an encapsulated Arrow message states its own length.
 
 A reducer that reads buckets [a, b) makes two requests per run: one for the first 64 KiB of the index, which hold about
@@ -43,7 +43,7 @@ PIECE_BYTES = 32 << 20
 class RunIndex:
     """The part of a run's index that covers the requested buckets, the first of which is `first_bucket`.
 
-    buckets, rows: the run's number of buckets and number of rows. schemas: one serialized schema per segment.
+    buckets, rows: the numbers of buckets and rows in the run. schemas: one serialized schema per segment.
     offsets: byte positions in the data file, int64 [requested buckets x segments + 1].
     """
 
@@ -55,7 +55,7 @@ class RunIndex:
 
     @property
     def segments(self) -> int:
-        """The run's number of segments."""
+        """The number of segments in the run."""
         return len(self.schemas)
 
     def encode(self) -> bytes:
@@ -159,7 +159,8 @@ def _messages(data: pa.Buffer, begin: int, end: int, schema: pa.Schema, url: str
 
 
 def windows(sizes: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges [first, stop) of buckets whose sizes add up to at most `most`; a larger bucket gets its own range.
+    """Yield ranges [first, stop) of buckets with a total size of at most `most` per range. A bucket larger than `most`
+    gets a range of its own.
 
     >>> list(windows(np.array([2, 2, 0, 9, 1]), 4))
     [(0, 3), (3, 4), (4, 5)]

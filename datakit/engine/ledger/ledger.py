@@ -5,7 +5,8 @@ and the ledger need not be made durable after every task. On a disk, the ledger 
 store, a new object is written after 500 lines or 10 s, whichever comes first. If the end of the ledger is lost, the
 tasks recorded there are repeated, and their outputs turn out equal to the existing ones. Each driver writes its own
 files, called segments. Different versions of datakit may share a ledger: lines of unknown form are skipped and counted.
-Cost: one append per attempt; to resume, one listing and one read of each segment (in parallel from an object store).
+Each attempt appends one line. A resumed step lists the segments once and reads each of them once (from an object store,
+several in parallel).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SYNC_SECONDS = 1.0  # if the machine crashes, tasks that ended within this time 
 OBJECT_LINES = 500
 OBJECT_SECONDS = 10.0
 FIRST_SEGMENT = "-00000.jsonl"
-READ_AT_ONCE = 32  # segments fetched in parallel; each has about 500 lines
+READ_AT_ONCE = 32  # number of segments fetched in parallel from an object store; each has about 500 lines
 
 
 class PhaseLine(msgspec.Struct, tag="phase", tag_field="kind", frozen=True):
@@ -138,7 +139,7 @@ class LedgerWriter:
     _lock: int | None = None  # on a disk: the lock on the segment, which shows `datakit gc` that the driver is alive
 
     def start(self) -> None:
-        """Append the line that records the start of this driver, and lock the driver's segment."""
+        """Append the line that records the start of this driver. On a disk, also lock the driver's segment."""
         if urls.is_local(self.directory):
             self._open()
         self.append(DriverLine(self.driver, time.time(), versions(), self.version, self.code))

@@ -7,9 +7,9 @@ most 72 MiB. Each file begins with the run's first event (`run_started`, number 
 
 On a disk, each event is appended immediately; if that fails, no part of it remains in the file. In an object store,
 where appending is impossible, `publish` writes the whole file. All methods of EventFile are thread-safe, because the
-heartbeat has a thread of its own.
+heartbeat writes events from its own thread.
 
-Cost: 60 us for an event on a disk, of which the number and the search for secrets take 20 us.
+Cost: 60 us for an event on a disk, of which numbering the event and searching it for secrets take 20 us.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ HEARTBEAT_SECONDS = 30.0
 
 
 class EventLog(Observer):
-    """Writes events to `events.jsonl` in the directory whose URL is `directory`, and whose name is the run's id."""
+    """Writes events to `events.jsonl` in the run's directory. directory: its URL, which ends with the run's id."""
 
     def __init__(self, directory: str) -> None:
         self._file = EventFile(directory)
@@ -50,9 +50,9 @@ class EventLog(Observer):
         self._heartbeat.start()
 
     def _beat(self) -> None:
-        """Write a heartbeat, in its own thread. Failures are only counted, and the next heartbeat that succeeds states
-        their number. If the disk or the store does not recover, the driver's own thread fails to write its next event,
-        and this ends the run.
+        """Write a heartbeat. This method runs in the heartbeat's own thread. Failures are only counted, and the next
+        heartbeat that succeeds states their number. If the disk or the store does not recover, the driver's own thread
+        fails to write its next event, and this ends the run.
         """
         silent = round(time.monotonic() - self._active, 1)
         missed = {"missed": self._missed} if self._missed else {}

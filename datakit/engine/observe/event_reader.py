@@ -53,7 +53,7 @@ class RunEvents:
                 if number > self._number:
                     self._number, self.last = number, event["time"]
                     self._apply(event)
-        except orjson.JSONDecodeError:  # read from within a line: after a rotation, the new file is already longer
+        except orjson.JSONDecodeError:  # after a rotation, the old offset lies within a line of the new file
             self._offset = 0
         return self._number > before
 
@@ -87,7 +87,8 @@ class RunEvents:
                 self._end(event)
 
     def _view(self, event: Event) -> StepView:
-        """Return the state of the event's step, which begins with this event if no earlier event has named it."""
+        """Return the state of the event's step. A step that is not named in any earlier event is taken to have started
+        at the time of this event."""
         name = f"{event['stage']} {event['dataset']}"
         if name not in self.views:
             self.views[name] = StepView(name, started=time.monotonic() - max(0.0, time.time() - event["time"]))

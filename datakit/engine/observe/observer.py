@@ -70,10 +70,10 @@ class Observer:
         """An attempt has ended; `verdict` is the driver's decision about it."""
 
     def kernels_compiling(self, compiling: bool) -> None:
-        """Tasks have started (`compiling` is True) or stopped (False) waiting for kernels to be compiled."""
+        """Tasks have begun to wait for kernels to be compiled (`compiling` is True), or no longer wait (False)."""
 
     def disk_written(self, running: int) -> None:
-        """The attempts that are running now have written `running` bytes so far. Called before each tick."""
+        """`running` is the number of bytes that the running attempts have written so far. Called before each tick."""
 
     def tick(self) -> None:
         """Called every half second, or more often, while tasks run."""

@@ -1,9 +1,9 @@
 """Publishes a run's metrics without Ray: in a text file, and on a port of this machine, both in OpenMetrics format.
 
-The file is replaced atomically every 10 seconds while tasks run, whenever a step ends, and at the end of the run. It
-suits the textfile collector of Prometheus's node_exporter, which ignores the lines specific to OpenMetrics. The port is
-bound to 127.0.0.1, so other machines cannot reach it. The library `prometheus_client` writes the format and serves the
-port. It is needed only if a file or a port is asked for.
+The file is replaced atomically every 10 seconds while tasks run, whenever a step ends, and at the end of the run. The
+textfile collector of Prometheus's node_exporter can read the file; it ignores the lines specific to OpenMetrics. The
+port is bound to 127.0.0.1, so other machines cannot reach it. The library `prometheus_client`, which writes the format
+and serves the port, is needed only if a file or a port is requested.
 
 When a run ends, the gauges are removed from the file, and the counters stay. If a run is killed, the gauges stay as
 well, so an alert on `datakit_last_done_time` reports a killed run, but not one that ended in another way.
@@ -33,8 +33,8 @@ FILE_SECONDS = 10.0  # time between two versions of the file
 @contextmanager
 def published(path: str | None, port: int | None) -> Iterator[Observer]:
     """Publish a run's metrics in the file at `path` and on `port` while the block runs, and yield the observer to which
-    the run must report. If neither is given, the observer ignores all events. Port 0 stands for any free port.
-    Raises UsageError.
+    the run must report. If `path` and `port` are both None, the observer ignores all events. Port 0 stands for any free
+    port. Raises UsageError.
     """
     if path is None and port is None:
         yield Observer()

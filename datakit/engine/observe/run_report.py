@@ -5,9 +5,10 @@
         report.begin()  # at the first step that has to run; from here on, events also go to the log
 
 A short run that finds everything done leaves no trace, and its root may be read-only. The start of any other run is
-reported when the first step has to run, after 30 seconds (listing and hashing the files of a large source can take
-longer), or when the run fails, if the dataset exists. The last event is then `run_ended`, however the run ends (with an
-error, a signal that raises an exception, a bug). Only a process that is killed leaves no such event.
+reported as soon as a step has to run, or after 30 seconds, whichever comes first (listing and hashing the files of a
+large source can take longer). If the run fails earlier, its start is reported then, provided that the dataset exists.
+The last event is `run_ended`, even if an error, a bug or a signal that raises an exception ends the run. Only a process
+that is killed leaves no such event.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class RunReport:
         self._timer.daemon = True
 
     def begin(self) -> None:
-        """Report the start of the run, unless that has been done."""
+        """Report the start of the run, unless it has already been reported."""
         with self._lock:
             if self.run is None:
                 self.observer = ObserverGroup([self.observer, *self._more])
@@ -65,10 +66,10 @@ class RunReport:
     ) -> None:
         try:
             self._timer.cancel()
-            self._timer.join()  # it may be beginning the run right now
+            self._timer.join()  # its function may be reporting the start
             if error is not None and self._dataset_exists():
                 self._begin_if_possible()
-        finally:  # a second signal may have come
+        finally:  # even if a second signal interrupts the lines above
             if self.run is not None:
                 name, seconds = kind.__name__ if kind else "", round(self.seconds(), 3)
                 self._end(RunEnding(exit_code_of(error), reason_of(error), name, seconds), error)

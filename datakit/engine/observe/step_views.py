@@ -21,8 +21,8 @@ from datakit.storage.manifest import Manifest
 class StepView:
     """The displayed state of one step. `bytes_done` and `records` cover only this run's attempts, and `bytes_done`
     starts at 0 in each phase. At the end of the step, `records` is set to the step's number of rows. `written_ended`
-    and `written_running` are the numbers of bytes that ended and running attempts have written to files;
-    `written_before` is the sum of both at the start of the phase.
+    is the number of bytes written to files by attempts that have ended, and `written_running` the number written by
+    those still running; `written_before` is the sum of both at the start of the phase.
     """
 
     name: str

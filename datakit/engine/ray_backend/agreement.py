@@ -1,10 +1,11 @@
-"""Checks that nodes share the driver's root, library versions and files of datakit, and that a cluster answers;
-resolves the address `auto`.
+"""Checks that all nodes have access to the driver's root and run the same library versions and datakit files as the
+driver, and that a cluster answers; resolves the address `auto`.
 
 The driver writes a nonce under `<root>/.probe/`. A node that cannot read the nonce does not share the root, and its
-output would be lost. Versions are compared because output bytes depend on them, and the files of datakit because a
-checkout on a node's import path hides the installed version. All nodes are checked before the first task, and each
-worker process before its own first task, since nodes may join later. Each check reads only the nonce from the root.
+output would be lost. Versions are compared because output bytes depend on them. The files of datakit are compared
+because a checkout on a node's import path hides the installed version. All nodes are checked before the first task, and
+each worker process is checked before its own first task, since nodes may join later. The nonce is the only file that a
+check reads from the root.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from datakit.storage import atomic, removal, stale_files, urls
 from datakit.storage.io_errors import unless_read_only
 
 FOLDER = ".probe"
-COMPILING = "compiling"  # prefix for the file by which a node announces compilation; the nonce file's name follows
+COMPILING = "compiling"  # the file that announces compilation is named with this prefix and the nonce file's name
 AUTHENTICATION = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _TOKEN = secrets.token_hex(32)  # one token for the whole process, because Ray keeps the first token it sees
 CONNECT_SECONDS = 5.0  # limit for opening a TCP connection, which takes milliseconds if the host is reachable
@@ -42,8 +43,8 @@ READ_TRIES, READ_WAIT_SECONDS = 4, 0.5  # a new file may take a moment to appear
 
 @dataclass(frozen=True)
 class Expected:
-    """The values that nodes must match: `nonce` (the content of the file `nonce_url`, below `root`), the versions, and
-    the files of datakit (their digest, not their folder).
+    """The values that nodes must match: `nonce` (the content of the file at `nonce_url`, which is below `root`),
+    `versions`, and the digest (but not the folder) of `installation`.
 
     withheld: environment variables of the driver that concern stores and are not sent to the nodes; messages name them.
     """
@@ -131,7 +132,9 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def assert_reachable(address: str) -> None:
-    """Raise UsageError if nothing is listening at `address`; Ray would end the process, but only after 163 s."""
+    """Raise UsageError if `address` is malformed or nothing is listening there. Without this check, Ray would end the
+    process, but only after 163 s.
+    """
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise UsageError(f"{address!r} is not the address of a Ray cluster; use local, auto or host:port")
@@ -161,7 +164,7 @@ def auto_address() -> str:
 
 @contextmanager
 def private_token() -> Iterator[None]:
-    """During the `with` block, keep an authentication token for this process's private cluster in the environment. Ray
+    """During the `with` block, set RAY_AUTH_TOKEN to an authentication token for this process's private cluster. Ray
     automatically enables token authentication for such a cluster. Without this token, Ray would store a token in the
     home directory, which would change the behavior of clusters started later. A token set by the user is kept.
     """

@@ -69,7 +69,7 @@ class Head:
         return True
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Return Ray's list of nodes. Raises StepFailedError if our own node is dead (Ray would wait forever)."""
+        """Return Ray's list of nodes. Raises StepFailedError if this process's node is dead: Ray would wait forever."""
         with connection_errors():
             nodes = ray.nodes()
         own = next((node for node in nodes if node["NodeID"] == self._own and not node["Alive"]), None)
@@ -107,12 +107,13 @@ def connected(address: str, workers: int | None) -> Iterator[None]:
         try:
             yield
         finally:
-            ray.shutdown()  # this also sends the last metrics
+            ray.shutdown()  # this also sends the last metrics to Ray's nodes
 
 
 class _OwnImportPath(JobConfig):
-    """Settings for Ray's workers. Ray would always add the driver's working directory to their import path, and a file
-    in that directory could replace an installed module; here, Ray adds it only if the driver imports from it, too.
+    """Settings for Ray's workers. By default, Ray adds the driver's working directory to the workers' import path, so a
+    file in that directory could replace an installed module. With these settings, Ray adds the directory only if it is
+    also on the driver's import path.
     """
 
     def _serialize(self) -> str:

@@ -1,14 +1,14 @@
 """Tells the driver how many bytes the attempts on a Ray cluster have written so far, for the progress display.
 
-Every REPORT_SECONDS, each Ray worker process sends this number for its attempt to the key-value store of Ray's head
+Every REPORT_SECONDS, each Ray worker process puts the byte count of its attempt into the key-value store of Ray's head
 node. Each attempt has its own key there; the driver reads the keys of its running attempts. The reports need neither an
-additional process nor files in the root. The limits on disk use do not depend on them: each node enforces the limits
-itself. A failure to send or read a report is ignored; if the head node is unreachable, the executor notices
-(`connection.py`). The report of an attempt whose worker is killed stays in the store, where it takes some 50 bytes.
+additional process nor files in the root. The limits on disk use do not depend on the reports: each node enforces the
+limits itself. A failure to send or read a report is ignored; if the head node stays unreachable, the executor ends the
+run (`connection.py`). The report of an attempt whose worker is killed stays in the store, where it takes some 50 bytes.
 
-Cost: each running attempt sends one request per REPORT_SECONDS; an attempt that is shorter than this sends none. The
-requests are sent by a separate thread, so a slow head node does not delay the checks of the child. The driver spends at
-most 5 % of its time on reading reports.
+Cost: each running attempt sends one request every REPORT_SECONDS; an attempt that ends within this time sends none. The
+requests are sent by a separate thread, so a slow head node does not delay the checks of what the attempt writes. The
+driver spends at most 5 % of its time on reading reports.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ and the driver imports this package only if the run uses a cluster.
 
 Submitted attempts go to Ray immediately or, if the number of CPUs is capped, as soon as the cap permits. The driver
 submits at most three attempts per slot at a time, so its memory does not grow with the number of tasks. Up to two
-thirds of these attempts wait in Ray, where an autoscaler sees them as demand. This demand is enough to triple the
-cluster at each step; by default, however, the autoscaler at most doubles it.
+thirds of these attempts wait in Ray, where an autoscaler sees them as demand, enough to triple the cluster in one step;
+by default, however, a step of the autoscaler at most doubles the cluster.
 Cost: 2 s to start a private cluster, 0.5 ms per task, and 1.1 GB of memory for Ray's processes.
 """
 
@@ -40,7 +40,7 @@ from datakit.engine.ray_backend.worker import run_encoded_attempt
 from datakit.engine.task import decode, encode
 from datakit.errors import StepFailedError
 
-REFRESH_SECONDS = 2.0  # each refresh costs 0.2 ms to reach the head, plus a request for the node list
+REFRESH_SECONDS = 2.0  # a refresh takes 0.2 ms to contact the head node, plus the time of a request for the node list
 CANCEL_SECONDS = 3.0  # how long `abandon` waits for Ray to kill workers
 NO_NODE_SECONDS = 900.0  # how long to wait for a node: an autoscaler takes minutes to start the first one
 
@@ -59,8 +59,8 @@ class RayExecutor(Executor):
 
     def __init__(self, address: str, root: str, workers: int | None = None) -> None:
         """Join the cluster at `address` ("auto" or "host:port"), or start a private one on this machine ("local").
-        `workers` is the maximum number of CPUs to use. Raises RootError if a node does not share `root`, InputError if
-        its versions differ from the driver's, and UsageError if the cluster cannot be joined.
+        `workers` limits the number of CPUs. Raises RootError if a node does not share `root`, InputError if a node does
+        not answer or its software differs from the driver's, and UsageError if the cluster cannot be joined.
         """
         self._waiting = deque[Attempt]()
         self._workers = None if address == LOCAL else workers  # a private cluster is started with this many CPUs
@@ -115,7 +115,7 @@ class RayExecutor(Executor):
 
     def _asked_whether_compiling(self) -> bool:
         """Return True if a node has announced that it is compiling kernels. Look for announcements at most once
-        every REFRESH_SECONDS, because each look may be a request to a store.
+        every REFRESH_SECONDS, because looking for one may require a request to a store.
         """
         if time.monotonic() - self._asked < REFRESH_SECONDS:
             return False
@@ -135,7 +135,7 @@ class RayExecutor(Executor):
             self._recalled.clear()
 
     def close(self) -> None:
-        """Kill running attempts, leave the cluster or stop a private one, and remove the nonce. May be called twice."""
+        """Kill running attempts, leave or stop the cluster, and remove the nonce file. May be called twice."""
         self.abandon()
         self._closing.close()
 
@@ -162,7 +162,7 @@ class RayExecutor(Executor):
             attempt = self._waiting.popleft()
             self._refresh_if_due()
             request = self._request_for(attempt)
-            name = f"{attempt.stage} {attempt.phase}".strip()  # few names: Ray's dashboard groups tasks by name
+            name = f"{attempt.stage} {attempt.phase}".strip()  # few names, since Ray's dashboard groups tasks by name
             function = self._remote.options(name=name, **request.options())
             key, sparing = new_key(), self._nodes.sparing
             with connection_errors():
@@ -178,8 +178,8 @@ class RayExecutor(Executor):
     def _request_for(self, attempt: Attempt) -> ResourceRequest:
         """Return the resources to request: no more CPUs and no more memory than the largest node has. An attempt that
         must run alone requests all of that node's memory. This keeps out all other attempts, since each of them
-        requests some memory. An attempt whose budget is at most its CPUs' share of the node's memory need not run
-        alone.
+        requests some memory. An attempt need not run alone if the fraction of the node's memory that it needs is at
+        most the fraction of the node's CPUs that it needs.
         """
         cpus, memory = self._nodes.largest("CPU"), self._nodes.largest("memory")
         alone = attempt.exclusive and attempt.memory_bytes * cpus > attempt.cpus * memory

@@ -1,9 +1,9 @@
 """Decides whether a Ray error leads to a retry of the attempt or ends the run; explains the error, and states what to
 do.
 
-Most errors have the cause "infrastructure", and the attempt is retried elsewhere. Two errors would recur on every try:
-a runtime environment that cannot be created, and a node without datakit. They have the cause "refused" and end the run
-at once. A cancellation has a cause of its own. The table below (FAILURES) is also in docs/operations.md.
+Most errors have the cause "infrastructure", and the attempt is retried elsewhere. Two kinds of error would recur on
+every try: a runtime environment that cannot be created, and a node without datakit. They have the cause "refused" and
+end the run at once. A cancellation has a cause of its own. The table below (FAILURES) is also in docs/operations.md.
 """
 
 from __future__ import annotations

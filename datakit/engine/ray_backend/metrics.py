@@ -2,7 +2,7 @@
 
 Ray adds the prefix `ray_` to all names. It sends metrics every 10 seconds and once more when the driver exits, so even
 the counts of a short run arrive. Gauges disappear when the driver exits. Without `ray[default]` on the driver's node,
-Ray drops the metrics. Importing Ray costs nothing more, because the executor has already imported it.
+Ray drops the metrics. The import of Ray adds no cost, because a run on Ray imports it anyway.
 """
 
 from __future__ import annotations

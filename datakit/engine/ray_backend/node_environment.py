@@ -1,12 +1,12 @@
 """Decides which of the driver's environment variables the nodes of a cluster get, and sets them in a worker process.
 
 Ray stores a runtime environment in the head node's metadata, writes it to its logs and puts it on the command lines of
-its processes, which every user of a node can read. Therefore the variables travel as an argument of each task, which
-Ray sends from process to process and stores nowhere. Ray's connections are encrypted only if its TLS is on, so secrets
-are sent only if the user lists their names in DATAKIT_RAY_FORWARD. By default, every node uses its own credentials.
+its processes, which every user of a node can read. Therefore the variables are an argument of each task; Ray sends
+arguments between processes and stores them nowhere. Connections are encrypted only if Ray's TLS is on, so secrets are
+sent only if the user lists their names in DATAKIT_RAY_FORWARD. By default, every node uses its own credentials.
 
-A worker process keeps the variables until it gets an attempt with different ones, as when a program opens a second
-executor after its environment has changed. Store clients and fork servers that used the old ones are then dropped.
+A worker process keeps the variables until it gets an attempt with different ones, as when a program changes its
+environment and opens a second executor. Store clients and fork servers that used the old variables are then dropped.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def withheld_variables() -> tuple[str, ...]:
 
 
 def how_to_send(names: Iterable[str]) -> str:
-    """Return a clause that says how a node gets credentials."""
+    """Return a clause that advises giving a node its own credentials or sending it the variables `names`."""
     return f"give it credentials of its own, or send this machine's with {FORWARD}={','.join(names)}"
 
 
@@ -86,7 +86,7 @@ def _listed() -> set[str]:
 
 
 def _drop_clients() -> None:
-    """Make fsspec read its settings again and create new clients, if it is loaded."""
+    """If fsspec is loaded, make it read its settings again and create new clients."""
     if "fsspec" in sys.modules:
         import fsspec
         from fsspec.config import conf, conf_dir, set_conf_env, set_conf_files

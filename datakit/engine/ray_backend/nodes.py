@@ -1,6 +1,6 @@
 """Decides which nodes of a cluster a run uses: nodes with accelerators only if no other node has CPUs.
 
-Nodes with accelerators are not used while any other node has CPUs, because one of our tasks could deprive a training
+Nodes with accelerators are not used while any other node has CPUs, because a datakit task could deprive a training
 job of its CPUs for an hour. If all nodes have accelerators (as on a single workstation with a GPU), they are used. A
 node started with `--num-cpus 0` never runs a task.
 
@@ -69,7 +69,7 @@ class Nodes:
 
 
 def choose(nodes: Iterable[Node]) -> Nodes:
-    """Choose, among the live nodes with CPUs, those without accelerators, or all if every one has accelerators."""
+    """Choose, among the live nodes with CPUs, those without accelerators, or all of them if all have accelerators."""
     alive = tuple(node for node in nodes if node["Alive"] and node["Resources"].get("CPU", 0) >= 1)
     plain = tuple(node for node in alive if not has_accelerators(node))
     if not plain:

@@ -22,7 +22,7 @@ from datakit.engine.task import decode, encode
 from datakit.errors import InputError, counted
 
 ANSWER_SECONDS = 90.0  # Ray takes 60 s to notice that a worker process died while starting; it then starts another
-TRIES, WAIT_SECONDS = 6, 1.0  # a short wait between tries, because Ray replaces a lost worker at once
+TRIES, WAIT_SECONDS = 6, 1.0  # a short wait between tries, because Ray replaces a lost worker immediately
 
 
 def probe(find_nodes: Callable[[], Sequence[Node]], expected: Expected, variables: bytes) -> None:

@@ -1,8 +1,8 @@
-"""Orders a phase's attempts: immediate retries, new tasks (largest first), delayed retries, then exclusive ones.
+"""Orders a phase's attempts: immediate retries, new tasks (largest first), delayed retries, exclusive attempts.
 
-Retries that need no wait go first, so that a mistake that affects every task shows up early. Then come new tasks,
-largest input first, and then the retries that had to wait. Exclusive attempts come last, so that no other attempt has
-to wait for them. A new task takes only a pointer in the queue: about 1 MB for 100,000 tasks.
+Retries that may start immediately go first, so that a mistake that affects every task shows up early. Then come new
+tasks, largest input first, and then the retries that had to wait. Exclusive attempts come last, so that no other
+attempt has to wait for them. The queue holds only a pointer to each new task: about 1 MB for 100,000 tasks.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from datakit.engine.task import Task
 
 
 class _Retry(NamedTuple):
-    """A waiting retry, with its fields in the order in which the heap compares them. `ready` is the time on the
-    monotonic clock from which the retry may start; 0 means at once.
+    """A waiting retry, with its fields in the order in which the heap compares them. `ready` is the earliest time,
+    on the monotonic clock, at which the retry may start; 0 means immediately.
     """
 
     exclusive: bool
@@ -40,7 +40,7 @@ class AttemptQueue:
         return len(self._new) + len(self._retries)
 
     def put_back(self, attempt: Attempt, ready: float = 0.0) -> None:
-        """Queue a retry. It may start at once or, if `ready` is given, once the monotonic clock reaches that time."""
+        """Queue a retry. It may start immediately or, if `ready` is given, at that time on the monotonic clock."""
         self._number += 1
         heapq.heappush(self._retries, _Retry(attempt.exclusive, ready, self._number, attempt))
 

@@ -113,7 +113,7 @@ def _require_output(step: Step, path: str, size: int) -> None:
 
 def clean_up_finished(step: Step) -> None:
     """Remove the leftover files of a local step whose driver was killed right after it wrote the manifest. In an object
-    store, this would cost requests for every finished step; there, `datakit gc` removes the leftover files.
+    store, this would require requests for every finished step; there, `datakit gc` removes the leftover files.
     """
     if not urls.is_local(step.directory):
         return
@@ -132,7 +132,7 @@ def read_quarantine(directory: str) -> list[QuarantinedRecord]:
         with decode_errors():
             return msgspec.json.Decoder(QuarantinedRecord).decode_lines(urls.read_bytes(url))
     except msgspec.DecodeError as error:
-        raise CorruptError(f"{url} is no list of records: {error}; `datakit validate` shows all damage") from error
+        raise CorruptError(f"{url} is not a list of records: {error}; `datakit validate` shows all damage") from error
 
 
 def remove_exchange(step: Step) -> None:
@@ -158,7 +158,7 @@ def write_over_limit(step: Step, phase: str, results: Sequence[TaskResult], why:
 
 
 def write_refusals(step: Step, error: RefusedInputsError) -> RefusedInputsError:
-    """Write `partial.json` for a step whose plan refuses inputs; return the error with this file's name added."""
+    """Write `partial.json` for a step with inputs that cannot be used; return the error with this file's name added."""
     _write_partial(step, [{"phase": None, "task": None, "cause": "refused", "why": one} for one in error.messages])
     return RefusedInputsError(error.messages, urls.join(step.directory, PARTIAL_NAME))
 

@@ -83,7 +83,7 @@ class TaskState:
 
     @property
     def place(self) -> tuple[str, int]:
-        """The file and the position of the record that caused the latest death."""
+        """The file and the position of the record that most recently killed the task."""
         assert self.history.proposed is not None
         return self.history.proposed.file, self.history.proposed.position
 
@@ -170,7 +170,7 @@ class PhaseRun:
         )
 
     def _retry(self, task: TaskState) -> None:
-        """Queue the next attempt at a task or, during a bisection, at the half that is to be tried next."""
+        """Queue the next attempt at a task or, during a bisection, at the half of its input to be tried next."""
         attempt = retry_policy.next_attempt(task.attempt, task.history, self._estimates.declared(task.attempt.task))
         if task.bisection is not None:
             attempt = replace(attempt, task=task.bisection.next_task())
@@ -242,7 +242,8 @@ class PhaseRun:
         self._observer.attempt_ended(outcome, Verdict.DONE)
 
     def _refuse(self, task: TaskState, outcome: Outcome) -> None:
-        """If an input was refused, let the other tasks go on, to find all refused inputs; otherwise, stop the phase."""
+        """If an input was refused, let the other tasks go on, so that all such inputs are found; otherwise, stop the
+        phase."""
         self._observer.attempt_ended(outcome, Verdict.REFUSE)
         if not _about_inputs(outcome):
             raise _refusal_class(outcome)(outcome.message)
@@ -368,8 +369,8 @@ def describe_failure(history: TaskHistory, key: str = "max_quarantined") -> str:
 
 
 def _singles(outcome: Outcome) -> list[Outcome]:
-    """Split a batch's outcome into one outcome per task; each gets an equal share of the child's overhead
-    and of the bytes that it has written.
+    """Split a batch's outcome into one outcome per task. Each gets an equal share of the child process's overhead, CPU
+    time and written bytes.
     """
     parts = [(outcome.key, outcome.result, outcome.work_seconds)]
     parts += [(done.key, done.result, done.work_seconds) for done in outcome.more]

@@ -39,7 +39,7 @@ TRIES = {
 DEATHS = (Cause.CRASH, Cause.HANG, Cause.MEMORY)
 MEMORY_STEP, MEMORY_LEVELS = 2, 3  # the declared memory x1, x2, x4
 ALL_MEMORY = 1 << 50  # more than a machine has, so the attempt gets what the machine has
-NARROWINGS = 4  # maximum number of deaths spent on identifying a record; they cause a retry despite the limits in TRIES
+NARROWINGS = 4  # maximum number of retries granted, despite the limits in TRIES, to identify a bad record
 BREAKER_TASKS = 5  # the phase stops if this many tasks have failed with the same error and none has succeeded
 BACKOFF_SECONDS = 0.5  # wait after the first lost worker, doubled for each further one
 BACKOFF_CAP_SECONDS = 30.0
@@ -51,8 +51,8 @@ class TaskHistory:
 
     causes: the number of attempts with each cause since a record was last skipped.
     memory_level: the number of times that the memory was doubled.
-    try_singly: batches in which an attempt died; their records are tried one by one.
-    narrowed: the number of deaths spent on identifying the bad record.
+    try_singly: batches in which an attempt failed; their records are tried one by one.
+    narrowed: the number of retries granted so far in order to identify a bad record.
     skip: the records to skip.
     proposed: the record that caused the last death, until it is skipped.
     """
@@ -142,7 +142,8 @@ def next_attempt(attempt: Attempt, history: TaskHistory, memory_bytes: int) -> A
     """Return the next attempt at a task for which the phase declares `memory_bytes` bytes of memory.
 
     A reader has to read past a record even if the attempt was told to skip it. If the last attempt ran out of memory at
-    such a record, the next attempt may use all of a machine's memory. A task gets only one such attempt.
+    such a record, the next attempt may use all of a machine's memory. This applies only to the first time that the task
+    runs out of memory after a record was skipped.
     """
     passes = history.memory_level == 1 and any(_is_known(history, gone) for gone in history.skip)
     return replace(

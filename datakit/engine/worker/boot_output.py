@@ -1,12 +1,12 @@
 """Captures what a process writes to its standard output and error while it starts, and describes its death.
 
 The output of a template process, and that of a fork server until it has started, goes to memory (a memfd): if the
-process dies, this output explains the death. Once a server has started, what it has written is shown. Later, its
-children's output goes to files of their own (`child.py`).
+process dies, this output explains the death. Once a server has started, the output captured so far is printed on
+standard error. Later, its children's output goes to files of their own (`child.py`).
 
 Two kinds of death are told apart. A signal from outside (such as SIGKILL from the kernel or SIGTERM from a scheduler)
 and a lack of memory are temporary causes, so another try may succeed. After any other death, another try would probably
-end in the same way, so the driver gives up after two equal deaths (`scheduler/boot_deaths.py`).
+fail too, so the driver gives up when a second process dies in the same way (`scheduler/boot_deaths.py`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ LINES_SHOWN, LINE_CHARACTERS = 20, 300  # how much of the output a message quote
 
 
 class BootDeathError(ConnectionError):
-    """A fork server, or its template process, that died while it started. error_type: BOOT_DEATH if the cause lies in
-    the process itself, else "ForkServerDied".
+    """Raised if a fork server dies while starting, or if the template process dies before forking it.
+    error_type: BOOT_DEATH if the cause lies in the process itself, else "ForkServerDied".
     """
 
     def __init__(self, death: str, code: int | None, output: str) -> None:
-        """death: what died, and when. code: the process's exit code, -N if signal N ended the process, or None if its
-        template process died, too.
+        """death: what died, and when. code: the process's exit code, -N if signal N ended the process, or None for a
+        fork server whose template process died too.
         """
         how = "with the template process" if code is None else _how(code)
         super().__init__(f"{death} ({how}){_quoted(output)}")

@@ -1,8 +1,8 @@
 """Reads memory limits and out-of-memory kill counts from the control groups (version 1 or 2) that contain this process.
 
-A process belongs to one group in a tree, and each ancestor of that group may have a limit. `/proc/self/cgroup` gives
-the group's path on the host. In a container, that path may not exist, because the container's own group is mounted in
-place of the whole tree. Therefore every folder along the path is read if it exists. A call costs a few small reads.
+A process belongs to one group in a tree; that group and its ancestors may have limits. `/proc/self/cgroup` gives the
+group's path on the host. In a container, that path may not exist, because the container's own group is mounted in place
+of the whole tree. Therefore every folder along the path is read if it exists. A call reads a few small files.
 """
 
 from __future__ import annotations

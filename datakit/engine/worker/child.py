@@ -1,11 +1,11 @@
 """Runs in the forked child: checks what the child inherited, diverts standard output and error to a file, runs the task
 functions, and reports results or errors.
 
-The child exits with `os._exit` once its result is written. Arrow's exit handlers abort some ordinary interpreter exits
-(7 of 40, measured), so a parent that trusted exit codes would count finished work as failed. If there is a complete
-result message, the parent therefore ignores the exit code. An exception from outside datakit, except an OSError, is
-reported by its type and place, without its message: libraries quote the input on which they fail, and this input is
-document text. With DATAKIT_DEBUG=1, the message is shown.
+The child exits with `os._exit` once its result is written. During an ordinary interpreter exit, Arrow's exit handlers
+sometimes abort the process (in 7 of 40 measured exits), so a parent that trusted exit codes would count finished work
+as failed. If there is a complete result message, the parent therefore ignores the exit code. An exception from outside
+datakit, except an OSError, is reported by its type and place, without its message: libraries quote the input on which
+they fail, and this input is document text. With DATAKIT_DEBUG=1, the message is shown.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 decides when it must be stopped.
 
 The kernel counts the bytes that a process passes to write calls, whatever library makes them, so no writer has to
-report what it writes. Memory-mapped scratch files are not counted; dedup's are at most a few times as large as the
-texts of a cluster. The child compares its count with the limit once more after each task, so whether a task is refused
-does not depend on when its parent looked.
+report what it writes. Memory-mapped scratch files are not counted; those of the dedup stage are at most a few times as
+large as the texts that a task compares. The child compares its count with the limit once more after each task, so
+whether a task is refused does not depend on when the parent process last checked.
 
 Cost: two or three system calls per attempt every CHECK_SECONDS. A child can exceed its limit by what it writes in this
 time: 0.1 to 0.5 GB on a fast disk. Each process that runs attempts checks its own machine's disks, so the disks of all
@@ -37,7 +37,7 @@ def written_bytes(pid: int | str) -> int:
     try:
         with open(f"/proc/{pid}/io", "rb") as file:
             return int(file.read().partition(_WRITTEN)[2].partition(b"\n")[0] or 0)
-    except (OSError, ValueError):  # also if the kernel does not count; `datakit doctor` reports this
+    except (OSError, ValueError):  # also if the kernel does not count the bytes, which `datakit doctor` reports
         return 0
 
 
@@ -98,7 +98,7 @@ class DiskWatch:
         if time.monotonic() < self._due:
             return None
         self._due = time.monotonic() + CHECK_SECONDS
-        self.written = max(self.written, written_bytes(pid))  # first: a task may begin between the two reads
+        self.written = max(self.written, written_bytes(pid))  # read before `state`: a task may begin in between
         state = heartbeat.state()
         self.report(self.written)
         file = state.in_progress.file if state.in_progress is not None else ""

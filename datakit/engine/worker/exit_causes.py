@@ -53,7 +53,7 @@ class ExitStatus:
 @dataclass(frozen=True)
 class ChildExit:
     """All that is known about a child that has exited. status: None if the fork server is gone. stopped_by: the error
-    because of which we killed the child. written: the number of bytes that the child had written at the last check.
+    that made us kill the child, if any. written: the number of bytes that the child had written at the last check.
     """
 
     status: ExitStatus | None

@@ -1,12 +1,12 @@
 """Runs the fork server: a single-threaded process that imports the preloads once and then forks a child per attempt.
 
-A new interpreter with our imports would cost 150-700 ms per attempt; a fork of the server costs 3-12 ms. The server is
-itself a fork of the template process (`forkserver_template.py`), which is started with `python -c`, so `__main__` is
-empty in both. A server that re-imported the parent's `__main__` (as the standard library's server does) would import
-`datakit.cli` in every child and, inside a Ray worker, all of Ray. Apart from the preloads, the server runs no user
-code. It checks that the preloads have started no threads. (A fork copies only the calling thread, but it copies all
-locks, including those that other threads hold.) When the server's client dies, even by `kill -9`, the server notices
-that the control socket is closed, kills its children and exits, so no orphans remain.
+Starting a new interpreter with the same imports would take 150-700 ms per attempt; forking the server takes 3-12 ms.
+The server is itself a fork of the template process (`forkserver_template.py`), which is started with `python -c`, so
+`__main__` is empty in both. A server that re-imported the parent's `__main__` (as the standard library's server does)
+would import `datakit.cli` in every child and, inside a Ray worker, all of Ray. Apart from the preloads, the server runs
+no user code. It checks that the preloads have started no threads. (A fork copies only the calling thread, but it copies
+all locks, including those that other threads hold.) When the server's client dies, even by `kill -9`, the server
+notices that the control socket is closed, kills its children and exits, so no orphans remain.
 
 The protocol uses a Unix socket pair. The client sends the boot message. If the server has to compile kernels, it
 reports that first; then it reports whether its preloads succeeded. Each subsequent request consists of a memory budget
@@ -56,9 +56,11 @@ class Boot:
 
 
 def serve(control: socket.socket, failure: dict[str, Any] | None, output: int, shown: int) -> None:
-    """Boot, and then fork on request until the client closes its end of the socket. `failure`: the template process's
-    failure, if any, which the server reports instead of booting. output: the descriptor to which the server writes
-    while it boots; shown: the client's standard error, to which it writes later.
+    """Boot, and then fork on request until the client closes its end of the socket.
+
+    failure: the template process's failure, if any, which the server reports instead of importing the preloads. output:
+    the descriptor that receives the server's output during these imports. shown: the client's standard error, which
+    receives the server's other output.
     """
     later = os.dup(shown)
     send_output_to(shown)

@@ -2,8 +2,7 @@
 default), and requests children from them.
 
 `ForkServer` and `ForkServerPool` are thread-safe. A pool's template process starts in 300-500 ms, once per worker
-process. From it, a server with the preloads of a phase starts in 10-250 ms, once per worker process and set of
-preloads.
+process. A server forked from the template starts in 10-250 ms, once per worker process and set of preloads.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from datakit.engine.worker.framing import receive_frame, send_frame
 from datakit.storage.stale_files import remove_dead_scratch
 
 SINGLE_THREADED = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-ARENA_BYTES = "64MiB"  # reserved at a time by mimalloc (Arrow); its default, 1 GiB, could exceed the hard limit at once
+ARENA_BYTES = "64MiB"  # mimalloc (Arrow) reserves this much at a time; its default, 1 GiB, could exceed the hard limit
 # The process is not started with `-m`, because `__main__` must not be a second copy of a module of this package.
 PROGRAM = "from datakit.engine.worker.forkserver_template import main; main()"
 CLOSE_SECONDS, KILL_SECONDS = 1.0, 10.0  # time allowed for an exit once the control socket is closed, and after SIGKILL
@@ -67,13 +66,14 @@ class Template:
         return self._process.poll() is None
 
     def fork(self, control: socket.socket, output: BootOutput, kernels: bool) -> tuple[int, int]:
-        """Request a fork server that serves `control`. Until it has started, it writes to `output`. `kernels` is True
-        if the server needs numba. Return the server's pid and the read end of its status pipe. Raises BootDeathError.
+        """Request a fork server that serves `control`. `output` receives the server's output until the server has
+        started. `kernels` is True if the server needs numba. Return the server's pid and the read end of its status
+        pipe. Raises BootDeathError.
         """
         read, write = os.pipe()
         descriptors = [write, control.fileno(), output.descriptor]
         try:
-            with contextlib.suppress(OSError):  # a process that is gone sends no pid
+            with contextlib.suppress(OSError):  # if the process is gone, no pid arrives
                 socket.send_fds(self._control, [forkserver_template.KERNELS.pack(kernels)], descriptors)
         finally:
             os.close(write)
@@ -90,7 +90,7 @@ class Template:
             self._end()
 
     def _end(self) -> str:
-        """End the process and its servers; return the end of the process's output."""
+        """End the process and its servers; return the last part of the process's output."""
         self._control.close()
         try:
             self._process.wait(CLOSE_SECONDS)
@@ -108,8 +108,8 @@ class ForkServer:
         self, template: Template, preloads: tuple[Preload, ...], compiling: Callable[[], None] = lambda: None
     ) -> None:
         """Start the server and wait until it has booted; call `compiling` if the server has to compile kernels. What
-        the server has written by then is copied to this process's standard error. If the server has died, the error's
-        message quotes the end of it instead. Raises BootError or BootDeathError.
+        the server writes while booting is copied to this process's standard error. If the server dies while booting,
+        the error's message quotes the last lines of its output instead. Raises BootError or BootDeathError.
         """
         self._lock = threading.Lock()
         with contextlib.closing(BootOutput()) as output:
@@ -132,7 +132,7 @@ class ForkServer:
         return not self._has_exited_within(0)
 
     def fork(self, budget: int, status: int, channel: int, heartbeat: int) -> None:
-        """Request a child with a budget (in bytes) and these descriptors. Raises OSError if the server is gone."""
+        """Request a child with a memory budget in bytes and these descriptors. Raises OSError if the server is gone."""
         with self._lock:
             socket.send_fds(self._control, [forkserver.BUDGET.pack(budget)], [status, channel, heartbeat])
 
@@ -179,7 +179,7 @@ class ForkServerPool:
     def __init__(self, limit: int = 2) -> None:
         self.on_compiling: Callable[[], None] = lambda: None  # called when a server starts to compile kernels
         self._limit, self._lock = limit, threading.Lock()
-        installation_at_start()  # before the first server, so that an upgrade during the run is noticed
+        installation_at_start()  # called before the first server starts, so that an upgrade during the run is noticed
         self.compiling: bool = False  # True while a server that is starting is compiling kernels
         remove_dead_scratch()
         self._servers: dict[tuple[Preload, ...], ForkServer] = {}
@@ -188,7 +188,7 @@ class ForkServerPool:
 
     @contextlib.contextmanager
     def use(self, preloads: tuple[Preload, ...]) -> Iterator[ForkServer]:
-        """Yield a server with these preloads, open during the `with` block. Raises BootError or BootDeathError."""
+        """Yield a server with these preloads; keep it open during the block. Raises BootError or BootDeathError."""
         with self._lock:
             server = self._find_or_start(preloads)
             self._uses[preloads] = self._uses.get(preloads, 0) + 1

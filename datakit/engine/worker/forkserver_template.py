@@ -42,8 +42,8 @@ LONGEST_EXIT_SECONDS = 5  # time for servers to end their children; then servers
 
 
 def main() -> None:
-    """Serve on the control socket whose descriptor is the first command-line argument. The second is the descriptor of
-    the client's standard error, to which servers that have started write.
+    """Serve on the control socket whose descriptor is the first command-line argument. The second argument is the
+    descriptor of the client's standard error, to which servers write once they have started.
     """
     _disable_core_dumps()
     control, shown = map(int, sys.argv[1:3])
@@ -63,7 +63,7 @@ def _disable_core_dumps() -> None:
 
 @cache
 def _load(load: Callable[[], None]) -> dict[str, Any] | None:
-    """Load libraries once. Return None, or the failure, which each fork server that needs these libraries reports."""
+    """Load libraries once. Return None or, if loading failed, the failure that fork servers are to report."""
     try:
         load()
         child.require_one_thread("the libraries")

@@ -1,10 +1,10 @@
 """Lets a child report to its parent, through shared memory, its progress and the records that it is processing.
 
 The child writes to a few KiB of memory, which the parent can read even after the child's death. The parent learns how
-far the child has come, when it last reported (to tell a hang from hard work), and which records it was processing when
-it died. Two slots alternately hold the range of records in progress, and one byte selects the valid slot. If a child is
-killed during a write, the parent reads the old value or the new one, never a mixture. Each report takes less than a
-microsecond.
+far the child has come, when it last reported (to tell a hang from a slow task), and which records it was processing
+when it died. Two slots alternately hold the range of records in progress, and one byte selects the valid slot. If a
+child is killed during a write, the parent reads the old value or the new one, never a mixture. Each report takes less
+than a microsecond.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 Admission: the budgets of all running attempts add up to at most 85 % of the memory of the machine (or of this process's
 cgroup), so that the kernel never has to kill a process for lack of memory. Attempts are admitted in the order in which
-they were submitted. An attempt whose budget exceeds this share runs alone. An exclusive attempt also runs alone if its
-budget exceeds its slots' share of the memory. If its budget is smaller, it runs alongside others: they cannot take
-memory from it, and running a hundred memory bombs (tasks that allocate without limit) one by one would delay all other
-attempts. For each child, one thread of the driver waits; the children do the work.
+they were submitted. An attempt whose budget exceeds this limit runs alone. An exclusive attempt (see `Attempt`) also
+runs alone if its budget per slot exceeds the memory divided by the number of slots. With a smaller budget, it runs
+alongside others: they cannot take memory from it, and running a hundred memory bombs (tasks that allocate without
+limit) one by one would delay all other attempts. The driver has one thread per child, which only waits for the child.
 
 An attempt that has been silent for a quarter of its `hang_seconds` lends its slot (but not its memory) to the next
 attempt until the silent attempt makes progress again. A hung task either uses no CPU time or wastes it, and without

@@ -5,8 +5,8 @@ does not cover mapped input files, which belong to the page cache, or preloads, 
 `RLIMIT_DATA` limits what a process *reserves*, not what it uses, and libraries reserve generously: mimalloc (Arrow's
 allocator) takes address space 1 GiB at a time by default, and each thread needs a stack. Unless a child needs a hard
 limit (`memory_watcher.py`), it therefore gets only a backstop limit: what it had reserved at its start, plus twice its
-budget, plus 3 GiB. No healthy task has come near this limit. It catches a single huge request, which fails at once
-instead of exhausting the machine's memory between two measurements by `memory_watcher.py`.
+budget, plus 3 GiB. No healthy task has come near this limit. It catches a single huge request, which fails
+immediately instead of exhausting the machine's memory between two measurements by `memory_watcher.py`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from datakit.engine.worker import cgroups
 MEMORY_SHARE = 0.85  # share of memory for all attempts; the rest is for the driver, fork servers and page cache
 PAGE = os.sysconf("SC_PAGE_SIZE")
 BACKSTOP_MARGIN = 3 << 30  # for stacks and for large reservations by allocators; no healthy task came near the limit
-# A hard limit exceeds the budget by this share of it; peaks stay below 1.1 times the budget (docs/measurements.md).
+# A hard limit is (1 + this) times the budget; peaks stay below 1.1 times the budget (docs/measurements.md).
 HARD_LIMIT_MARGIN = 0.05
 SMALL_BUDGET = 128 << 20  # if a measurement is 30 ms late, a memory bomb (4 GiB/s) may exceed a smaller budget
 
 
 def memory_limit() -> int:
-    """Return the memory that this process may use, in bytes: the machine's or, if lower, the limit of its cgroup."""
+    """Return, in bytes, the machine's memory or, if lower, the lowest memory limit of this process's cgroups."""
     return min([psutil.virtual_memory().total, *cgroups.group_limits()])
 
 
@@ -61,14 +61,14 @@ def first_limit(reserved: int, budget: int) -> int:
 
 
 def limit_own_memory(budget: int) -> None:
-    """Limit the memory of this process. With a small budget, the process gets a hard limit at once
+    """Limit the memory of this process. With a small budget, the process gets a hard limit from the start
     (`memory_watcher.py`); otherwise, it gets only the backstop limit.
     """
     set_memory_limit(0, first_limit(used_memory("self")[1], budget))
 
 
 def set_memory_limit(pid: int, limit: int) -> None:
-    """Set the `RLIMIT_DATA` of a process, in bytes. Pid 0 is this process; a process that is gone is ignored."""
+    """Set the `RLIMIT_DATA` of a process, in bytes. Pid 0 means this process; a process that is gone is ignored."""
     with contextlib.suppress(ProcessLookupError):
         _, hard = resource.prlimit(pid, resource.RLIMIT_DATA)
         soft = limit if hard == resource.RLIM_INFINITY else min(limit, hard)

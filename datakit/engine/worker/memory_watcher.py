@@ -1,10 +1,11 @@
 """Measures children's memory in a process beside the fork server, kills children over budget, and sets hard limits.
 
-That a child exceeded its budget is therefore known, not guessed from the signal that ended it. A memory bomb (a task
-that allocates without limit) fills 4 GiB per second, so what matters is how late a measurement may come. A thread in
-the driver would have to wait for the interpreter's lock, and the fork server for its own forks (1 ms each, but 20 to 40
-ms if there are more runnable processes than CPUs). Either would let bombs exceed a small budget by half. The watcher
-has no other work that could delay a measurement.
+The engine therefore knows which children exceeded their budgets, and need not guess this from the signals that ended
+them. A memory bomb (a task that allocates without limit) fills 4 GiB per second, so what matters is how late a
+measurement may come. Measurements by a thread in the driver would have to wait for the interpreter's lock; those by the
+fork server would have to wait for its forks (1 ms each, but 20 to 40 ms if there are more runnable processes than
+CPUs). Either delay would let bombs exceed a small budget by half. The watcher has no other work that could delay a
+measurement.
 
 Yet on a busy machine, no process is certain to run in time. A child that grows fast enough to exceed its budget before
 the next measurement therefore gets a hard limit, which the kernel enforces: the child may reserve its remaining budget
@@ -14,7 +15,7 @@ exceeded between two slightly late measurements, so a child with such a budget k
 child reaches this limit, the task's next two attempts get two and four times the declared memory, usually more than 128
 MiB.
 
-A measurement costs 6 microseconds. The next one is due when the child, growing at four times the fastest rate seen,
+A measurement takes 6 microseconds. The next one is due when the child, growing at four times the fastest rate seen,
 could have used up its remaining budget: after 50 ms if the child is far below its budget, and after a quarter of a
 millisecond if the child is close to its budget. The table of children is in shared memory, so neither the fork server
 nor the watcher waits for the other. Entries are reused in rotation, so a late measurement of a dead child does not
@@ -43,7 +44,7 @@ from datakit.engine.worker.memory import (
     used_memory,
 )
 
-LONGEST_INTERVAL, SHORTEST_INTERVAL = 0.05, 0.00025  # seconds: 20 and 4,000 measurements per second, 0.01 to 2.4 % CPU
+LONGEST_INTERVAL, SHORTEST_INTERVAL = 0.05, 0.00025  # seconds: 20 and 4,000 measurements/s; 0.01 and 2.4 % of a CPU
 FASTEST_GROWTH = 16 << 30  # bytes per second: four times the growth of the fastest bomb seen
 LATENESS_SECONDS = 0.1  # delay of a measurement on a busy machine; with 0.02, fast growth was often judged slow
 HARD_LIMIT_SECONDS = 0.25  # a hard limit remains this long after fast growth: the child may just be waiting for a CPU
@@ -68,7 +69,7 @@ class MemoryUse(NamedTuple):
 
 
 class _Child(NamedTuple):
-    """A child's table entry: bytes in use (`inherited`) and reserved at its start; `pid` is 0 after its exit."""
+    """A child's table entry. inherited, reserved: the bytes in use and reserved at its start. pid: 0 after its exit."""
 
     pid: int
     budget: int
@@ -127,7 +128,7 @@ class MemoryWatcher:
         candidates = ((self._next + step) % ENTRIES for step in range(ENTRIES))
         entry = next((number for number in candidates if not self._table.child(number).pid), None)
         if entry is None:
-            raise RuntimeError(f"the fork server has {ENTRIES} children; it cannot watch more")
+            raise RuntimeError(f"the fork server has {ENTRIES} children; no more can be watched")
         self._next = (entry + 1) % ENTRIES
         self._table.set_observed(entry, _Observed())
         self._table.set_child(entry, _Child(pid, budget, *used_memory(pid)))

@@ -2,8 +2,8 @@
 
 A child whose heartbeat has not changed for the phase's `hang_seconds` is made to dump its stack and is then killed. A
 process beside the fork server watches the child's memory (`memory_watcher.py`), and `exit_causes.py` determines how the
-child ended. A child that writes too much, or that runs while a disk is nearly full, is killed, too (`disk_use.py`). An
-attempt costs 3-12 ms in addition to its work.
+child ended. A child that writes too much, or that runs while a disk is nearly full, is killed, too (`disk_use.py`).
+Each attempt takes 3-12 ms in addition to the time for its work.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def run_attempt(
 
 @lru_cache(maxsize=1)
 def _shared(url: str) -> bytes:
-    """Read a phase's shared data, once per process. The data never changes, since its file's name contains a digest."""
+    """Read a phase's shared data, once per process. The data never changes, since the file name contains a digest."""
     return urls.read_bytes(url)
 
 
@@ -100,7 +100,7 @@ class _Request:
 @dataclass
 class _Child:
     """The parent's view of a running child. dumped: the time at which the child was asked for its stack, or 0.
-    stopped_by: the error because of which the child was killed, if there is one.
+    stopped_by: the error that made the parent kill the child, or None.
     """
 
     channel: socket.socket
@@ -112,7 +112,7 @@ class _Child:
     stopped_by: DatakitError | None = None
 
     def stop(self, error: DatakitError) -> None:
-        """Kill the child because of this error, unless it has been killed for another reason."""
+        """Kill the child, and record this error as the reason unless the child was already killed for another one."""
         if self.killed_for is None:
             self.stopped_by = error
         self.kill(Cause.REFUSED if isinstance(error, RefusedError) else Cause.ERROR)

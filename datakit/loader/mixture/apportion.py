@@ -1,9 +1,10 @@
 """Decides how many sequences each component gets in a mixture block, so that totals stay within 1 of the exact shares.
 
 In a mixture block of B sequences, a component with weight w is owed exactly w * B sequences, which is rarely a whole
-number. Two simple rules fail. If shares are rounded block by block, a component with a tiny weight is never served. The
-running totals w * B * b after b blocks, rounded by largest remainders, are not monotone: with many components, one of
-them may be allotted fewer sequences in total after more blocks, so that some block would need a negative count.
+number. Two simple rules fail. If shares are rounded block by block, a component with a tiny weight is never served. If
+the running totals w * B * b after b blocks are rounded by largest remainders, they are not monotone: with many
+components, one of them may be allotted fewer sequences in total after more blocks, so that some block would need a
+negative count.
 
 Therefore, what a component is still owed (its debt) is carried from block to block in fixed point (int64, in units of
 2^-40 of a sequence), with weights that sum to exactly 2^40. The debts are paid as in fair scheduling: sequence j of a
@@ -16,9 +17,9 @@ block is such a schedule. So, after every block,
     floor(w * B * b) <= sequences served <= ceil(w * B * b)          exactly, for every component
 
 and no count is negative. Computing a block takes 20 us. For random access, a checkpoint is kept every 256 blocks, and
-the blocks in between are recomputed. The first visit to a block computes all blocks before it, which takes 2 s for a
-trillion tokens in sequences of 4,096. If it will take more than 4 s, a warning with an estimate is logged first; by
-default, Python prints it on standard error.
+the blocks in between are recomputed. When a block is first needed, all earlier blocks are computed, which takes 2 s
+for a trillion tokens in sequences of 4,096. If this will take more than 4 s, a warning with an estimate is logged
+first; by default, Python prints the warning on standard error.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def fixed_point(weights: Sequence[float]) -> np.ndarray:
     missing = SCALE - sum(parts)
     for i in by_remainder[: max(0, missing)]:
         parts[i] += 1
-    parts[parts.index(max(parts))] += min(0, missing)  # the largest value makes up for tiny values raised to 1
+    parts[parts.index(max(parts))] += min(0, missing)  # the largest value is reduced because tiny ones were raised to 1
     return np.array(parts, np.int64)
 
 
@@ -95,7 +96,7 @@ class BlockCounts:
         return served[place + 1] - served[place]
 
     def announce(self, number: int, what: str) -> None:
-        """Log a warning if computing blocks up to `number` takes over 4 s. `what`: the operation that needs them."""
+        """Log a warning if computing blocks up to `number` will take over 4 s. `what`: the operation that needs it."""
         ahead = number - max(self._announced, STRIDE * (len(self._checkpoints) - 1))
         if ahead > ANNOUNCED_BLOCKS:
             self._announced = number
@@ -105,7 +106,8 @@ class BlockCounts:
             )
 
     def _make_served(self, run: int) -> np.ndarray:
-        """Return the totals before each of the run's STRIDE blocks and after the last: [STRIDE + 1, components]."""
+        """Return how many sequences of each component were served before each mixture block of run `run` (STRIDE
+        consecutive mixture blocks), and after the last of them: [STRIDE + 1, components]."""
         self.announce(run * STRIDE, "finding sequences far ahead in the mixture")
         while len(self._checkpoints) <= run:
             self._expand(len(self._checkpoints) - 1)

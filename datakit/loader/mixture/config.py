@@ -60,9 +60,9 @@ class Shuffle:
 @dataclass(frozen=True)
 class Component:
     """One source in the mixture, and how it is read. If `packing` is None, documents are laid end to end and cut into
-    sequences; a Packing keeps documents whole if they fit in a sequence. `packing_counts` holds stored counts, keyed by
-    sequence length: the number of sequences in each block, int32 [blocks]. About `validation_tokens` tokens are held
-    out for validation. The run ends before the component would exceed `max_epochs`.
+    sequences; a Packing keeps documents whole if they fit in a sequence. `packing_counts` maps a sequence length to the
+    stored number of sequences in each block, int32 [blocks]. About `validation_tokens` tokens are held out for
+    validation. The run ends before the component would exceed `max_epochs`.
     """
 
     source: TokenSource
@@ -94,7 +94,9 @@ class Component:
 
 @dataclass(frozen=True)
 class Stage:
-    """The weights from a given step or slot onward. They need not sum to 1; an omitted component has weight 0."""
+    """The components' weights from a given step or slot (the index of a sequence in the run) onward. The weights need
+    not sum to 1; an omitted component has weight 0.
+    """
 
     weights: Mapping[str, float]
     start_step: int | None = None
@@ -202,8 +204,8 @@ class Mixture:
             if one.source.identity != other.source.identity:
                 raise LoaderError(
                     f"component {a!r} would train on documents that {b!r} holds out, or vice versa: one reads a "
-                    "whole cache, and the other reads one of its sources; give each its own source, or remove "
-                    "validation_tokens"
+                    "whole cache, and the other reads one source of that cache; give each component its own source, "
+                    "or remove validation_tokens"
                 )
             if one.validation_tokens != other.validation_tokens:
                 raise LoaderError(

@@ -1,12 +1,12 @@
 """Decides which documents of a block share a sequence (best fit); splits, truncates or drops overlong documents.
 
 Packing may reorder the documents of a block, but it keeps whole every document that fits in a sequence. It needs only
-the documents' lengths. Each block is packed independently, so finding a sequence requires only the number of sequences
-in every block. `count_blocks` counts the sequences, and the step `packing-<length>-<policy>` stores the counts.
+the documents' lengths. Each block is packed independently, so the number of sequences in each block tells which block
+holds a given sequence. `count_blocks` counts the sequences, and the step `packing-<length>-<policy>` stores the counts.
 
 The assignment of documents to blocks does not depend on the sequence length: a document belongs to the block in which
 it starts. A document longer than a block is first cut into block-sized parts, and each part is treated as a document.
-So when the length changes, blocks already read still count as read, and nothing is lost or read twice.
+So when the sequence length changes, blocks already read still count as read, and nothing is lost or read twice.
 
 The longest documents are placed first, each in the fullest sequence with room for it (best fit decreasing). This takes
 about 0.7 us per document, and leaves 1-2 % padding on real texts if a block holds dozens of sequences. If a document is
@@ -52,7 +52,7 @@ class Packing:
 
 @dataclass(frozen=True)
 class Counters:
-    """Counts of documents and tokens before and after packing. Adding two Counters adds each of their fields."""
+    """Counts of documents and tokens before and after packing. Two Counters are added field by field."""
 
     documents: int = 0  # a document longer than a block counts once per part
     tokens: int = 0
@@ -68,12 +68,12 @@ class Counters:
 
 @dataclass(frozen=True)
 class Documents:
-    """Documents of a block: arrays [documents]. Each part of a document longer than a block counts as a document."""
+    """The documents of a block, as arrays [documents]. Parts of a document longer than a block count as documents."""
 
     starts: np.ndarray
     lengths: np.ndarray
     whole: np.ndarray  # length of the whole document, even if only a part of it is in this block
-    heads: np.ndarray  # bool: True at the start of a document, False for its later parts
+    heads: np.ndarray  # bool: True for a document's first or only part, False for its later parts
 
 
 @dataclass(frozen=True)

@@ -88,8 +88,8 @@ def packed_components(mixture: Mixture) -> Iterator[tuple[str, Packing, TokenSou
 
 def with_packing_counts(mixture: Mixture, root: str) -> Mixture:
     """Return a copy of the mixture that includes the counts stored in the root for its packed components. Raises
-    LoaderError if counts are missing and the component has too many blocks for the loader to count their sequences at
-    the start of a run. Raises CorruptError if any counts are damaged.
+    LoaderError if a component lacks counts and has too many blocks for the loader to count their sequences at the start
+    of a run. Raises CorruptError if any counts are damaged.
     """
     components = dict(mixture.components)
     for name, packing, source, lengths in packed_components(mixture):

@@ -1,5 +1,5 @@
-"""Computes each component's tokens, epochs and share of the tokens over a run, and lists all changes of stage, sequence
-length and batch size.
+"""Computes how many tokens and epochs each component contributes to a run, and its share of the tokens. Lists all
+changes of stage, sequence length and batch size.
 
     view = contributions(SequenceOrder(mixture), steps=20_000)
     view.tokens[-1]     # number of tokens of each component at the end, in the order of view.names
@@ -32,13 +32,13 @@ class Preview:
 
 def contributions(order: SequenceOrder, steps: int | None = None, points: int = 200, apart: bool = False) -> Preview:
     """Return the contributions over the first `steps` batches, or over the whole run if `steps` is None. They are
-    computed at up to `points` evenly spaced steps, and at each step where a setting changes. apart: leave out the
-    evenly spaced steps close to a change, because a share computed from very few sequences means little. Raises
+    computed at up to `points` evenly spaced steps, and at each step where a setting changes. apart: if True, leave out
+    the evenly spaced steps close to a change, because a share computed from very few sequences means little. Raises
     LoaderError if there is no batch, or if the mixture is endless and `steps` is None.
     """
     steps = order.steps if steps is None else steps if order.steps is None else min(steps, order.steps)
     if steps is None:
-        raise LoaderError("this mixture never ends; pass the number of steps to preview as `steps`")
+        raise LoaderError("this mixture never ends; set `steps` to the number of steps to preview")
     if steps < 1:
         raise LoaderError("there is no batch to preview; the number of steps must be at least 1")
     changes = [change for change in changes_of(order) if change[0] < steps]
@@ -54,8 +54,8 @@ def contributions(order: SequenceOrder, steps: int | None = None, points: int = 
 
 
 def _marks(steps: int, points: int, changes: list[int], apart: bool) -> np.ndarray:
-    """Return `points` evenly spaced steps and the steps of all changes. apart: leave out the evenly spaced steps
-    (other than 0 and the last) that are closer to a change than half their own spacing.
+    """Return `points` evenly spaced steps and the steps of all changes. apart: if True, leave out the evenly spaced
+    steps (other than 0 and the last) whose distance to a change is less than half the spacing.
     """
     even = np.linspace(0, steps, points).astype(np.int64)
     if apart and changes:

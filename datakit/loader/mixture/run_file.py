@@ -56,7 +56,7 @@ def data_settings(table: Mapping[str, Any], file: Path, root: str) -> dict[str, 
     if not settings:
         raise RecipeError(f"{file}: no data; add a [data] table with components and stages, or with `mixture`")
     if "steps" in settings:
-        raise RecipeError(f"{file}, [data]: steps has no effect here; the run's steps are set at the top of the file")
+        raise RecipeError(f"{file}, [data]: steps has no effect here; set the run's steps at the top of the file")
     others = ", ".join(sorted(set(settings) - {"mixture"}))
     if "mixture" in settings and others:
         raise RecipeError(

@@ -20,8 +20,8 @@ class Schedule:
 
     @classmethod
     def of(cls, value: int | Schedule, name: str) -> Schedule:
-        """Return `value` as a schedule, after checking it. A single number applies to all steps. If the steps do not
-        ascend from 0 or a value is not positive, raises a LoaderError that mentions `name`.
+        """Return `value` as a schedule, after checking it. A single number applies to all steps. Raises a
+        LoaderError that mentions `name` if the steps do not ascend from 0 or a value is not positive.
         """
         schedule = value if isinstance(value, Schedule) else cls(((0, value),))
         if not schedule.pairs or schedule.pairs[0][0] != 0:

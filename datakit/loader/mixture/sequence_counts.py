@@ -1,5 +1,5 @@
-"""Computes how many sequences of one length each block holds; refuses lengths that do not fit in a block, and stored
-counts for a different number of blocks.
+"""Computes how many sequences of a given length each block holds; refuses lengths greater than the block size, and
+stored counts for a different number of blocks.
 
 A plain component needs no table: every block except the last holds the same number of sequences. A packed component
 needs one count per block (4 bytes per million tokens).
@@ -80,7 +80,7 @@ class CountsByLength:
 
     def of(self, length: int) -> SequenceCounts:
         """Return the counts for sequences of `length` tokens. Raises LoaderError if no sequence of this length can be
-        made, if stored counts do not match the source, or if none are stored and the blocks are too many to count.
+        made, if stored counts do not match the source, or if there are none and MAX_COUNTED_BLOCKS is exceeded.
         """
         with self._lock:
             if length not in self._made:

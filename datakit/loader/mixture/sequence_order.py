@@ -1,4 +1,4 @@
-"""Computes which sequences of which components are in batch n, for any n, and decides when and why the run ends.
+"""Computes which sequences of which components are in batch n, for any n, and determines when and why the run ends.
 
 The constructor of SequenceOrder excludes held-out documents, assigns window sizes, and converts the starts of stages to
 slots. For each change of the sequence length, it determines how much of each component has been served before the
@@ -27,7 +27,7 @@ SMALL_JOIN = 64 << 20  # always permitted
 
 @dataclass(frozen=True)
 class Pick:
-    """The rows of a batch that come from one window of a component: int64 arrays [rows]."""
+    """The rows of a batch that come from one window of a component. The arrays are int64 [rows]."""
 
     stream: int
     window: Window
@@ -39,7 +39,7 @@ class Pick:
 @dataclass(frozen=True)
 class _End:
     """A possible end of the run: `after` slots past the last slot that serves one of `sequences`, which are given as
-    pairs (component number, sequence number).
+    pairs (component index, sequence index).
     """
 
     sequences: list[tuple[int, int]]
@@ -185,8 +185,8 @@ class SequenceOrder:
         last = [_End([(i, stream.end_of_epochs(1) - 1)], 1, "") for i, stream in enumerate(self.streams)]
         name = next(name for name, each in zip(self.names, last, strict=True) if self._bound(each) == float("inf"))
         raise LoaderError(
-            f"stop is 'all_exhausted', but component {name!r} loses its weight before its first epoch ends, so the run "
-            "never ends; let it keep its weight, or set max_epochs for a component that keeps its weight"
+            f"stop is 'all_exhausted', but the weight of component {name!r} becomes 0 before its first epoch ends, so "
+            "the run never ends; keep this weight above 0, or set max_epochs for a component whose weight stays above 0"
         )
 
 

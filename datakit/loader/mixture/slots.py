@@ -20,12 +20,14 @@ from datakit.loader.mixture.apportion import SCALE, BlockCounts
 from datakit.loader.permutation import Permutation, derive_key
 
 CACHED_BLOCKS = 64  # 2 MB at 2,048 slots
-MAX_BLOCKS = 4_000_000  # maximum number of blocks to search for the end of a component (8 billion slots, a minute)
+MAX_BLOCKS = 4_000_000  # maximum number of blocks to search for a component's end (8 billion slots, in about a minute)
 
 
 @dataclass(frozen=True)
 class StageSlots:
-    """A stage that starts at slot `first`: its components' numbers, ascending, and their sequence counts per block."""
+    """A stage that starts at slot `first`. members: the numbers of its components, ascending. counts: the number of
+    sequences of each component in each block.
+    """
 
     first: int
     members: np.ndarray
@@ -74,7 +76,7 @@ class SlotOrder:
         return self._served[number] + self._in_stage(number, slot - self._firsts[number])
 
     def shares(self, first: int, last: int) -> list[float]:
-        """Return the largest share that each component has in any stage that overlaps slots first..last (inclusive)."""
+        """Return each component's largest share in the stages that overlap slots first..last (inclusive)."""
         shares = np.zeros(len(self._names))
         for stage in self._stages[self._stage_of(first) : self._stage_of(last) + 1]:
             shares[stage.members] = np.maximum(shares[stage.members], stage.counts.parts / SCALE)
@@ -98,8 +100,8 @@ class SlotOrder:
         return stage.first + low * self.block
 
     def _stage_serving(self, component: int, sequence: int) -> tuple[int, int]:
-        """Return (index of the stage that serves a component's sequence, index of this sequence among the component's
-        sequences in the stage). If no earlier stage serves the sequence, the last stage is returned.
+        """Return the index of the stage that serves a component's sequence, and the number of earlier sequences of this
+        component in that stage. If no earlier stage serves the sequence, the last stage is returned.
         """
         served = [int(totals[component]) for totals in self._served]
         number = bisect_right(served, sequence, 1) - 1
@@ -147,14 +149,14 @@ class SlotOrder:
         return sequence * SCALE // owed, -(-(sequence + 1) * SCALE // owed)
 
     def _place(self, number: int, member: int, sequence: int) -> int:
-        """Return the slot of a sequence of the stage's member `member`; slot and sequence are relative to the stage."""
+        """Return the slot of a sequence of `members[member]`; slots and sequences are numbered within the stage."""
         counts, component = self._stages[number].counts, int(self._stages[number].members[member])
         low, high = self._blocks_around(number, member, sequence)
         if high > MAX_BLOCKS:
             raise LoaderError(
                 f"component {self._names[component]!r}: at its weight, sequence {sequence:,} comes after slot "
-                f"{low * self.block:,}, too far ahead to compute the end of the run; raise its weight, or change "
-                "`stop` or `max_epochs`"
+                f"{low * self.block:,}, so the end of the run is too far ahead to be computed; raise the weight, or "
+                "change `stop` or `max_epochs`"
             )
         counts.announce(high, f"component {self._names[component]!r} has a tiny weight: finding the end of the run")
         while high - low > 1:

@@ -52,7 +52,7 @@ from datakit.toml_config import convert, decoded, mistakes, read_toml, refuse
 @dataclass(frozen=True)
 class MixtureFile:
     """The contents of a mixture file. `steps` is the number of steps in the run, or None if the file has no `steps`.
-    `is_run` is True if the file is a run file.
+    `is_run` is True if the file is a run file (see `run_file.py`).
     """
 
     path: str

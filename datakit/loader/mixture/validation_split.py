@@ -18,8 +18,8 @@ from datakit.loader.sources.token_source import RangeSource, TokenSource
 
 def training_source(component: Component, name: str, simulate: SimulatedEpochs | None = None) -> TokenSource:
     """Return a component's source without its held-out documents. If `simulate` is given, the rest is reduced to about
-    as many tokens as `simulate` keeps. Raises LoaderError if the documents to hold out cannot be chosen so that some
-    tokens remain.
+    as many tokens as `simulate` keeps. Raises LoaderError if no choice of whole documents leaves tokens both to hold
+    out and to train on.
     """
     source = component.source
     if component.validation_tokens:

@@ -4,7 +4,7 @@ A unit is a block of the component's axis or, after a change of length, about a 
 it is usually read as a whole. A window is a list of units and a permutation of all their sequences. For each epoch and
 sequence length in use, the index of each window's first sequence is kept in memory. A window that is a whole epoch (a
 full shuffle) may have millions of blocks, so they are not listed. Only the index of the first sequence in each group of
-16 blocks is kept; the sequences of single blocks are counted again when needed.
+16 blocks is kept; the sequences of individual blocks are counted again when needed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ CACHED_WINDOWS = 6  # enough for the current and the next window at each of the 
 
 
 class Unit(NamedTuple):
-    """Block `number` of the axis or, if `joined` >= 0, part `number` of the sequences that were joined at the start of
-    stretch `joined`; in either case, as sequences of `length` tokens.
+    """A group of sequences of `length` tokens. If `joined` is negative, the group is block `number` of the axis.
+    Otherwise, it is part `number` of the sequences that were joined at the start of stretch `joined` (see `stream.py`).
     """
 
     length: int
@@ -104,7 +104,7 @@ class Window:
         return self.units.find(self._order(places))
 
     def units_by_first_use(self, place: int, end: int) -> list[tuple[int, Unit]]:
-        """Return (place of first use, unit) for each unit needed at places place..end-1, in the order of first use."""
+        """Return (place of first use, unit) for the units used from `place` to `end` - 1, in the order of first use."""
         units, _ = self.at(np.arange(place, end))
         numbers, first = np.unique(units, return_index=True)
         order = np.argsort(first, kind="stable")

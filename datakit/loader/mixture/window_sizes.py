@@ -1,10 +1,10 @@
-"""Decides how many blocks of a component form a window and which components stay in memory, within `memory_bytes`.
+"""Divides `memory_bytes` among components: decides how many blocks form a window and which components stay in memory.
 
 A component that fits in an equal share of the memory is kept there as a whole and read only once, for all epochs. The
 other components with a block shuffle share the remaining memory equally: half of each share is for the current window,
 half for the next. The window sizes affect the order (the more blocks in a window, the better the shuffle), so they are
 computed from the mixture alone and saved in checkpoints. If a different `memory_bytes` changes a window size, the run
-is not resumed unless the mixture sets the old `window_blocks`.
+cannot be resumed unless the mixture sets `window_blocks` to the old size.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ class Grant:
 
 
 def grant_windows(claims: Mapping[str, Claim], memory_bytes: int) -> dict[str, Grant]:
-    """Return each component's grant: the window size that the mixture sets, the whole component if it is small, or an
-    equal share of the remaining memory. Raises LoaderError if the windows exceed `memory_bytes`.
+    """Return each component's grant. A component whose window size is not set in the mixture is kept in memory as a
+    whole if it is small; otherwise, it gets an equal share of the remaining memory. Raises LoaderError if the windows
+    exceed `memory_bytes`.
     """
     grants = {name: _fixed(claim) for name, claim in claims.items() if _is_fixed(claim)}
     left = memory_bytes - sum(grant.bytes for grant in grants.values())

@@ -1,1 +1,1 @@
-"""Reads the batches' data ahead, keeps blocks in a pool, assembles batches from them, and collects metrics."""
+"""Prefetches the data of batches, keeps blocks in a pool, assembles batches from them, and collects metrics."""

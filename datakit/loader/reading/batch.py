@@ -37,7 +37,7 @@ class Batch:
     components: np.ndarray  # int32 [rows]: index of the row's component in `names`; -1 for a row of padding
     run_counts: np.ndarray | None  # int64 [rows]: number of segments in each row; None if segments=False
     run_starts: np.ndarray | None  # int32 [segments]: where each segment starts within its row
-    source_mask: np.ndarray | None  # bool [rows, length]: the loss masks of the rows' sources; None if none has one
+    source_mask: np.ndarray | None  # bool [rows, length]: loss masks of the rows' sources; None if no source has one
 
     def __repr__(self) -> str:
         rows = np.bincount(self.components[self.components >= 0], minlength=len(self.names)).tolist()
@@ -117,7 +117,8 @@ def empty_batch(rows: int, length: int, names: Sequence[str], view: View) -> Bat
 
 def fill(batch: Batch, picks: Sequence[Pick], sources: Sequence[Rows], resident: Sequence[bool], view: View) -> None:
     """Copy the picked rows into the batch. `sources` holds, for each row in the order of the picks, the `Rows` object
-    that contains it. `resident` holds True for each stream that is read in whole units, not one sequence at a time.
+    that contains it. `resident` holds, for each stream, True if it is read in whole blocks, and False if its
+    sequences are read one at a time.
     """
     runs: list[np.ndarray] = [_NO_DOCUMENT] * len(batch.tokens)
     reads = iter(sources)

@@ -1,9 +1,10 @@
-"""Keeps blocks in memory within a byte budget: reads wanted blocks ahead in a few threads, and evicts other blocks.
+"""Keeps blocks in memory within a byte budget: prefetches wanted blocks in a few threads, and evicts other blocks.
 
-The list of wanted keys, most urgent first, protects the blocks of these keys from eviction. All other blocks may be
-evicted, least recently used first. At most `in_flight` blocks are read ahead at a time, and each only if it fits in the
-budget. A block that a batch needs now is read immediately, even beyond the budget, because the batch cannot be served
-without it. Such a block normally fits, since `mixture/window_sizes.py` chooses windows that together fit in the budget.
+The list of wanted keys, most urgent first, protects the blocks with these keys from eviction. All other blocks may be
+evicted, least recently used first. At most `in_flight` blocks are prefetched at a time, and a block is prefetched only
+if it fits in the budget. A block that a batch needs now is read immediately, even if this exceeds the budget, because
+the batch cannot be served without the block. Such a block normally fits, since `mixture/window_sizes.py` chooses
+windows that together fit in the budget.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class BlockPool:
 
     @property
     def reading(self) -> int:
-        """Number of reads running or waiting for a thread."""
+        """Number of reads that are running or waiting for a thread."""
         return self._reading
 
     def want(self, keys: Sequence[Hashable]) -> None:
@@ -70,7 +71,7 @@ class BlockPool:
             self._pump()
 
     def require(self, keys: Sequence[Hashable]) -> list[Rows]:
-        """Return the rows of these keys. All missing rows are requested before the method waits for any of them."""
+        """Return the rows for these keys. All missing rows are requested before the method waits for any of them."""
         with self._lock:
             self._clock += 1
             entries = [self._entries.get(key) or self._request(key, urgent=True) for key in keys]

@@ -1,7 +1,8 @@
 """Decides which blocks and sequences are read ahead (for each stream's current and next window) and in which order.
 
 The list of reads, most urgent first, is recomputed when a window starts and once per mixture block, so most batches
-cost only a few comparisons. If any component's sequences are read one at a time, the list is recomputed for each batch.
+require only a few comparisons. If any component's sequences are read one at a time, the list is recomputed for each
+batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Counts batches, tokens, padding, reads, pool hits, evictions and rows per component; sums loading and read times."""
+"""Counts rows per component, batches, tokens, padding, reads, pool hits and evictions; sums loading and read times."""
 
 from __future__ import annotations
 

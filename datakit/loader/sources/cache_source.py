@@ -84,7 +84,7 @@ class CacheSource:
         return min(self._shards[index].tokens, stop - int(self._starts[index]))
 
     def _borders(self, index: int) -> np.ndarray:
-        """Return the offsets in a shard at which nonempty documents start, and the end of the last one."""
+        """Return the offsets in a shard at which nonempty documents start, and the offset where the last one ends."""
 
         def read() -> np.ndarray:
             lengths = self.cache.document_lengths(self._shards[index].index)
@@ -117,7 +117,7 @@ def shared_tokenizer(sources: Mapping[str, TokenSource]) -> tokenizers.Tokenizer
 
 
 def share_tokens(one: TokenSource, other: TokenSource) -> bool:
-    """Return True if two sources are equal or overlap in one cache. Copies of a text in other caches do not count."""
+    """Return True if two sources are equal or overlap in one cache. Equal texts in two caches are not detected."""
     if isinstance(one, CacheSource) and isinstance(other, CacheSource) and one.cache_identity == other.cache_identity:
         return None in (one.source, other.source) or one.source == other.source
     return one.identity == other.identity

@@ -4,13 +4,13 @@ If a single document near the end of the source has about the wanted size, it is
 are divided into up to 64 strata of equal length, and each stratum contributes at most one range of consecutive
 documents, at a pseudorandom position that is the same in every run. Only whole documents are held out, so no document
 is in both training and validation. The documents of a range are consecutive, so a block of the remaining tokens still
-takes only one or two reads. The ranges are spread over the source, so the choice is representative even if the source
+needs only one or two reads. The ranges are spread over the source, so the choice is representative even if the source
 is not in random order.
 
 For simulated epochs, the strata are the same, but they are tried before the single document. A run of R tokens that
 simulates a run of T tokens keeps the share R / T of each component, and therefore repeats its data as often as the
-longer run would. Each range makes up for the error of the ranges before it, so the total is right to within about half
-a document.
+longer run would. Each range makes up for the surplus or shortfall of tokens in the ranges before it, so the total
+number of tokens kept is right to within about half a document.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _evened_out(source: TokenSource, tokens: int, strata: int, purpose: str) -> 
 
 
 def _one_document(source: TokenSource, tokens: int) -> tuple[int, int]:
-    """Return the range of the first document that starts in the last `tokens` tokens, or else of the last document."""
+    """Return the range of the first document that starts in the last `tokens` tokens; if none does, of the last one."""
     start = _next_border(source, source.tokens - tokens)
     if start == source.tokens:
         start = int(source.document_borders(source.tokens - 1, source.tokens)[0])

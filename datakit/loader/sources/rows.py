@@ -1,8 +1,8 @@
 """Reads the sequences of a block as arrays (tokens, loss mask, segment starts), and gathers packed and joined pieces.
 
-A plain block takes one read, or two with a loss mask. Its sequences are the block, reshaped; tokens are copied only if
-the last sequence needs padding. The pieces of packed and joined sequences are gathered from the few ranges that contain
-them, by numpy operations on whole arrays in the reading threads; this takes 1-20 ms per million tokens.
+A plain block requires one read, or two with a loss mask. The block is reshaped into sequences; tokens are copied only
+if the last sequence needs padding. The pieces of packed and joined sequences are gathered from the few ranges that
+contain them, by numpy operations on whole arrays in the reading threads; this takes 1-20 ms per million tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ AT_ONCE = 1 << 17  # number of tokens gathered at a time; their indices take 3 M
 
 @dataclass(frozen=True)
 class View:
-    """Options for reading a block: the token that fills padding, and whether to look up document boundaries."""
+    """Options for reading a block: the token used for padding, and whether to look up document boundaries."""
 
     pad_id: int
     segments: bool
@@ -29,7 +29,7 @@ class View:
 
 @dataclass(frozen=True)
 class Rows:
-    """Sequences of one length. The segments of sequence s start at offsets `runs[pointer[s] : pointer[s + 1]]`."""
+    """Sequences of equal length. The segments of sequence s start at offsets `runs[pointer[s] : pointer[s + 1]]`."""
 
     tokens: np.ndarray  # uint16 or uint32 [sequences, length]
     lengths: np.ndarray  # int32 [sequences]: number of tokens before the padding

@@ -24,7 +24,7 @@ class TokenSource(Protocol):
     """An axis of tokens, divided into documents. The methods must be thread-safe.
 
     dtype: uint16, or uint32 with ids below 2^31. identity: hash of the content; equal identities mean equal tokens in
-    the same order. has_loss_mask: True if a flag for each token marks the tokens that a model should learn to predict.
+    the same order. has_loss_mask: True if the source states for each token whether a model should learn it.
     """
 
     @property
@@ -134,8 +134,8 @@ class RangeSource:
         return self._base.has_loss_mask
 
     def pieces(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """Return the parts of a range as positions in the base source: (start, stop, shift). A position of this source
-        plus `shift` is the position of the same token in the base source.
+        """Return (start, stop, shift) for each part of a range. A part consists of tokens start..stop-1 of the base
+        source; `shift` is a token's position there minus its position in this source.
         """
         first = int(np.searchsorted(self._view, start, side="right")) - 1
         last = int(np.searchsorted(self._view, stop, side="left"))

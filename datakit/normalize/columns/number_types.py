@@ -25,7 +25,7 @@ _SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _UNSIGNED = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
 _FLOATS = (pa.float16(), pa.float32(), pa.float64())
 
-Path: TypeAlias = tuple[str, ...]  # a column's name, then those of nested fields; a list's elements have the name ""
+Path: TypeAlias = tuple[str, ...]  # the name of a column, then the names of nested fields ("" for a list's elements)
 Largest: TypeAlias = Mapping[Path, int]  # the largest absolute value of the integers at a path, if above 2**53
 
 

@@ -1,15 +1,15 @@
-"""Chooses the common type of each column and field in a source's files; rejects types that cannot be joined, and
-schemas with more than 2,000 columns or fields; converts columns to the common types (e.g. numbers to strings). Every
-column that occurs in any file is kept. Types are widened by the following rules. Null together with any other type
-becomes that type. Two signed or two unsigned integer types become the wider one, and a signed and an unsigned type
-become int64. Integers and floats become float64. If digits would be lost, numbers become strings instead (see
-number_types.py). Numbers, booleans, dates and strings become strings if a column has more than one of these kinds. Two
-structs become one struct with the fields of both, and the element types of lists are widened by the same rules. Types
-that no rule joins (such as a struct and a number) cause an error that names both files.
+"""Chooses the common type of each column and field in a source's files, and converts columns to the common types (e.g.
+numbers to strings). Rejects types that cannot be joined, a source with more than 2,000 columns, and a column with more
+than 2,000 fields. Every column that occurs in any file is kept. Types are widened by the following rules. Null together
+with any other type becomes that type. Two signed or two unsigned integer types become the wider one, and a signed and
+an unsigned type become int64. Integers and floats become float64. If digits would be lost, numbers become strings
+instead (see number_types.py). Numbers, booleans, dates and strings become strings if a column has more than one of
+these kinds. Two structs become one struct with the fields of both, and the element types of lists are widened by the
+same rules. Types that no rule joins (such as a struct and a number) cause an error that names both files.
 
 Until the type of a column is known for the whole source, an integer is converted only if the conversion loses nothing
-(see number_types.py). A record's value therefore depends only on the record and on that type, and not on the other
-records in the same chunk.
+(see number_types.py). A record's value therefore depends only on the record and on the column's type in the whole
+source, and not on the other records in the same chunk.
 
 Cost: schemas are united by comparing types alone. Only columns whose types change are converted.
 """
@@ -92,7 +92,7 @@ def describe(kind: pa.DataType) -> str:
 def unify(one: pa.DataType, other: pa.DataType, largest: Largest = NO_LARGE, path: Path = ()) -> pa.DataType | None:
     """Return the type that can hold the values of both types, or None if no rule joins them.
 
-    largest: as in `unite`. path: the column path of the values, their key in `largest`.
+    largest: as in `unite`. path: the column path of the values, which is the key in `largest`.
     """
     if one == other or types.is_null(other):
         return one

@@ -59,7 +59,7 @@ class UpstreamColumns:
         try:
             self.union = unite([("", self.union), (file, others)], self.largest)
         except RefusedError:
-            unite(self._by_file.items(), self.largest)  # raises an error that names the file with the other type
+            unite(self._by_file.items(), self.largest)  # raises an error that names both files
             raise
 
     def _field(self, file: str, field: pa.Field) -> pa.Field:

@@ -30,7 +30,7 @@ ABOUT = re.compile(r"(readme|license|licence|notice|changelog|citation)\b", re.I
 
 @dataclass(frozen=True)
 class FileGroup:
-    """Files that become one source. include: the patterns that select them; empty if all files at `url` are meant."""
+    """Files that become one source. include: the patterns that select them; empty to select all files at `url`."""
 
     name: str
     url: str
@@ -46,7 +46,7 @@ class FileGroup:
 
 @dataclass(frozen=True)
 class _Part:
-    """The files of a future group. folder: their folder's path below `globs.Place.base`; "" for the base."""
+    """The files of a future group. folder: the path of their folder below `globs.Place.base`; "" for the base."""
 
     folder: str
     format: str

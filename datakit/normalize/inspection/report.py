@@ -1,7 +1,7 @@
 """Inspects a raw source before a run: groups its files, finds their columns and sizes, and guesses the text and id
-columns. Reads only the first chunk of each of at most three files per group, and decompresses small files among these
-to their ends, to find damage. Apart from the listing, inspecting a source of any size therefore takes only a moment.
-Reports ids, names, types and lengths, but never any text.
+columns. Samples at most three files per group: reads only the first chunk of each and, to find damage, decompresses
+small files to the end. Apart from the listing, inspecting a source of any size therefore takes only a moment. Reports
+ids, names, types and lengths, but never any text.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def inspect_source(
     files, skipped = globs.regular(globs.select(globs.files_at(place), place, include, exclude), skip_links=True)
     if not files:
         if urls.is_local(place.base) and os.path.exists(place.base) and not os.path.isdir(place.base):
-            urls.size(place.base)  # raises UnreadableError, which names a pipe, a socket or a device
+            urls.size(place.base)  # raises UnreadableError for a pipe, a socket or a device
         raise NoInputError(f"{url}: no {'regular' if skipped else 'such'} file; check the path")
     groups, problems = group_files(url, files)
     unknown = len(problems)
@@ -218,8 +218,9 @@ def guess_text(columns: Sequence[ColumnReport]) -> str | None:
 
 
 def guess_id(columns: Sequence[ColumnReport], is_unique: Callable[[str], bool] = lambda name: False) -> str | None:
-    """Return the column that ID_NAMES lists first among those with a scalar in over 90 % of the records. If there is
-    none, return the first of these columns whose name ends in "id" as a word and whose values are unique, or None.
+    """Return the column that probably holds the ids, or None. Only columns with a scalar in over 90 % of the records
+    are considered. The one that ID_NAMES lists first is returned or, if it lists none of them, the first one whose name
+    ends in "id" as a word and whose values are unique.
     """
     plain = {column.name.lower(): column.name for column in columns if column.filled > 0.9 and "<" not in column.type}
     known = next((plain[name] for name in ID_NAMES if name in plain), None)
@@ -227,7 +228,7 @@ def guess_id(columns: Sequence[ColumnReport], is_unique: Callable[[str], bool] =
 
 
 def _is_unique(chunks: Sequence[Chunk], name: str) -> bool:
-    """Return True if a column of neither bytes nor floats has several sampled values, all of them different."""
+    """Return True if a column holds neither bytes nor floats and has several sampled values, all of them different."""
     columns = [chunk.table.column(name) for chunk in chunks if name in chunk.table.column_names]
     if any(is_bytes(column.type) or types.is_floating(column.type) for column in columns):
         return False

@@ -2,9 +2,9 @@
 fields or misplaced quotes. By default, the fields of CSV files may be quoted as in RFC 4180, and those of TSV files are
 never quoted, as in IANA's definition of TSV; `quoting` overrides this. A quote that is never closed would silently turn
 the rest of the file into one field. Therefore a quoted field that exceeds `max_field_bytes` or `max_field_lines`, or
-that is still open at the end of the file, is an error: its record and what follows it are lost and quarantined as one
-entry. A record in which text follows a closing quote is quarantined up to the end of the line. A record that is longer
-than `max_document_bytes` is quarantined; its fields are dropped as they are read.
+that is still open at the end of the file, is an error: the field's record and the rest of the file are lost, and are
+quarantined as one entry. A record in which text follows a closing quote is quarantined up to the end of the line. A
+record that is longer than `max_document_bytes` is quarantined; its fields are dropped as they are read.
 
 Every column has the type string, because the format has no types, and guessed types would differ between chunks.
 csv_records.py cuts the file into chunks of whole records at known offsets; pyarrow then parses the chunks. A
@@ -59,7 +59,7 @@ def read_csv(context: ReadContext, path: str, format: str) -> Chunks:
 
 
 def _finish_stream(parts: Iterator[bytes], context: ReadContext) -> None:
-    """Decode the rest of a compressed stream that was partly used. Raises DamagedStreamError if it is corrupt."""
+    """Decode the rest of a stream whose beginning was used. Raises DamagedStreamError if the stream is corrupt."""
     with suppress(DamagedError):
         while context.streams.sound < context.streams.begun and next(parts, None) is not None:
             context.task.release()

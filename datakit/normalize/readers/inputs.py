@@ -1,10 +1,10 @@
 """Opens a source's files in place, and detects by size, modification time and, if needed, hash whether a file has
 changed since it was listed. A local source may be read hours after it was listed, and every downstream fingerprint
 assumes that the content read is the content listed. Therefore a file's size and modification time are compared with the
-listing when the file is opened. They are compared with the values at opening before each commit while the file is open,
-and after the task's range has been read. The values at opening are taken from the open file, because a network file
-system fetches current attributes from its server when a file is opened. If only the time differs from the listing (a
-touched file, another node's copy), the content hash decides; a file over 1 GiB is not hashed, but treated as changed.
+listing when the file is opened. Before each commit while the file is open, and after the task's range has been read,
+they are compared with the values at opening. The latter are taken from the open file, because a network file system
+fetches current attributes from its server when a file is opened. If only the time differs from the listing (a touched
+file, another node's copy), the content hash decides; a file over 1 GiB is not hashed, but treated as changed.
 Cost: two system calls per file, one per open file at each commit, and one more read of a file whose time differs.
 """
 
@@ -28,7 +28,7 @@ State = tuple[int, int]  # size in bytes, modification time in ns
 @dataclass(frozen=True)
 class Inputs:
     """The files below `base` that one task opens. listed: path -> (size in bytes, modification time in ns, xxh3-128).
-    Files that are not listed are datakit's own copies of remote files; these do not change and are not checked.
+    Files that are not listed are not checked: they are datakit's own copies, or `datakit inspect` reads them.
     query: the query string of the URL of a single remote file that is read in place.
     copies: path -> the copy's path below `base`, for each file whose copy has another path (`download/copy_names.py`).
     """

@@ -2,7 +2,7 @@
 line parser for each chunk, and quarantines bad lines. Before parsing, invalid UTF-8 in any field is replaced by U+FFFD,
 as by Python's `errors="replace"`. A file whose first line is `[` or `[{` is refused as a single JSON array; the error
 message explains how to convert it. A line is bad if it is not a record (see json_rows.py) or is too long. A transform
-gets the column named by the source's `id` as strings, with numbers as written.
+gets the id column (named by the source's `id`) as strings, in which numbers keep their digits as written.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Parses chunks of JSON Lines into columns with pyarrow, keeps strings that look like dates as strings, and leaves to
 the line parser the chunks that pyarrow would misread. Strings that look like dates are parsed by pyarrow as timestamps,
-which loses the original strings. A chunk with such strings is parsed again with those columns declared as strings, and
+which loses the original strings. A chunk with such strings is parsed again with their columns declared as strings, and
 the declaration is kept for the following chunks.
 
 The line parser (json_rows.py) gets all other chunks that pyarrow would misread or reject: those in which the number of
 objects differs from the number of lines, and those with NaN, infinities, mixed types, lists that start with null,
-syntax errors, values that the source's transform cannot take, or floats whose digits matter. pyarrow makes all numbers
-of a column floats if one is a float or does not fit into 64 bits. This loses nothing if all of them are between -2**53
-and 2**53. Ids that are floats must keep their digits as written. Speed: 700 to 1,000 MB/s per core on real text.
+syntax errors, values that the source's transform cannot take, or floats whose digits matter. pyarrow converts all
+numbers of a column to floats if one is a float or does not fit into 64 bits. This loses nothing if all of them are
+between -2**53 and 2**53. Ids that are floats must keep their digits as written. Speed: 700 to 1,000 MB/s per core on
+real text.
 """
 
 from __future__ import annotations

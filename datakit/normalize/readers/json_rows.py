@@ -3,11 +3,11 @@ columnar parser cannot read. A record is a JSON object, nested at most 48 levels
 NaN and infinities are allowed, as in Python's `json`. If a key occurs more than once, the last value counts. A lone
 surrogate becomes U+FFFD (counted as invalid UTF-8). An integer that does not fit into 64 bits keeps its digits, and all
 values of its column become strings. If a column mixes integers and floats, its integers become floats or, if one of
-them is above 2**53 or below -2**53, all its numbers become strings. If it mixes other kinds of scalars, all of them
-become strings. An id that is a number keeps its digits as written. A line is not a record if its text, its id or a
-field that the source's transform requires has the wrong type; such a value is never converted to a string. Speed: 30 to
-250 MB/s (the longer the records, the faster), a tenth to a half of the columnar parser's speed. Only chunks with an
-unusual line are parsed this way.
+them is above 2**53 or below -2**53, all its numbers become strings. If a column mixes other kinds of scalars, all its
+values become strings. An id that is a number keeps its digits as written. A line is not a record if its text, its id or
+a field that the source's transform requires has the wrong type; such a value is never converted to a string. Parsing
+line by line reaches 30 to 250 MB/s (the longer the records, the faster), a tenth to a half of the columnar parser's
+speed.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class NotARecordError(ValueError):
 
 @dataclass(frozen=True)
 class Expected:
-    """The columns with a required type: `text` must hold strings, and `id` no objects or arrays. A column is not
-    checked if its name here is None.
+    """The names of the columns to check: `text` must hold strings, and `id` must not hold objects or arrays. If either
+    name is None, that column is not checked.
 
     digits: the column whose numbers keep their digits as written. texts: the column and the fields in which the
     source's transform requires text; None if it requires none.
@@ -123,7 +123,9 @@ def _check(record: dict[str, Any], expected: Expected) -> None:
 
 
 def _check_texts(value: Any, expected: RequiredText) -> None:
-    """Raise NotARecordError unless `value` is null or a list of objects whose required fields hold strings or nulls."""
+    """Raise NotARecordError unless `value` is a list of objects whose required fields hold strings. The list, an object
+    or a field may also be null.
+    """
     if not (value is None or isinstance(value, list)):
         raise NotARecordError(f"{expected.column!r} holds a JSON {_NAMES[type(value)]}, not an array of objects")
     for entry in value or ():
@@ -211,7 +213,7 @@ def _exact_as_floats(values: list[Any]) -> bool:
 
 
 def _texts(values: list[Any]) -> list[str | None]:
-    """Convert scalars of different types to strings, as `schema_union.fit` does: `true`, `5`, `0.5`."""
+    """Convert scalars of different types to strings such as `true`, `5` and `0.5`, as `schema_union.fit` does."""
     floats = iter(float_texts(pa.array([value for value in values if type(value) is float], pa.float64())))
     texts: list[str | None] = []
     for value in values:

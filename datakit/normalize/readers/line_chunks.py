@@ -70,7 +70,9 @@ class LineCutter:
                 return
 
     def _chunk_end(self, window: int) -> int:
-        """Return the end of the last line that ends within `window` bytes, else the end of the first line, else 0."""
+        """Return the end of the last line that ends within `window` bytes. If there is none, return the end of the
+        first line, or 0 if that line is still incomplete.
+        """
         return self._buffer.rfind(b"\n", 0, window) + 1 or self._buffer.find(b"\n", max(window, self._searched)) + 1
 
     def _take(self, end: int) -> tuple[int, bytes]:
@@ -84,7 +86,7 @@ class LineCutter:
         self._searched = 0
 
     def _skip(self) -> bool:
-        """Drop the bytes of the line to skip, up to and including its end; return True if its end was found."""
+        """Drop the buffered bytes of the line being skipped; return True if the end of the line was among them."""
         end = self._buffer.find(b"\n") + 1
         self._drop(end or len(self._buffer))
         self._skipping = not end

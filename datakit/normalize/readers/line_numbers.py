@@ -1,6 +1,6 @@
 """Counts the lines of a file of JSON Lines while it is read, so that a message about a record can name its line. A task
-that reads a later part of a large file counts the lines before its part only for a message, and only if these lines
-have at most `MOST_BYTES` bytes in total. Further into a file, messages give the offset alone.
+that reads a later part of a large file counts the lines before its part only when a message needs a line number, and
+only if these lines have at most `MOST_BYTES` bytes in total. Further into a file, messages give the offset alone.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ BLOCK_BYTES = 1 << 20
 
 
 class LineNumbers:
-    """The line numbers of one file, whose chunks are announced in order. file: the open file that is being read; if
-    None, lines are not numbered.
+    """Finds line numbers in one file, whose chunks are passed to `enter` in order. file: the open file that is being
+    read; if None, lines are not numbered.
     """
 
     def __init__(self, file: BinaryIO | None = None) -> None:
@@ -25,13 +25,13 @@ class LineNumbers:
         self._known = 0, 0  # the length of a prefix of the current chunk, and the number of line ends in it
 
     def enter(self, offset: int, chunk: bytes) -> None:
-        """Announce the next chunk."""
+        """Make `chunk`, which starts at `offset` in the file, the current chunk."""
         self._first = offset if self._first is None else self._first
         self._lines += self._chunk.count(b"\n")
         self._offset, self._chunk, self._known = offset, chunk, (0, 0)
 
     def pass_over(self, offset: int) -> str:
-        """Announce a line that is skipped because of its length, and return its `suffix`."""
+        """Count a line that is skipped because of its length, and return its `suffix`."""
         self.enter(offset, b"\n")
         return self.suffix(offset)
 

@@ -1,9 +1,9 @@
 """Cuts a source's files into slices of about equal work (one per routing task), estimates the work for each file, and
-calls the reader for its format. Repeats the work on a slice whose compressed files turn out to be damaged. Plain JSON
-Lines files are cut into byte ranges and Parquet files into ranges of row groups, of about 64 MiB each. Files in other
-formats and compressed files cannot be cut. Small files are grouped in path order, so that a hundred thousand files do
-not become a hundred thousand tasks. Slices depend only on the listing, the configured format, and Parquet footers. They
-are in the order of the records: sorted by path, then by position.
+calls the reader for its format. If compressed files of a slice turn out to be damaged, repeats the work on the slice
+without the damaged parts. Plain JSON Lines files are cut into byte ranges and Parquet files into ranges of row groups,
+of about 64 MiB each. Files in other formats and compressed files cannot be cut. Small files are grouped in path order,
+so that a hundred thousand files do not become a hundred thousand tasks. Slices depend only on the listing, the
+configured format, and Parquet footers. They are in the order of the records: sorted by path, then by position.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from datakit.normalize.readers.text import read_texts
 from datakit.storage import urls
 
 SLICE_BYTES = 64 << 20  # about 0.3 s of work: much longer than a fork takes, yet little to repeat after a failure
-TEXT_SLICE_BYTES = 16 << 20  # per slice of one-document files; smaller, since such files cost more to read
+TEXT_SLICE_BYTES = 16 << 20  # per slice of one-document files; smaller, since reading such files takes longer
 EXPANSION = 4  # approximate bytes of text per byte of a compressed file
-FILE_OVERHEAD = 64 << 10  # opening a file costs about as much as reading this many bytes
-FOOTER_THREADS = 16  # reading a footer from an object store takes one small request
+FILE_OVERHEAD = 64 << 10  # opening a file takes about as long as reading this many bytes
+FOOTER_THREADS = 16  # number of footers read in parallel; in an object store, each takes one small request
 T = TypeVar("T")
 Damage: TypeAlias = dict[str, tuple[int, str]]  # see Streams.damaged
 
@@ -50,8 +50,8 @@ class FileRange:
 
 
 def cut_slices(inputs: Inputs, files: Sequence[tuple[str, int]], config: Config) -> list[list[FileRange]]:
-    """Cut the files of a source, given as (path, size in bytes) pairs, into slices. Raises one RefusedError
-    for all files that prove unusable at this stage.
+    """Cut the files of a source, given as (path, size in bytes) pairs, into slices. Raises one RefusedError for all
+    files that prove unusable.
     """
     with ThreadPoolExecutor(FOOTER_THREADS) as pool:
         cut = list(pool.map(lambda file: _ranges_or_refused(inputs, file[0], file[1], config), sorted(files)))

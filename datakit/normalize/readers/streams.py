@@ -62,8 +62,9 @@ class Streams:
 
     damaged: path -> (offset in the decompressed file at which to stop, reason), for the files that are known to be
     damaged.
-    begun: the number of streams begun so far. sound: how many of them, from the first on, were decoded to their end or
-    to the end of a truncated file, or are known from a check to be sound.
+    begun: the number of streams begun so far.
+    sound: the number of streams, starting with the first, that were decoded to their end or to the end of a truncated
+    file, or that a check has found to be sound.
     check: decodes a file to its end and raises DamagedStreamError if one of its streams is corrupt.
     """
 
@@ -124,8 +125,8 @@ _ERRORS = (_ISAL_ERROR, zstandard.ZstdError, lzma.LZMAError, OSError, EOFError, 
 def decompressed(file: BinaryIO, path: str, start: int = 0, streams: Streams | None = None) -> Iterator[bytes]:
     """Yield the content of an open file, decompressed as its name implies. In a plain file, begin at byte `start`.
 
-    Raises UnreadableError if the content is of another kind, DamagedError after the last usable byte, and
-    DamagedStreamError if bytes that were yielded must not be used.
+    Raises UnreadableError if the content is of another kind, DamagedError if the rest cannot be decoded (after all
+    usable bytes have been yielded), and DamagedStreamError if bytes already yielded must not be used.
     """
     compression = compression_of(path)
     check_head(path, file.read(HEAD_BYTES), compression)
@@ -157,7 +158,7 @@ def _decompress(file: BinaryIO, path: str, compression: str, streams: Streams) -
 
 
 def _sound_or_refused(outputs: Iterator[bytes], path: str, start: int, streams: Streams) -> Iterator[bytes]:
-    """Yield the content of one stream and count the stream. Raises DamagedError, DamagedStreamError."""
+    """Yield the content of one stream and count the stream. Raises DamagedError or DamagedStreamError."""
     streams.begin(path)
     used = False
     try:

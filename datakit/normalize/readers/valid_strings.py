@@ -1,6 +1,6 @@
 """Replaces invalid UTF-8 in all columns except the text column, counts the changed values, and rejects columns with
 other invalid values. Parquet, Arrow and CSV files may contain strings that are not valid UTF-8, and decoding them later
-would fail. Invalid bytes become U+FFFD, as by Python's `errors="replace"`. The text column is left to the text rules.
+would fail. Invalid bytes become U+FFFD, as with Python's `errors="replace"`. The text column is left to the text rules.
 Cost: one validation by Arrow at several GB/s. Only a column that fails this validation is processed in Python.
 """
 
@@ -16,7 +16,7 @@ from datakit.printable import one_line
 
 
 def with_valid_strings(path: str, table: pa.Table, text: str, counts: RecordCounts) -> pa.Table:
-    """Return the table with valid strings in all columns except `text`. `path` is the file that the table comes from.
+    """Return the table with invalid UTF-8 replaced, except in the column `text`. `path` is the file of the table.
 
     Raises ColumnError if a value that is not a string is invalid.
     """

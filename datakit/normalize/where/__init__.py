@@ -1,1 +1,1 @@
-"""Checks and evaluates a source's `where`, and decides which type each column has in it."""
+"""Checks and evaluates a source's `where`, and decides the type in which `where` sees each column."""

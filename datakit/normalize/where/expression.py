@@ -116,4 +116,4 @@ def _check_function(node: dict[str, Any], sql: str) -> None:
             f"{suggestion(name, FUNCTIONS)}"
         )
     if node.get("distinct") or node.get("filter") or node.get("order_bys", {}).get("orders"):
-        raise RecipeError(f"where: {sql!r} calls {name} with DISTINCT, FILTER or ORDER BY; only arguments are allowed")
+        raise RecipeError(f"where: {sql!r} calls {name} with DISTINCT, FILTER or ORDER BY; none of these is allowed")

@@ -34,7 +34,7 @@ LOCAL = "SET TimeZone = 'UTC'; SET Calendar = 'gregorian'"  # DuckDB's defaults 
 class Predicate:
     """A parsed `where`. Raises RecipeError if the SQL is not a valid expression.
 
-    types: the schema of the columns that it sees, in Arrow's IPC format; a column that the schema lacks is always null.
+    types: a schema of the columns that `where` can read, in Arrow's IPC format; a column that is not in it is null.
     """
 
     def __init__(self, sql: str, types: bytes = b"") -> None:

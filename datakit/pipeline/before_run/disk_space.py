@@ -1,9 +1,9 @@
 """Refuses to start a run that probably needs more space than is free on the disk of its root or of its temporary files.
 
-The estimate for the root is that of `datakit plan` (estimate.py states the factors and how they were measured), less
-what unfinished steps have already written. A root in an object store is not checked. The estimate for temporary files
-covers the tasks that run in parallel: their files hold the shingles of the documents that dedup compares and, if the
-root is in an object store, copies of a partition's rows.
+The estimate for the root is that of `datakit plan`, which excludes what unfinished steps have already written
+(estimate.py states the factors and how they were measured). A root in an object store is not checked. The estimate for
+temporary files covers the tasks that run in parallel: their files hold the shingles of the documents that dedup
+compares and, if the root is in an object store, copies of a partition's rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from datakit.pipeline.graph import Graph, LocatedStep
 from datakit.pipeline.planning import Remaining, remaining
 from datakit.storage import urls
 
-# 8 bytes per word of about 6 bytes, for the 15 % of the text that dedup's exchange holds (estimate.EXCHANGE_SHARE)
+# an 8-byte shingle per word of about 6 bytes, for the 15 % of the text that dedup's exchange holds (EXCHANGE_SHARE)
 SHINGLES_SHARE = 0.2
 TEMPORARY = "temporary files"
 
@@ -54,7 +54,7 @@ def check_disk_space(graph: Graph, done: Mapping[str, LocatedStep], workers: int
 
 def _whole_run(graph: Graph) -> Remaining:
     """Return a Remaining that covers the whole run. It is used if the root is in an object store, where finding out
-    which steps are done would cost requests.
+    which steps are done would require requests to the store.
     """
     files = [file for node in graph.nodes if node.state is not None for file in node.state.files or ()]
     return Remaining(frozenset(node.stage for node in graph.nodes), None, estimate.raw_text_bytes(files))

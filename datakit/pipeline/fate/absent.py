@@ -49,7 +49,7 @@ VIEWERS = {"gzip": "zcat", "zstd": "zstdcat", "bzip2": "bzcat", "xz": "xzcat"}
 
 
 def left_out(step: Finished) -> str:
-    """Return how many records a normalize step left out, by reason, with the path of the list of quarantined ones."""
+    """Return how many records a normalize step left out, by reason, and the path of its quarantine list, if any."""
     reasons = {key: name for key, name in DROPPED["normalize"].items() if key != "normalize/duplicates"}
     counts = {key: step.manifest.counters.get(key, 0) for key in reasons}
     text = ", ".join(f"{count:,} {reasons[key]}" for key, count in counts.items() if count)
@@ -57,7 +57,7 @@ def left_out(step: Finished) -> str:
 
 
 def absence(behind: Behind, source_id: str, report: Report) -> str:
-    """Return one line per source about the records with this source id, of which none became a document."""
+    """Return one line per source about the records with this source id, none of which became a document."""
     bases = source_bases(_root(behind))
     return "\n".join(
         f"  {source}: {_about(behind, source, bases.get(source, ''), source_id, report)}"
@@ -151,7 +151,7 @@ def _quarantined(step: Finished, inputs: Inputs, column: str, source_id: str) ->
 
 
 def _described(step: Finished, base: str, file: str, position: int, reason: str) -> str:
-    """Return the place of a record that did not become a document, the reason, and a command that shows the record."""
+    """Describe a record that became no document: its place, the reason and, if possible, a command that shows it."""
     unit = unit_of(step, file)
     return f"{file}, {unit} {position}: {reason}{_command(base, file, position, unit)}"
 

@@ -23,8 +23,8 @@ class Finished:
     manifest: Manifest
 
     def row(self, source: str, identity: str, columns: list[str], suffix: str = "") -> tuple[str, int, Any] | None:
-        """Return the path of the partition that contains a document, the document's row in the partition, and its
-        values in `columns` by name; None if this step's output does not contain the document.
+        """Return the path of the partition that contains a document, the index of the document's row in the partition,
+        and the row's values in `columns`, by name. Return None if this step's output does not contain the document.
 
         suffix: appended to a partition's path to get the path of its Parquet file; "" if the partition is that file.
         """
@@ -45,7 +45,7 @@ class Behind:
 
     last: the given step or, if a dataset was given, the last step of its current run.
     steps: `last` and all steps from which it was made.
-    others: the dataset's other finished steps, which are not among `steps`.
+    others: the dataset's finished steps that are not among `steps`.
     """
 
     last: Finished
@@ -69,7 +69,7 @@ def steps_behind(target: str) -> Behind:
     """Find a step, or the last step of a dataset's current run, and all steps from which it was made. Raises
     NotFoundError if the step is not finished. Raises UsageError if `target` is neither a step nor a dataset, if nothing
     records which step of the dataset is current, if the step was not made from normalized texts, or if an upstream step
-    is missing (as for a copy of a single step).
+    is missing (for example because `target` is a copy of a single step).
     """
     found = finished_step(urls.absolute(target))
     if found is None:

@@ -1,7 +1,7 @@
 """Compares the documents of two finished steps, and determines why a document of one step is not in the other.
 
-Documents are matched by source and id. If only one step has a document, the reason is the first stage that did not pass
-it on to the other step. The ids in all files are read; the texts are not.
+Documents are matched by source and id. If one step lacks a document, the reason is the first stage on the way to that
+step that did not pass the document on. The ids in all files are read; the texts are not.
 """
 
 from __future__ import annotations
@@ -74,8 +74,9 @@ class Difference:
 
 
 def diff(first: str, second: str, report: Report, listed: Listed | None = None) -> Difference:
-    """Compare two datasets or steps. `report` is called with the number of documents read so far, their total number,
-    and the word "documents". `listed` is called with batches of the ids that only one of the two has (see `Listed`).
+    """Compare two datasets or steps. `report` is called with the number of documents read so far, the total number of
+    documents to read, and the word "documents". `listed` is called with batches of the ids that only one of the two has
+    (see `Listed`).
 
     Raises NotFoundError for a step that is not finished, and UsageError for a step that has no documents
     or whose earlier steps are missing.

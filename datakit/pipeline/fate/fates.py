@@ -2,7 +2,7 @@
 
 Everything is read from finished steps, so the answer is about the run that made the dataset, not about the recipe. A
 document is found by its id, or by the source id (the id in your files) of a record that has its text. A record that
-normalize left out before it became a document has no id; it can be asked for by its source id (`absent.py`).
+never became a document, because normalize left it out, has no id; it can be found by its source id (`absent.py`).
 """
 
 from __future__ import annotations
@@ -199,8 +199,8 @@ def _dedup_fate(step: Finished, removal: Removal | None) -> StageFate:
 
 
 def _quarantined(step: Finished, source: str, before: tuple[str, int, Any], above: Finished) -> tuple[str, str]:
-    """Return the outcome and explanation for a document that the upstream step `above` has, at the place `before`, but
-    that `step` lacks.
+    """Return the outcome and explanation for a document that is missing from `step`. before: the document's place in
+    the upstream step `above`.
     """
     path, row, _ = before
     if step.manifest.quarantine.records:

@@ -1,7 +1,7 @@
 """Reads the sorted ids of several steps side by side, in memory that does not grow with the dataset.
 
 Each stream holds at most one row group (65,536 ids). `side_by_side` takes the last id that each stream holds, and cuts
-all streams at the smallest of these ids. Up to this id, every stream holds all of its ids, because each stream ascends.
+all streams at the smallest of these ids. All unread ids are greater than this one, because each stream's ids ascend.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Ids(NamedTuple):
 
 
 class IdStream:
-    """The ids of one source in a step, each with a mark: the index in `values` of the id's value in `column`, or -1 if
-    `values` does not contain it.
+    """The ids of one source in a step, each with a mark. The mark is the index in `values` of the string that `column`
+    contains in the row of the id, or -1 if `values` does not contain this string.
 
     If `step` is None, there are no ids. suffix: see `Finished.row`.
     """
@@ -73,7 +73,7 @@ class IdStream:
         return self._held.keys[-1] if len(self._held.keys) else None
 
     def take(self, bound: bytes) -> Ids:
-        """Remove the ids up to and including `bound` from those that the stream holds, and return them."""
+        """Remove and return all ids up to and including `bound` that the stream holds."""
         count = int(np.searchsorted(self._held.keys, np.array(bound, KEY), side="right"))
         taken = Ids(self._held.keys[:count], self._held.marks[:count])
         self._held = Ids(self._held.keys[count:], self._held.marks[count:])

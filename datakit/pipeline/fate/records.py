@@ -17,7 +17,7 @@ from datakit.storage import urls
 from datakit.storage.manifest import UNSEALED, Partition
 from datakit.storage.parquet import find_rows, iterate_shard
 
-# receives the number of items read so far, the number of all items, and what the items are
+# receives the number of items read so far, the total number of items, and a description of the items
 Report = Callable[[int, int, str], None]
 
 

@@ -1,7 +1,7 @@
-"""Wraps fastokens, and `tokenizers` (the reference), as encoders that turn texts into ids without adding tokens. The
-setting `special_strings` decides how a special token's string inside a text is encoded. With "keep", it becomes the
-token, as both libraries do by default. With "text", it is encoded as ordinary text. Other added tokens (runs of spaces,
-for example) are matched under both settings.
+"""Wraps fastokens, and `tokenizers` (the reference), as encoders that turn texts into ids without adding special
+tokens. The setting `special_strings` decides how a special token's string inside a text is encoded. With "keep", the
+string is encoded as the special token, which is the default of both libraries. With "text", the string is encoded as
+ordinary text. Added tokens that are not special (runs of spaces, for example) are matched under both settings.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy as np
 import tokenizers
 
 # The one character on which the libraries are known to disagree: in a pre-tokenizer that consists of several steps
-# (such as DeepSeek's), fastokens treats it as white space, as Unicode did until version 6.2.
+# (such as DeepSeek's), fastokens treats it as white space, as Unicode did up to version 6.2.
 DISPUTED = "\N{MONGOLIAN VOWEL SEPARATOR}"
 REFERENCE_CHARACTERS = 1 << 20  # characters per batch for the reference, whose Encodings take about 100 bytes per token
 _FASTOKENS, _TOKENIZERS = version("fastokens"), version("tokenizers")
 
 
 class Encoder(Protocol):
-    """The protocol of an object that turns texts into ids without adding tokens.
+    """The protocol of an object that turns texts into ids without adding special tokens.
 
     Implement it to support other kinds of tokenizers. name, version: the name and version of the library that encodes;
     the contract records both.

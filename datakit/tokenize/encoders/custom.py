@@ -9,12 +9,12 @@
 
 Code cannot be hashed like a file, so the declared version takes the place of a hash. The tokenizer.json in the cache's
 directory states the tokenizer's function, name, version, vocabulary size and special tokens; the contract holds the
-hash of this file. When a step of the same recipe loads the file, the installed tokenizer is compared with it. If the
-package's code fails, the error shows its traceback.
+hash of this file. When a step of the recipe loads this file, the installed tokenizer must agree with what the file
+states. If the code of the user's package fails, the error message shows the traceback.
 
-A file is data, and may come from a stranger: the function that it names is never imported, unless it is a built-in one
-or the recipe itself names it. A cache made with a custom tokenizer can be read and trained on without the tokenizer's
-code, but its tokens cannot be shown as text.
+A tokenizer.json is data, and may come from a stranger: a function that it names is imported only if the function is
+built in or the recipe itself also names it. A cache made with a custom tokenizer can be read and trained on without the
+tokenizer's code, but its tokens cannot be shown as text.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ class CheckedEncoder:
 
 @dataclass(frozen=True)
 class CustomTokenizer:
-    """Gives a TextTokenizer the interface of a loaded tokenizer.json. There is no reference with which its ids can be
-    compared.
+    """Gives a TextTokenizer the interface of a loaded tokenizer.json. There is no reference encoder with which the
+    tokenizer's ids can be compared.
     """
 
     sha256: str

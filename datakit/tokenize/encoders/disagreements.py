@@ -1,14 +1,14 @@
 """Finds the tokenizer.json files for which fastokens and `tokenizers` (the reference) are known to give different ids.
 
-Added tokens: if the model's vocabulary lacks an added token, `tokenizers` ignores the token's id in the file, and gives
-it the next free id. If the two ids differ, the file is refused, because a model may have been trained with either.
+Added tokens: if the model's vocabulary lacks an added token, `tokenizers` ignores the token's id in the file and
+assigns the next free id. If the two ids differ, the file is refused, because a model may have been trained with either.
 
-Vocabularies: the reference starts from single characters, whereas fastokens also takes an entry of several characters
-as a token if one of these characters is not an entry itself, although no merge can produce that token. A byte-level
-vocabulary may lack a byte; then fastokens fails on a text that contains the byte, and the reference drops the byte.
-With a vocabulary of either kind, the reference encodes all texts. If all characters of an entry are entries, the two
-libraries give the same ids even if no merge produces the entry, because both apply the merges. The search for
-characters that are not entries takes 0.2 s in a vocabulary of 256,000 entries.
+Vocabularies: the reference builds tokens from single characters by merges, which cannot produce an entry if one of its
+characters is not an entry itself. fastokens uses such an entry as a token nevertheless. A byte-level vocabulary may
+lack a byte; then fastokens fails on a text that contains the byte, and the reference drops the byte. With a vocabulary
+of either kind, the reference encodes all texts. If all characters of an entry are entries, the two libraries give the
+same ids even if no merge produces the entry, because both apply the merges. The search for characters that are not
+entries takes 0.2 s in a vocabulary of 256,000 entries.
 
 Added tokens next to each other: fastokens may match an added token in the white space that belongs to the match of a
 token with `lstrip` or `rstrip`. Where a token with `single_word` is part of a longer word, the tokens that fastokens
@@ -30,7 +30,7 @@ from datakit.tokenize.encoders.word_models import UTF8_BYTES, byte_characters
 
 
 def check_added_ids(reference: tokenizers.Tokenizer, definition: dict[str, Any], place: str) -> None:
-    """Raise TokenizerError if the id that the reference gives to a nonempty added token differs from its id in the
+    """Raise TokenizerError if the id that the reference gives to a nonempty added token differs from the id in the
     file.
     """
     for token in added_tokens(definition):
@@ -75,8 +75,8 @@ def _disputed(definition: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _meets(content: str, first: set[str], beginnings: set[str]) -> bool:
-    """Return True if `content` contains one of the strings in `first`, or ends with one of their prefixes, which are in
-    `beginnings`.
+    """Return True if `content` contains a string in `first` or ends with a shorter string in `beginnings`, which holds
+    all prefixes of the strings in `first`.
     """
     size = len(content)
     inside = (content[start:stop] for start in range(size) for stop in range(start + 1, size + 1))

@@ -2,11 +2,11 @@
 
 Unless a document is encoded whole, time and memory are linear in its length. A document longer than PART_BYTES is cut
 at safe places (safe_cuts.py), and its parts are encoded like any other texts. A stretch longer than PART_BYTES without
-a safe place (a character repeated a million times, a script without spaces) is encoded word by word (long_words.py).
-Both methods are proven to be exact for the tokenizers that they support. With any other tokenizer, documents are
-encoded whole, and the contract records the reason. Byte-pair encoding of n bytes at once takes time proportional to n
-log n, and more once they exceed the CPU's caches: words of 16 MB took 2 to 5 times as long per byte as words of 1 MB
-(measured). Huge words are therefore encoded in windows.
+a safe place (a character repeated a million times, text in a script without spaces) is encoded word by word
+(long_words.py). Both methods are proven to be exact for the tokenizers that they support. With any other tokenizer,
+documents are encoded whole, and the contract records the reason. Byte-pair encoding of a word of n bytes takes time
+proportional to n log n, and more if the word exceeds the CPU's caches: words of 16 MB took 2 to 5 times as long per
+byte as words of 1 MB (measured). Huge words are therefore encoded in windows.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class LongTexts:
     def _batches(
         self, data: np.ndarray, offsets: np.ndarray, splitter: Splitter
     ) -> Iterator[tuple[list[int], list[str]]]:
-        """Yield batches of texts, of about BATCH_BYTES each, in order, as (index of each text's document, texts). A
-        stretch that is longer than a part but has no safe place is a batch of its own.
+        """Yield (indices, texts) for each batch of about BATCH_BYTES, in order. `indices` holds, for each text, the
+        index of its document. A stretch that is longer than a part but has no safe place is a batch of its own.
         """
         owners: list[int] = []
         texts: list[str] = []

@@ -1,10 +1,11 @@
-"""Encodes, exactly and in linear time, a stretch with no safe place to cut: word by word, and huge words in windows.
+"""Encodes a stretch of text that has no safe place to cut: word by word, and huge words in overlapping windows.
 
-In this file, a word is a piece made by the pre-tokenizer. A tokenizer with `ignore_merges` encodes a word as one token
-if the vocabulary contains it; such words are shorter than a window. Every other word is encoded by byte-pair merges
-alone: the pair of lowest rank is merged first, the leftmost one among equals. Any run of consecutive tokens in the
-result is the encoding of its own text, because no merge crossed the ends of the run. Two encodings can be joined at a
-token that both have at the same place:
+The encoding is exact, and takes linear time unless neighboring windows share no token (see below). In this file, a word
+is a piece made by the pre-tokenizer. A tokenizer with `ignore_merges` encodes a word as one token if the vocabulary
+contains it; such words are shorter than a window. Every other word is encoded by byte-pair merges alone: the pair of
+lowest rank is merged first, the leftmost one among equals. Any run of consecutive tokens in the result is the encoding
+of its own text, because no merge crossed the ends of the run. Two encodings can be joined at a token that both have at
+the same place:
 
     if BPE(AB) = A'B' and BPE(BC) = B'C', and B' has at least one token, then BPE(ABC) = A'B'C'.
 
@@ -47,8 +48,8 @@ class WordEncoder:
     renew: a function that returns a new encoder, which encodes each text as one word, by merges alone. sizes: each
     token's number of bytes, indexed by id. normalize: a function that applies the tokenizer's normalization to a text.
     pieces: a function that pre-tokenizes a text as the tokenizer does, and returns the words' ranges of characters.
-    raw, normalized: the ids, by string, of the added tokens that are matched before normalization, and of those matched
-    after it; None for a token whose string is ordinary text. whole: the encoder of words that are shorter than a
+    raw, normalized: the ids, by string, of the added tokens that are matched before and after normalization,
+    respectively; None for a token whose string is ordinary text. whole: the encoder of words that are shorter than a
     window; None if the tokenizer encodes these, too, by merges alone.
     """
 

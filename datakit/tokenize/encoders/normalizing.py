@@ -1,7 +1,7 @@
 """Normalizes long texts piece by piece, and decides where a piece may begin.
 
-Normalizing a long text at once would take too much memory: `tokenizers` needs about 40 bytes for each byte of text. The
-text is cut only before characters that no normalization form joins to what precedes them, so the normalized pieces,
+Normalizing a long text as a whole would take too much memory: `tokenizers` needs about 40 bytes for each byte of text.
+The text is cut only before characters that no normalization form joins to what precedes them, so the normalized pieces,
 joined, are the normalized text. Python's Unicode tables determine which characters these are. The text is never cut
 before a character that these tables lack; for the characters that they contain, Unicode's stability policy fixes the
 decompositions and combining classes. A piece grows until a suitable character is found. So a megabyte of combining
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 PIECE_CHARACTERS = 1 << 15
-ALONE_BELOW = "\u0300"  # the first combining character; all characters before it stand alone
+ALONE_BELOW = "\u0300"  # the first combining character; `stands_alone` is True for all characters before it
 ALONE = frozenset(  # general categories of characters that stand alone
     ["Lu", "Ll", "Lt", "Nd", "No", "Zs", "Zl", "Zp", "Po", "Pd", "Ps", "Pe", "Pi", "Pf", "Sm", "Sc", "So", "Cf"]
 )

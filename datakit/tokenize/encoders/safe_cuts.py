@@ -1,12 +1,12 @@
-"""Decides for which tokenizers a text can be cut without changing an id, and between which neighboring bytes.
+"""Decides for which tokenizers, and between which neighboring bytes, a text can be cut without changing a token id.
 
-A place between two bytes is safe if the pre-tokenizer always has a border there, whatever text surrounds it, and if no
-piece on one side depends on the other side. For the pre-tokenizers of the byte-level BPE family (GPT-2's expression and
-those of the cl100k kind), a table of all pairs of neighboring bytes tells which places are safe:
+A place between two bytes is safe if the pre-tokenizer always splits the text there, whatever surrounds the place, and
+if no piece on one side depends on the other side. For the pre-tokenizers of the byte-level BPE family (the regular
+expression of GPT-2 and those of the cl100k kind), a table of all pairs of bytes tells which places are safe:
 
-- A place after a character that is not white space and before white space is safe, because no piece spans it. The
-  exception is the cl100k kind, where a piece of punctuation includes the line breaks after it. There, a place before a
-  line break is safe only after an ASCII letter or digit.
+- A place after a character that is not white space and before white space is safe, because no piece spans it. With the
+  cl100k kind, however, a place before a line break is safe only after an ASCII letter or digit, because a piece of
+  punctuation includes the line breaks after it.
 - A place between ASCII characters of two kinds (letters, digits, punctuation) is safe if no piece continues from the
   first kind to the second (`a1`, `1a`, `a.`, `1.`, ...).
 - A place after an apostrophe and before a letter is never safe, because of contractions.
@@ -16,10 +16,10 @@ those of the cl100k kind), a table of all pairs of neighboring bytes tells which
   white-space character.
 
 The text after a safe place starts with an ASCII character, which no normalization form composes with what precedes it,
-so the normalized parts, joined, are the normalized whole. Added tokens are matched before pre-tokenization. Therefore
-pairs of bytes inside an added token are removed from the table, and so are pairs at an end of a token whose match
-depends on its surroundings. With any other pre-tokenizer, or with a normalizer other than the Unicode normalization
-forms, documents are not split; `find_splitter` returns the reason.
+so the parts of a text can be normalized separately. Added tokens are matched before pre-tokenization. Therefore pairs
+of bytes inside an added token are removed from the table, and so are pairs at an end of a token whose match depends on
+its surroundings. With any other pre-tokenizer, or with a normalizer other than the Unicode normalization forms,
+documents are not split; `find_splitter` returns the reason.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class Splitter:
 
 
 def find_splitter(tokenizer: dict[str, Any]) -> tuple[Splitter | None, str]:
-    """Return a tokenizer.json's splitter and "", or None and the reason why there is none. Do not reword the reasons:
-    manifests store them.
+    """Return the splitter for a tokenizer.json and "", or None and the reason why there is none. Do not reword the
+    reasons: manifests store them.
     """
     family, reason = _family(tokenizer.get("pre_tokenizer"))
     if family is None:

@@ -1,7 +1,7 @@
 """Decodes tokens into pieces of text for display, and decides which tokens are shown together as one piece. A token may
 be part of a character (in byte-level tokenizers), or may carry a space that is lost when the token is decoded alone.
-Therefore tokens are decoded as a stream. A piece is the text that one token adds, or that several tokens form only
-together.
+Therefore tokens are decoded as a stream. A piece is the text that one token adds, or the text of several tokens that
+form text only together.
 """
 
 from __future__ import annotations

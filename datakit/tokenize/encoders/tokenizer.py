@@ -9,7 +9,7 @@ tokenizer (WordPiece, Unigram, an unknown pre-tokenizer), panics while loading i
 The fork server calls `load` once for all attempts, so `load` must not start any thread; a helper process reads remote
 files. Truncation and padding in a tokenizer.json are switched off, because they would drop or add tokens. fastokens
 creates its thread pool on its first call, with one thread per CPU that the process may use, and ignores
-RAYON_NUM_THREADS (measured). That call is therefore made with only the task's CPUs allowed.
+RAYON_NUM_THREADS (measured). During that call, the calling thread is therefore limited to the task's number of CPUs.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Tokenizer:
 
     @property
     def vocabulary_size(self) -> int:
-        """The highest id plus 1, including the ids of all added tokens; there may be gaps between ids."""
+        """The highest id of any token, added tokens included, plus 1; there may be gaps between ids."""
         numbers = self.reference.get_vocab(with_added_tokens=True).values()
         return max([*numbers, *(token["id"] for token in added_tokens(self.definition))]) + 1
 
@@ -187,7 +187,7 @@ def _read(url: str) -> bytes:
     except NotFoundError as error:
         raise TokenizerError(f"tokenizer {url} was not found; give the path of a tokenizer.json") from error
     code = "import sys; from datakit.storage import urls; sys.stdout.buffer.write(urls.read_bytes(sys.stdin.read()))"
-    # The URL is not an argument, because everyone can read a command line.
+    # The URL is not an argument, because other users can see the command line of a process.
     done = subprocess.run(command(code), input=url.encode(), capture_output=True, env=environment(), check=False)
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]

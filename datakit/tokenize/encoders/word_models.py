@@ -46,8 +46,8 @@ def bare(tokenizer: dict[str, Any], *, ignore_merges: bool = False) -> dict[str,
 
 
 def byte_characters() -> list[str]:
-    """Return, indexed by byte, the character that stands for the byte in a byte-level vocabulary. A printable byte
-    stands for itself; the other bytes get the characters from U+0100, in order.
+    """Return the characters that stand for the 256 bytes in a byte-level vocabulary, indexed by byte. A printable
+    Latin-1 character stands for its own byte; the characters from U+0100 on stand for the other bytes, in order.
     """
     shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = iter(range(0x100, 0x200))

@@ -5,9 +5,10 @@
     <temporary>/<same names>                         rolling checkpoints, e.g. in storage that deletes old files
 
 A rolling checkpoint is written every `interval_minutes` minutes, and also before an evaluation if no save is in
-progress. Only the newest `keep_temporary` are kept. The final checkpoint is permanent, and if `keep_every` is set, so
-is one every `keep_every` steps. A new checkpoint is committed before an older one is removed, and a checkpoint's marker
-is removed before its files. So the last good checkpoint survives, no matter when the process is killed.
+progress. Only the newest `keep_temporary` rolling checkpoints are kept. The final checkpoint is permanent. If
+`keep_every` is set, a permanent one is also written every `keep_every` steps. A new checkpoint is committed before an
+older one is removed, and a checkpoint's marker is removed before its files. So the last good checkpoint survives, no
+matter when the process is killed.
 
 During a save, the training loop waits only while the state is copied to host memory; the rest of the save runs in the
 background. A checkpoint can be restored on any number of devices, because orbax reads each array into the requested
@@ -55,7 +56,7 @@ class Checkpoints:
     keep_temporary: int = 2
     keep_every: int | None = None  # training steps between permanent checkpoints
     temporary_root: str | None = None
-    # True: resume, or fail if there is no checkpoint; False: start afresh; None: resume if there is one, else afresh
+    # True: resume, or fail if no checkpoint exists; False: start afresh; None: resume if one exists, else start afresh
     load: bool | None = None
 
     def __post_init__(self) -> None:
@@ -92,7 +93,7 @@ def restore(candidate: Candidate, like: Tree, whole: bool = True) -> Tree:
 
 @dataclass
 class Writer:
-    """Saves the states of the run with fingerprint `run` in the background, one at a time. Permanent and rolling
+    """Saves states of a run in the background, one at a time. `run` is the run's fingerprint. Permanent and rolling
     checkpoints go to the folders `permanent` and `temporary`.
     """
 
@@ -129,7 +130,7 @@ class Writer:
         marker = msgspec.structs.replace(marker, run=self.run, permanent=permanent)
         path = epath.Path(self.permanent if permanent else self.temporary) / f"step-{marker.step:09d}"
         if permanent and candidate_at(path, lambda _: None) is not None:
-            return  # an earlier start of the run has committed this checkpoint
+            return  # an earlier process of this run has committed this checkpoint
         if is_first():
             (path / MARKER).unlink(missing_ok=True)
             (path / SET_ASIDE).unlink(missing_ok=True)

@@ -1,8 +1,8 @@
 """Checks, before a checkpoint is read, that its arrays have the names and shapes that this run expects. If they do not,
 the error names the first array that differs, and the table to change in the run file. Orbax's own error names neither.
 
-The names are checked first, in orbax's own list, because orbax makes paths of them: a name such as `../x` would lead
-out of the checkpoint.
+The names in orbax's own list are checked first, because orbax uses them as paths: a name such as `../x` would lead out
+of the checkpoint.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from datakit.errors import CheckpointError
 from datakit.storage import urls
 from datakit.trainer.models.weights import Tree, leaves
 
-METADATA = "_METADATA"  # orbax's file in the directory of a state
+METADATA = "_METADATA"  # the file in which orbax lists the arrays of a checkpoint
 MODEL_PARTS = ("params/", "model/")  # these depend on the model alone; all other parts also depend on the optimizer
 
 

@@ -16,11 +16,11 @@ from datakit.storage.io_errors import SPACE
 
 @cache
 def prepare_orbax() -> None:
-    """Make orbax wait for all tasks that it has started before it raises the error of a failed one. Also switch off its
+    """Make orbax delay the error of a failed task until all tasks that it has started have ended. Also switch off its
     logging of tracebacks, because `Writer.wait` raises the error.
 
-    Without the wait, orbax would close its event loop after the first of many failures. TensorStore would then print a
-    traceback for each array that it reports to the closed loop, and asyncio one for each error that nobody retrieves.
+    Without the delay, orbax would close its event loop after the first of many failures, TensorStore would print a
+    traceback for each array that it reports to the closed loop, and asyncio would print one for each unretrieved error.
     """
     logging.getLogger("absl").addFilter(lambda record: not record.exc_info)
     asyncio_utils._run_sync_via_new_loop = run_to_the_end  # orbax has no setting for this
@@ -29,7 +29,7 @@ def prepare_orbax() -> None:
 def run_to_the_end(work: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine in a new event loop, which is closed only when all tasks have ended, even if one has failed.
 
-    If the coroutine fails, asyncio does not print the tracebacks of other tasks' exceptions, which nobody retrieves.
+    If the coroutine fails, asyncio does not print tracebacks of the other tasks' unretrieved exceptions.
     """
     loop, failed = asyncio.new_event_loop(), False
     asyncio.set_event_loop(loop)

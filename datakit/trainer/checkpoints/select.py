@@ -23,8 +23,8 @@ FOLDER = "checkpoints"
 
 def checkpoint_folders(directory: str, temporary_root: str | None) -> tuple[str, str]:
     """Return the folders of a run's permanent and rolling checkpoints; without a temporary root, both are the same.
-    Identical runs under two roots may share a temporary root, so the name of the rolling folder's parent contains a
-    hash of the path of the run's directory.
+    Identical runs under two roots may share a temporary root, so the path of the rolling checkpoints contains a hash
+    that identifies the run's directory.
     """
     permanent = urls.join(directory, FOLDER)
     if temporary_root is None:
@@ -36,7 +36,7 @@ def checkpoint_folders(directory: str, temporary_root: str | None) -> tuple[str,
 
 
 def folders_of(place: str, temporary_root: str | None) -> list[str]:
-    """Return the checkpoint folders of another run, given that run's directory or the checkpoint folder in it."""
+    """Return the checkpoint folders of another run. `place` is the run's directory or the checkpoint folder in it."""
     directory = urls.absolute(place)
     directory = urls.parent(directory) if urls.name(directory) == FOLDER else directory
     return list(dict.fromkeys(checkpoint_folders(directory, temporary_root)))

@@ -31,7 +31,7 @@ STEP = "global_step"
 class JsonLines:
     """The tracker that every run has. It writes NaN and infinity as null.
 
-    Rows after `start`, the step at which the run resumes, are moved to another file, since the run repeats those steps
+    Rows after `start`, the step at which the run resumes, are moved to another file, since the run repeats their steps
     or ends before them. Lines that cannot be read are moved there too, and `say` reports them.
     """
 
@@ -69,7 +69,7 @@ def _finite(value: Any) -> Any:
 
 
 def _move_aside(path: Path, start: int, say: Callable[[str], None]) -> None:
-    """Keep the readable rows up to `start`; move all other lines to the file for set-aside lines."""
+    """Keep the readable rows up to `start`; move the other complete lines to the file for set-aside lines."""
     fresh, aside = path.with_suffix(".new"), path.with_suffix(ASIDE)
     damaged, later = [], False
     with fresh.open("wb") as kept, aside.open("ab") as dropped:

@@ -112,8 +112,8 @@ class TensorBoard:
 
 
 class Hosted:
-    """Sends rows to Trackio or Weights & Biases, which have the same interface. Rows of a resumed run are added to
-    those of its earlier starts. Both packages print to standard output, which is reserved for results, so their output
+    """Sends rows to Trackio or Weights & Biases, which have the same interface. If a run is resumed, its new rows are
+    added to its earlier ones. Both packages print to standard output, which is reserved for results, so their output
     is redirected to standard error.
     """
 
@@ -166,7 +166,7 @@ def open_trackers(
     config: dict[str, Any],
     say: Callable[[str], None],
 ) -> Trackers:
-    """Open the files of JSON lines in `folder` and the named trackers, which must have passed `check_trackers`."""
+    """Open the JSON Lines files in `folder` and the named trackers, which must have passed `check_trackers`."""
     trackers: list[Tracker] = [JsonLines(folder, start, say)]
     for name in names:
         if name == "tensorboard":

@@ -54,7 +54,7 @@ def sum_rows(rows: Float[Array, "R D"], order: Sorted) -> Float[Array, "T D"]:
 
 
 def _chosen(rows: Float[Array, "R D"], order: Sorted) -> list[Float[Array, "T D"]]:
-    """Return one fp32 array per choice: the rows of all tokens' first choices, of all second choices, and so on."""
+    """Return one fp32 array per choice: the rows of all first choices, the rows of all second choices, and so on."""
     return [rows[row].astype(jnp.float32) for row in order.row.T]
 
 

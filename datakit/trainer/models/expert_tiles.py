@@ -5,13 +5,13 @@ A *tile* is a fixed number of rows that belong to one expert. A *turn* is one it
 more tiles with a few small dense products. An expert's rows are padded to whole tiles (by half a tile on average), and
 its weights are copied once per turn. In exchange, nothing is computed for experts that a token did not choose, and the
 loop ends after the last tile in use. The rows of a tile pass through two products: with the input weights and with the
-output weights. A turn handles as many tiles as possible (at most 8), as long as the rows between the two products fit
-in one core's cache. Several tiles at once give work to the other cores too. On a CPU, the backend `tiles` is by far the
-fastest.
+output weights. The number of tiles per turn is the largest, up to 8, for which the rows between the two products fit in
+one core's cache. With several tiles per turn, the other cores have work too. On a CPU, the backend `tiles` is by far
+the fastest.
 
-In most turns, all tiles belong to one expert. Those turns come first, and each computes all its rows at once. The
-remaining tiles of each expert follow, with one product per tile. In a small layer, such a product keeps only one core
-busy, because XLA:CPU divides a product only along its rows, into pieces of at least as many rows as a tile has there.
+In most turns, all tiles belong to one expert. Those turns come first, and each of their products covers all rows of the
+turn. The remaining tiles of each expert follow, with one product per tile. In a small layer, such a product keeps only
+one core busy: XLA:CPU divides a product only along its rows, and one tile has too few rows to be divided.
 
 The backward pass is written by hand because the gradient that JAX derives for a loop would add a weight-sized array of
 zeros per tile. Weight gradients accumulate in fp32, in place, one product at a time and in a fixed order.
@@ -32,7 +32,7 @@ from datakit.trainer.models.shapes import Array, Float, Int
 
 LARGEST_TILE = 256
 SMALLEST_TILE = 16
-MIDDLE_BYTES = 1 << 20  # limit for one turn's rows between the two products, which must fit in a core's cache
+MIDDLE_BYTES = 1 << 20  # limit on the size of one turn's rows between the two products; they must fit in a core's cache
 TILES_AT_ONCE = 8  # maximum number of tiles per turn
 
 
@@ -46,8 +46,9 @@ class Tiles(NamedTuple):
 
 
 def tile_rows(assignments: int, experts: int) -> int:
-    """Return the number of rows per tile, between `SMALLEST_TILE` and `LARGEST_TILE`. Within these limits, it is at
-    most a quarter of an expert's even share of the assignments, so that padding adds at most an eighth on average.
+    """Return the number of rows per tile, between `SMALLEST_TILE` and `LARGEST_TILE`. Except at the lower
+    limit, this is at most a quarter of the mean number of assignments per expert, so padding adds at most an eighth on
+    average.
     """
     size = SMALLEST_TILE
     while size < LARGEST_TILE and 4 * 2 * size * experts <= assignments:

@@ -4,10 +4,10 @@
     y[t] = sum over k of share[t, k] * gate(x[t] @ w_in[expert[t, k]]) @ w_out[expert[t, k]]
 
 docs/trainer.md describes the backends. `auto` means `tiles` on a CPU, `tokamax` on a GPU (`tiles`, with a warning, if
-tokamax is not installed), and `ragged` otherwise. On a CPU, `ragged` would be 5 times slower than `tiles` with 8
-experts, and slower still with more, because XLA:CPU expands `ragged_dot` to the dense computation, which takes E / K
-times the work. XLA:GPU (JAX 0.11.2) also expands it, into buffers that exceed 80 GB in a large layer. On a mesh, each
-device computes the experts for its own tokens, after gathering the weights of all experts (FSDP).
+tokamax is not installed), and `ragged` otherwise. On a CPU, XLA expands `ragged_dot` to the dense computation, which
+takes E / K times the work: with 8 experts, `ragged` is 5 times slower than `tiles`, and with more experts, it is slower
+still. On a GPU, XLA (JAX 0.11.2) also expands `ragged_dot`; in a large layer, the resulting buffers exceed 80 GB. On a
+mesh, each device computes the experts for its own tokens, after gathering the weights of all experts (FSDP).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def experts(
     """
     compute = partial(_BACKENDS[resolve(backend)], gate=GATES[gate])
     if current_mesh().size > 1:
-        # check_vma does not support custom gradients with integer inputs; tests compare results with a single device's.
+        # check_vma supports no custom gradients with integer inputs; tests compare results on one and several devices.
         compute = jax.shard_map(
             compute, in_specs=(P(BATCH), P(BATCH), P(BATCH), P(), P()), out_specs=P(BATCH), check_vma=False
         )
@@ -66,7 +66,7 @@ def resolve(backend: Backend) -> str:
 
 
 def automatic(platform: str) -> str:
-    """Return the backend that `auto` means on a JAX platform. Warns if this is a GPU and tokamax is not installed."""
+    """Return the backend that `auto` means on a JAX platform. Warns on a GPU if tokamax is not installed."""
     if platform == "gpu":
         if importlib.util.find_spec("tokamax"):
             return "tokamax"

@@ -13,12 +13,13 @@ by `query_scale` (1.3), since the norm removes their scale. Every fourth layer a
 layers to half of it. The component of each head's output along the position's own value is removed (XSA), and a gate
 per head, which starts at one, scales the result.
 
-A sigmoid router chooses K of the E experts per token, and its biases balance the load by quantiles (see `router.py`).
-One more expert is shared by all tokens. Experts are SwiGLU networks by default. `experts = 0` makes a dense model with
-only the shared expert. The model has no biases except the router's, no tied weights, no dropout and no balancing loss.
+A sigmoid router chooses K of the E experts per token. The router's biases are set from quantiles to balance the load
+(see `router.py`). One more expert is shared by all tokens. Experts are SwiGLU networks by default. `experts = 0` makes
+a dense model with only the shared expert. The model has no biases except the router's, no tied weights, no dropout and
+no balancing loss.
 
-Parameters are fp32, and the computation is bf16 by default. The layers' weights are stacked, and the layers run in one
-`scan`, so a model with 50 layers compiles as fast as one with 5. `shapes.py` explains the letters in shapes.
+Parameters are stored in fp32; by default, computation uses bf16. The layers' weights are stacked, and the layers run in
+one `scan`, so a model with 50 layers compiles as fast as one with 5. `shapes.py` explains the letters that denote axes.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ FULL_WINDOW_EVERY = 4  # layers 3, 7, 11, ... (counted from 0) have the full win
 
 @dataclass(frozen=True)
 class Config:
-    """The settings of a Grug model. The defaults fit a budget of 1e19 FLOPs; `scaling.size` computes other sizes."""
+    """The settings of a Grug model. The defaults fit a budget of 1e19 FLOPs; for other budgets, see `scaling.size`."""
 
     vocabulary: int = 128_256
     hidden: int = 1024
@@ -122,7 +123,7 @@ class Config:
 
 
 def weights(config: Config) -> Tree:
-    """Return the table of all weights; `Weight` explains its columns."""
+    """Return the table of all weights, whose columns are the fields of `Weight`."""
     c, std = config, config.init_scale * config.hidden**-0.5
     layers, hidden, width = c.layers, c.hidden, c.heads * c.head_width
     kv_width, rank, shared = c.kv_heads * c.head_width, c.gate_rank, c.shared_width
@@ -271,7 +272,7 @@ def feed_forward(
 def flops_per_token(config: Config, sequence: int, with_head: bool = True) -> float:
     """Return the forward-pass FLOPs per token. Of the routed experts, only the chosen ones are counted.
 
-    Attention is counted as if every position attended to the whole sequence, without regard to causality and windows,
+    Attention is counted as if every position attended to the whole sequence, without regard to causality or windows,
     so that the result is comparable with published numbers.
     """
     c = config

@@ -5,10 +5,10 @@ sum over many terms is fp32, in the backward pass too: bf16 has 8 significant bi
 terms.
 
 Attention and the loss save memory. Attention processes the queries in up to eight groups, one after the other, and
-keeps no [S, S] scores. For each group, it reads only the keys from the start of the first query's window, assuming the
-maximum width, to the last query. The loss processes the sequence in pieces and keeps no [B, S, V] logits. Attention and
-the loss recompute their intermediate values in the backward pass. On a CPU, working in parts also makes attention three
-times as fast and the loss twice as fast (at 256 positions), because small arrays fit in the cache.
+keeps no [S, S] scores. For each group, it reads only the keys from the start of the first query's window (at its
+maximum width) to the last query's position. The loss processes the sequence in pieces and keeps no [B, S, V] logits.
+Attention and the loss recompute their intermediate values in the backward pass. On a CPU, working in parts also makes
+attention three times as fast and the loss twice as fast (at 256 positions), because small arrays fit in the cache.
 
 No array with an entry per position is a constant of the compiled program: masks and rotary positions are computed at
 run time.
@@ -54,12 +54,12 @@ def rms_norm(x: Float[Array, "*batch D"], scale: Float[Array, " D"] | None, eps:
 def gated_norm(
     x: Float[Array, "*batch D"], down: Float[Array, "D G"], up: Float[Array, "G D"]
 ) -> Float[Array, "*batch D"]:
-    """Return x * sigmoid(silu(x down) up): a low-rank gate on a normalized input."""
+    """Return x * sigmoid(silu(x @ down) @ up): a low-rank gate on a normalized input."""
     return x * jax.nn.sigmoid(jax.nn.silu(x @ down) @ up)
 
 
 def rotary_table(length: int, head_width: int, theta: float) -> tuple[Float[Array, "S h"], Float[Array, "S h"]]:
-    """Return (cosine, sine) of position x frequency in fp32, each [S, head_width / 2]. RoPE: Su et al. 2021.
+    """Return (cosine, sine) of position * frequency in fp32, each [S, head_width / 2]. RoPE: Su et al. 2021.
 
     Each position is split into a multiple of `ROTARY_STRIDE` and a remainder. The cosines and sines for these parts are
     constants, computed in fp64, and are combined by the angle addition formulas. So the constants of the program stay
@@ -118,7 +118,8 @@ def _attend(
     start: int,
     first: int,
 ) -> Float[Array, "B s M G H"]:
-    """Compute the attention of a group of queries, starting at `start`, to the keys from `first` to the group's end."""
+    """Compute the attention of consecutive queries, the first at position `start`, to the keys from `first` to the last
+    query's position."""
     stop = start + query.shape[1]
     near_key, near_value = (wide[:, first:stop].astype(query.dtype) for wide in (key, value))
     seen = _visible(segments, window, start, first, stop)
@@ -178,9 +179,9 @@ def cross_entropy(
     hidden: Float[Array, "B S D"], head: Float[Array, "D V"], labels: Int[Array, "B S"], piece: int | None = None
 ) -> tuple[Float[Array, "B S"], Float[Array, "B S"]]:
     """Return -log p(label) and the logsumexp of the logits for each position, in nats and in fp32. Logits are held for
-    only `piece` positions at a time (None: as many as fit in `LOGIT_BYTES`). This number is rounded down to a divisor
-    of the sequence length. On a mesh, each device computes its own rows, so `head`'s gradient is summed over the
-    devices only once, not once per piece.
+    only `piece` positions at a time (None: as many as fit in `LOGIT_BYTES`). In both cases, the number of positions is
+    rounded down to a divisor of the sequence length. On a mesh, each device computes its own rows, so `head`'s gradient
+    is summed over the devices only once, not once per piece.
     """
     compute = partial(_cross_entropy_of_rows, piece=piece)
     if current_mesh().size > 1:

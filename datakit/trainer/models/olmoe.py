@@ -5,11 +5,11 @@
     x = x + routed(norm(x))
     logits = norm(x) @ head
 
-The models are built from the same parts as `grug.py`. Apart from sizes and constants, they differ in two settings.
-Queries and keys are normalized over the whole projection (OLMoE), per head (Qwen3) or not at all (Mixtral). A token's
-expert weights are renormalized to sum to one (Mixtral, Qwen3) or left as they are (OLMoE). The router uses a softmax. A
-single loss, computed over all layers, balances the load. Tests compare logits, losses and all gradients with those of
-the published implementations.
+The three models are built from the same parts as the model in `grug.py`. Apart from sizes and constants, they differ
+from one another in two settings. Queries and keys are normalized over the whole projection (OLMoE), per head (Qwen3) or
+not at all (Mixtral). A token's expert weights are renormalized to sum to one (Mixtral, Qwen3) or left as they are
+(OLMoE). The router uses a softmax. A single loss, computed over all layers, balances the load. Tests compare logits,
+losses and all gradients with those of the published implementations.
 """
 
 from __future__ import annotations

@@ -29,14 +29,14 @@ class Tokens(NamedTuple):
 
     tokens: Int[Array, "B S"]
     segments: Int[Array, "B S"]
-    loss_mask: Bool[Array, "B S"]  # true for tokens whose prediction counts
+    loss_mask: Bool[Array, "B S"]  # true for tokens whose prediction counts toward the loss
 
 
 class Output(NamedTuple):
     """Results of one forward pass. The training loss is `auxiliary` plus the mean of `losses` weighted by `weights`."""
 
     losses: Float[Array, "B S"]  # cross entropy in nats; position i predicts token i + 1
-    weights: Float[Array, "B S"]  # 1 where the prediction counts, otherwise 0
+    weights: Float[Array, "B S"]  # 1 where the prediction counts toward the loss, otherwise 0
     auxiliary: Float[Array, ""]  # z-losses and balance losses, times their coefficients
     state: Tree  # the model state for the next step (router biases)
     metrics: dict[str, Any]  # scalars, or arrays indexed by layer [L] or by layer and expert [L, E]

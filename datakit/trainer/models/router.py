@@ -24,7 +24,7 @@ from jax.sharding import PartitionSpec as P
 from datakit.trainer.models.shapes import Array, Bool, Float, Int, UInt
 from datakit.trainer.models.weights import BATCH, current_mesh
 
-# A round finds this many bits of a quantile, with 2**bits - 1 counts. More bits: fewer sums over a mesh, more counts.
+# Each round finds this many bits of a quantile, with 2**bits - 1 counts; more bits mean fewer rounds but more counts.
 ROUND_BITS = {"alone": 1, "mesh": 4}
 Axes = tuple[str, ...]  # the mesh axes over which the tokens of a function's arguments are split
 
@@ -105,7 +105,7 @@ def balance_loss(
 
 
 def router_metrics(stats: RouterStatistics, choices: int) -> dict[str, Array]:
-    """Return the router's metrics by name, with one entry per layer."""
+    """Return the router's metrics by name; each metric has one entry per layer."""
     return {
         "router/routing_hist": stats.load,
         "router/routing_entropy": load_entropy(stats.load),

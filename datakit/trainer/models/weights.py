@@ -1,4 +1,4 @@
-"""Describes a model's weights in a table; draws, shards, gathers and counts them; and makes the device mesh.
+"""Describes a model's weights in a table; initializes, shards, gathers and counts them; and creates the device mesh.
 
 A row gives a weight's shape, sharding, initialization and optimizer group. A model file builds the table as nested
 dicts of `Weight`, from which arrays, shardings, optimizer groups and parameter counts follow. Each weight has its own

@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datakit.cache.layout import DOCUMENTS_SUFFIX
-from datakit.engine.scheduler.finish import read_quarantine
 from datakit.storage.manifest import Manifest, Partition
 from datakit.storage.parquet import read_shard
 from datakit.validate.finding import Result
@@ -66,6 +65,8 @@ def check(step: Subject, result: Result) -> None:
 def _quarantined(step: Subject, result: Result) -> dict[str, list[int]]:
     rows: dict[str, list[int]] = {}
     if step.manifest.quarantine.records:
+        from datakit.engine.scheduler.finish import read_quarantine  # a tenth of a second to import
+
         with result.reading(step.url("quarantine/records.jsonl")):
             for record in read_quarantine(step.directory):
                 rows.setdefault(record.file, []).append(record.position)

@@ -9,6 +9,7 @@ Cost: reading manifests, and one small column of the signatures and of the remov
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -16,6 +17,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from datakit.cache.layout import TOKENIZER_FILE
 from datakit.normalize.origins import duplicates_path, lists_of_duplicates, origins_path
 from datakit.normalize.record_counts import ADDED, IN, OUT, REMOVED
 from datakit.storage import urls
@@ -34,6 +36,8 @@ def check(step: Subject, result: Result) -> None:
     equations = equations_of(step.manifest.stage)
     if equations is None:
         return result.skip("the stage has no counters")
+    if step.manifest.format == UNSEALED or not step.manifest.counters:
+        return result.skip("the manifest lacks some counters, as those of earlier versions do")
     with result.reading(step.manifest_url):
         for left, one, right, other in equations(step, result):
             result.count("equation")
@@ -61,8 +65,6 @@ def _normalize(step: Subject, result: Result) -> Iterator[Equation]:
     )
     yield OUT, counters[OUT], "the number of documents", manifest.totals.rows
     yield "normalize/quarantined", counters["normalize/quarantined"], "the list's length", manifest.quarantine.records
-    if manifest.format == UNSEALED:
-        return
     rows = {file.path: file.rows for file in manifest.files}
     duplicates = sum(rows[path] for path in lists_of_duplicates(manifest))
     yield "normalize/duplicates", counters["normalize/duplicates"], f"the length of {duplicates_path('')}", duplicates
@@ -77,8 +79,9 @@ def _signatures(step: Subject, result: Result) -> Iterator[Equation]:
     left_out = counters["signatures/quarantined"]
     yield "signatures/quarantined", left_out, "the list's length", manifest.quarantine.records
     found = _values(step, result, "skipped")
-    for name in SKIPPED:
-        yield f"signatures/{name}", counters[f"signatures/{name}"], "the number of such rows", found[name]
+    if found is not None:
+        for name in SKIPPED:
+            yield f"signatures/{name}", counters[f"signatures/{name}"], "the number of such rows", found[name]
     for entry, above in step.inputs_of("normalize"):
         for part, ours in zip(above.partitions, manifest.partitions, strict=True):
             rows = f"the rows of {urls.name(entry.directory)}/{part.path}"
@@ -94,7 +97,8 @@ def _dedup(step: Subject, result: Result) -> Iterator[Equation]:
     found, report = _values(step, result, "reason"), manifest.details["sources"]
     for reason in REASONS:
         name = f"dedup/{reason}_removed"
-        yield name, counters[name], "the number of such rows", found[reason]
+        if found is not None:
+            yield name, counters[name], "the number of such rows", found[reason]
         yield name, counters[name], "the sum over the sources", sum(entry[reason] for entry in report.values())
     for source, entry in report.items():
         rows = sum(part.rows for part in manifest.partitions_of(source))
@@ -118,10 +122,11 @@ def _rows(manifests: Iterator[Manifest]) -> Counter[str]:
     return found
 
 
-def _values(step: Subject, result: Result, column: str) -> Counter[str]:
-    """Count the values of a column of strings in all partitions."""
-    found = Counter[str]()
-    parts = [part for part in step.manifest.partitions if step.sound(step.place(part))]
+def _values(step: Subject, result: Result, column: str) -> Counter[str] | None:
+    """Count the values of a column of strings in all partitions; None if any of them is damaged."""
+    found, parts = Counter[str](), step.manifest.partitions
+    if not step.sound(*(step.place(part) for part in parts)):
+        return result.skip("damaged partitions are not counted")
     for counts in in_parallel(partial(_values_of, step, result, column), parts):
         found.update(counts)
     return found
@@ -180,13 +185,19 @@ def _train_tokenizer(step: Subject, result: Result) -> Iterator[Equation]:
 def _tokenize(step: Subject, result: Result) -> Iterator[Equation]:
     manifest, counters = step.manifest, step.manifest.counters
     if "imported" in manifest.parameters:
-        result.skip("an imported cache has no counters")
+        result.skip("an imported cache counts no documents of a source")
         return
     totals, left_out = manifest.totals, counters["tokenize/quarantined"]
     yield "tokenize/documents", counters["tokenize/documents"], "the number of documents", totals.rows
     yield "tokenize/tokens", counters["tokenize/tokens"], "the number of tokens", totals.tokens
     yield "tokenize/text_bytes", counters["tokenize/text_bytes"], "the bytes of text", totals.text_bytes
     yield "tokenize/quarantined", left_out, "the list's length", manifest.quarantine.records
+    for trained, _ in step.inputs_of("train-tokenizer"):
+        place = urls.join(trained.directory, TOKENIZER_FILE)
+        if step.sound(place):
+            found = hashlib.sha256(urls.read_bytes(place)).hexdigest()
+            stated = manifest.details["contract"]["tokenizer_sha256"]
+            yield "the sha256 of the tokenizer", stated, f"that of {place}", found
     for _, above in step.inputs_of("consolidate"):
         read = above.totals.rows
         yield "documents encoded and left out", totals.rows + left_out, "the number of consolidated documents", read
@@ -199,8 +210,22 @@ def _tokenize(step: Subject, result: Result) -> Iterator[Equation]:
 
 
 def _packing(step: Subject, result: Result) -> Iterator[Equation]:
+    from datakit.loader.mixture.packing_counts import decode_counts  # a fifth of a second to import
+
     counters, parameters = step.manifest.counters, step.manifest.parameters
     yield "packing/tokens", counters["packing/tokens"], "the tokens of the source", parameters["tokens"]
+    for part in step.manifest.partitions:
+        if step.sound(step.place(part)):
+            counts = decode_counts(urls.read_bytes(step.place(part)))
+            yield "the number of blocks", part.rows, f"the length of {part.path}", len(counts)
+            sequences = step.manifest.details["sequences"]
+            yield "the number of sequences", sequences, "the sum of the counts", int(counts.sum())
+
+
+def _train(step: Subject, result: Result) -> Iterator[Equation]:
+    totals, counters = step.manifest.totals, step.manifest.counters
+    yield "train/sequences", counters["train/sequences"], "the total of rows", totals.rows
+    yield "train/tokens", counters["train/tokens"], "the total of tokens", totals.tokens
 
 
 def equations_of(stage: str) -> Callable[[Subject, Result], Iterator[Equation]] | None:
@@ -216,4 +241,5 @@ EQUATIONS: dict[str, Callable[[Subject, Result], Iterator[Any]]] = {
     "consolidate": _consolidate,
     "train-tokenizer": _train_tokenizer,
     "tokenize": _tokenize,
+    "train": _train,
 }

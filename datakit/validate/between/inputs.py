@@ -30,7 +30,9 @@ def check(step: Subject, result: Result) -> None:
 
 def _missing(step: Subject, one: Input, result: Result) -> None:
     url = manifest_url(one.directory)
-    if one.problem:
+    if one.outside:
+        result.skip(f"{url} is compared only with --deep or --training-step")
+    elif one.problem:
         result.find(url, f"cannot be used: {one.problem}")
     elif step.whole:
         result.find(url, f"is missing; {urls.name(step.directory)} was made from this step", RESTORE)

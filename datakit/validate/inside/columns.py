@@ -48,12 +48,17 @@ def _footer(step: Subject, result: Result, part: Partition) -> pa.Schema | None:
 
 
 def _differences(step: Subject, part: Partition, schema: pa.Schema, first: pa.Schema) -> Iterator[str]:
-    ours, stated = columns_of(schema), step.manifest.schema
+    ours, stated = ([_as_written(column) for column in one] for one in (columns_of(schema), step.manifest.schema))
     missing = [column for column in stated if column not in ours]
     if missing or (step.manifest.stage != CONSOLIDATE and ours != stated):
         yield f"has the columns {_text(ours)}; the manifest says {_text(stated)}"
     elif not schema.equals(first):
         yield f"has the columns {_text(ours)}; the first file of source {part.source!r} has {_text(columns_of(first))}"
+
+
+def _as_written(column: Column) -> Column:
+    """Return a column with one name for the elements of lists, which Parquet renames."""
+    return Column(column.name, column.type.replace("list<element: ", "list<item: "))
 
 
 def _text(columns: list[Column]) -> str:

@@ -67,7 +67,7 @@ def _differences(directory: str, manifest: Manifest, details: CacheDetails, resu
 def _made_again(place: str, contract: Contract, parameters: dict[str, Any]) -> Contract | None:
     """Return the contract that follows from the tokenizer and the parameters; None if the tokenizer cannot be loaded.
 
-    An imported cache's parameters do not state which tokens are added, so the contract's own tokens are used instead.
+    The parameters of an imported cache do not state which tokens are added, so these are taken from `contract`.
     """
     try:
         from datakit.tokenize.encoders.custom import BUILT_IN, is_description, read_description
@@ -95,7 +95,8 @@ def _made_again(place: str, contract: Contract, parameters: dict[str, Any]) -> C
 
 
 def _as_described(contract: Contract, description: Description) -> Contract:
-    """Return the contract with the values that the description of a custom tokenizer states."""
+    """Return the contract with the vocabulary size and the ids of its bos and eos tokens replaced by those in
+    `description`."""
     ends = {
         name: msgspec.structs.replace(special, id=description.special.get(special.token, -1))
         for name in ("bos", "eos")

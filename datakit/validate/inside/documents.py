@@ -10,7 +10,7 @@ Memory: one row group per thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -89,28 +89,26 @@ def _scanned(step: Subject, result: Result, scan: Callable[[str, Scan], None], p
 
 
 def _scan_ids(url: str, scan: Scan) -> None:
-    for table in _row_groups(url, ("id",)):
-        _add_ids(ids_of(table["id"]), scan)
-        if scan.problem:
-            return
+    _scan_groups(url, ("id",), scan, lambda table, ids, row: "")
 
 
 def _scan_texts(url: str, scan: Scan) -> None:
-    for table in _row_groups(url, TEXT_COLUMNS):
-        ids, row = ids_of(table["id"]), scan.rows
-        _add_ids(ids, scan)
-        scan.problem = scan.problem or _text_problem(table, ids, row, scan)
-        if scan.problem:
-            return
+    _scan_groups(url, TEXT_COLUMNS, scan, lambda table, ids, row: _text_problem(table, ids, row, scan))
 
 
-def _row_groups(url: str, names: tuple[str, ...]) -> Iterator[pa.Table]:
+def _scan_groups(url: str, names: tuple[str, ...], scan: Scan, problem: Callable[[pa.Table, Ids, int], str]) -> None:
+    """Add up the row groups of a partition, up to the first one with a problem."""
     with open_shard(url) as shard:
         columns = [name for name in names if name in shard.schema_arrow.names]
         for group in range(shard.metadata.num_row_groups):
             table = read_group(shard, group, url, columns)
             if table.num_rows:
-                yield table
+                ids, row = ids_of(table["id"]), scan.rows
+                _add_ids(ids, scan)
+                scan.problem = scan.problem or problem(table, ids, row)
+            if scan.problem:
+                return
+            del table  # before the next row group is decoded
 
 
 def _add_ids(ids: Ids, scan: Scan) -> None:
@@ -128,11 +126,11 @@ def _add_ids(ids: Ids, scan: Scan) -> None:
 
 def _text_problem(table: pa.Table, ids: Ids, row: int, scan: Scan) -> str:
     """Return the first document of a row group with a wrong hash or source, as a phrase; add up the bytes of text."""
-    texts = table["text"].combine_chunks()
-    if texts.null_count:
+    if table["text"].null_count:
         return f"holds a document without text, in or after row {row}"
-    scan.text_bytes += int(np.diff(string_buffers(texts)[1]).sum())
-    high, low = hashes_of(texts)
+    data, offsets = string_buffers(table["text"])
+    scan.text_bytes += int(offsets[-1] - offsets[0])
+    high, low = _hashes(data, offsets)
     wrong = (high != ids.high) | (low != ids.low)
     if wrong.any() and EDITED in table.column_names:
         edited = table[EDITED].combine_chunks()
@@ -147,9 +145,8 @@ def _text_problem(table: pa.Table, ids: Ids, row: int, scan: Scan) -> str:
     return ""
 
 
-def hashes_of(texts: pa.LargeStringArray | pa.StringArray) -> tuple[np.ndarray, np.ndarray]:
+def _hashes(data: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the xxh3-128 of each text as (high, low): uint64 [texts] each."""
-    data, offsets = string_buffers(texts)
     view, ends = data.data, offsets.tolist()
     digests = map(xxhash.xxh3_128_digest, map(view.__getitem__, map(slice, ends[:-1], ends[1:])))
     return ids_from_digests(b"".join(digests))

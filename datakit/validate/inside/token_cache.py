@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from importlib.util import find_spec
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from datakit.cache.reader import Cache, Shard
 from datakit.storage import urls
 from datakit.storage.manifest import UNSEALED
 from datakit.validate.finding import Result
-from datakit.validate.subject import Subject, in_parallel
+from datakit.validate.subject import Subject, in_parallel, is_installed
 
 LISTS = (LENGTHS_SUFFIX, DOCUMENTS_SUFFIX)
 UNKNOWN = "the manifest contradicts itself"
@@ -34,7 +33,7 @@ def check_lists(step: Subject, result: Result) -> None:
     """Compare both lists of each shard's documents with each other and with the manifest."""
     if step.details is None:
         return result.skip(UNKNOWN)
-    read = find_spec("pyarrow") is not None
+    read = is_installed("pyarrow")
     if not read:
         result.skip("pyarrow is not installed, so the files *.docs.parquet are only compared with their checksums")
     cache, found, whole = Cache(step.directory, step.manifest), Counter[str](), True

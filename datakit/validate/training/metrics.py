@@ -1,5 +1,5 @@
-"""Checks a run's metrics: every line can be read, steps ascend, no logged step is missing or has rows that contradict each
-other, and the last row has the figures that the manifest states.
+"""Checks a run's metrics: every line can be read, steps ascend, none is missing, the rows of a step agree, and the last
+row has the figures that the manifest states.
 
 A step that saves or evaluates has two rows, of which the second repeats the first. Each row states how often rows are
 logged (`log/every`), so a missing one is noticed. In metrics of earlier versions, the interval is the largest one that

@@ -106,6 +106,6 @@ def test_entry_of_a_long_running_child_is_not_given_to_another(monkeypatch: pyte
     assert watcher._table.child(long).budget == 1 << 40
     watcher.add(os.getpid(), 1)
     watcher.add(os.getpid(), 1)
-    with pytest.raises(RuntimeError, match="has 3 children; it cannot watch more"):
+    with pytest.raises(RuntimeError, match="has 3 children; no more can be watched"):
         watcher.add(os.getpid(), 1)
     os.close(watcher.descriptor)

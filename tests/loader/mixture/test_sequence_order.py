@@ -70,7 +70,7 @@ def test_end_after_a_change_of_length() -> None:
 def test_component_without_weight_cannot_be_exhausted() -> None:
     components = {name: Component(counting([10] * 100)) for name in "ab"}
     stages = [Stage({"a": 1}), Stage({"b": 1}, start_slot=50)]
-    with pytest.raises(LoaderError, match="'a' loses its weight"):
+    with pytest.raises(LoaderError, match="the weight of component 'a' becomes 0"):
         Loader(Mixture(components, stages, sequence_length=10, stop="all_exhausted"))
 
 
@@ -84,7 +84,7 @@ def losing_weight(**epochs: int) -> Mixture:
 def test_max_epochs_ends_a_run_that_never_exhausts_every_component() -> None:
     with Loader(losing_weight(b=2)) as loader:
         assert (loader.steps, loader.order.ending) == (250, "component 'b' has completed 2 epochs")
-    with pytest.raises(LoaderError, match="never ends; let it keep its weight"):
+    with pytest.raises(LoaderError, match="never ends; keep this weight above 0"):
         Loader(losing_weight(a=1))
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from datakit.validate.contract_claims import contract_damage
 
 import datakit
 from datakit.cache.contract import Special
@@ -23,7 +22,10 @@ from datakit.errors import TokenizerError, UserCodeError
 from datakit.recipe import parse_recipe
 from datakit.tokenize.encoders.custom import CheckedEncoder
 from datakit.tokenize.encoders.tokenizer import parse
+from datakit.validate.finding import Result
+from datakit.validate.inside import contract_claims
 from datakit.validate.intact import require_intact
+from datakit.validate.subject import Subject
 from tests.support.caches import CHOICES, clean, make_cache, run, trained
 from tests.support.partitions import step
 from tests.support.paths import REPOSITORY
@@ -194,5 +196,6 @@ def test_validation_compares_a_contract_with_the_description_of_its_code(tmp_pat
     details = msgspec.convert(cache.manifest.details, CacheDetails)
     for field, value in (("vocabulary_size", 67), ("eos", Special("<eos>", 64)), ("eos", Special("<none>", 65))):
         altered = msgspec.structs.replace(details.contract, **{field: value})
-        damage = contract_damage(directory, cache.manifest, msgspec.structs.replace(details, contract=altered))
-        assert [field in found.difference for found in damage] == [True]
+        result, forged = Result("contract"), msgspec.structs.replace(details, contract=altered)
+        contract_claims.check(Subject(directory, cache.manifest, (), forged), result)
+        assert [field in found.difference for found in result.findings] == [True]

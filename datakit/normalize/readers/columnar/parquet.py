@@ -52,7 +52,7 @@ def read_parquet(context: ReadContext, path: str, start: int = 0, stop: int | No
 
 
 def open_parquet(source: BinaryIO, path: str) -> pq.ParquetFile | None:
-    """Open a Parquet file, or return None if its footer is damaged. Raises UnreadableError for another kind of file."""
+    """Open a Parquet file, or return None if its footer is damaged. Raises UnreadableError for another file format."""
     check_head(path, source.read(HEAD_BYTES), PARQUET)
     try:
         return pq.ParquetFile(source, page_checksum_verification=True)
@@ -76,7 +76,8 @@ class _RowGroup:
         self.next_row = self.rows.start
 
     def chunks(self) -> Chunks:
-        """Yield the rows: in batches or, if an attempt died here or a batch cannot be decoded, one by one."""
+        """Yield the rows: in batches or, if an earlier attempt died in these rows or a batch cannot be decoded, one by
+        one."""
         task, end = self.context.task, self.rows.stop
         task.hold(self.path, self.rows.start, len(self.rows))
         places = {place for name, place in (*task.try_singly, *task.skip) if name == self.path}
@@ -116,7 +117,7 @@ class _RowGroup:
             yield table
 
     def _single_rows(self) -> Iterator[pa.Table]:
-        """Yield the rows from `next_row` on. The rows before it must be decoded again to get there."""
+        """Yield the rows from `next_row` on, after decoding the earlier rows of the row group again."""
         file = open_with_dictionaries(self.source, self.file, self.number)
         batches = self._decode(file, 1)
         for row in range(self.rows.start, self.next_row):

@@ -24,11 +24,11 @@ from datakit.normalize.readers.sound_arrays import check_arrays
 from datakit.storage.row_size import row_sizes
 
 ALL = (ALL_RECORDS.file, ALL_RECORDS.position)
-MOST_DICTIONARY_BYTES = 1 << 37  # in total: the dictionaries are read again for each row; this takes about a minute
+MOST_DICTIONARY_BYTES = 1 << 37  # dictionary bytes read, once for each row; reading this much takes about a minute
 
 
 class ImpassableError(Exception):
-    """Decoding ends at a row to be skipped: no row follows it, or two attempts died while it was decoded."""
+    """Decoding ends at a row to be skipped, because no row follows it or because two attempts died decoding it."""
 
     def __init__(self, row: int) -> None:
         super().__init__(row)
@@ -37,7 +37,7 @@ class ImpassableError(Exception):
 
 def open_with_dictionaries(source: BinaryIO, file: pq.ParquetFile, group: int) -> pq.ParquetFile:
     """Open `file` again from its `source`, to read the dictionary-encoded columns of this row group without expanding
-    them. Returns `file` if there are none, or if reading the dictionaries for each row would take too long.
+    them. Returns `file` if there are no such columns, or if reading the dictionaries for each row would take too long.
     """
     info = file.metadata.row_group(group)
     columns = [info.column(number) for number in range(info.num_columns)]
@@ -60,10 +60,11 @@ def _contains_map(kind: pa.DataType) -> bool:
 def row_by_row(
     task: TaskContext, path: str, batches: Iterator[pa.RecordBatch], places: range, schema: pa.Schema
 ) -> Iterator[pa.Table]:
-    """Announce and decode the rows in `places` one by one; yield tables of up to about 64 MiB.
+    """Decode the rows in `places` one by one, reporting each as in progress; yield tables of up to about 64 MiB.
 
-    batches: one row each. schema: the types of the tables' columns; a row of more than 64 MiB keeps its batch's types.
-    Raises ImpassableError at a row to be skipped if no row follows, or if two attempts died while it was decoded.
+    batches: batches of one row each. schema: the schema to which the tables are converted, except for a row of more
+    than 64 MiB, which is yielded as it was decoded. Raises ImpassableError at a row to be skipped if no row follows, or
+    if two attempts died while it was decoded.
     """
     pending: list[pa.Table] = []
     size = 0

@@ -31,14 +31,14 @@ from datakit.printable import one_line
 from datakit.storage.row_size import row_sizes
 
 BATCH_BYTES = 8 << 20  # about the size of a decoded batch; equal to two chunks of JSON Lines
-PIECE_BYTES = 64 << 20  # limits a table whose size is known only after decoding; metadata may understate it
+PIECE_BYTES = 64 << 20  # most bytes in a piece, counted after decoding, because metadata may understate the size
 MOST_ROWS = 65_536  # rows per batch; pyarrow's own default for iter_batches
 DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last one is raised for a column name that is not UTF-8
 _SHARED = (types.is_dictionary, types.is_run_end_encoded, types.is_string_view, types.is_binary_view)
 
 
 def rows_per_batch(size: int, rows: int) -> int:
-    """Return the number of rows to decode at once from `rows` rows of `size` bytes in all."""
+    """Return the number of rows in each batch when `rows` rows of `size` bytes in total are split into batches."""
     return min(MOST_ROWS, max(1, BATCH_BYTES * rows // max(1, size)))
 
 

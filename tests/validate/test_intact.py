@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from datakit.validate.files import Damage
-from datakit.validate.step import find_damage
 
 from datakit.pipeline.root_layout import steps_in
 from datakit.storage import manifest as manifests
 from datakit.storage.manifest import Manifest, read_manifest
+from datakit.validate.finding import Finding
+from datakit.validate.intact import findings_of
 from tests.support.caches import random_cache
 from tests.support.normalize.sources import normalize
 from tests.support.paths import FIXTURES
@@ -26,9 +26,9 @@ from tests.support.trees import manifests as manifests_in
 Plain = dict[str, Any]
 
 
-def damage(directory: Path | str) -> list[Damage]:
-    """The problems that validation finds."""
-    return find_damage(str(directory), read_manifest(str(directory)), lambda files, size: None)[1]
+def damage(directory: Path | str) -> list[Finding]:
+    """Return what validation finds in a step."""
+    return findings_of(str(directory), read_manifest(str(directory)))
 
 
 def forge(directory: Path, change: Callable[[Plain], object]) -> None:
@@ -158,7 +158,7 @@ def test_forged_sum_of_a_loss_mask_is_found(tmp_path: Path) -> None:
 def test_forged_rows_and_ids_of_documents_are_found(finished_copy: Path) -> None:
     directory = step(finished_copy / "root", "shelf/consolidate-*")
     forge(directory, setting("partitions", 0, "last_id", value="f" * 32))
-    assert any("has the ids" in found.difference for found in damage(directory))
+    assert any("as its last id" in found.difference for found in damage(directory))
 
 
 def test_replaced_input_is_found_and_a_missing_one_is_not_compared(finished_copy: Path) -> None:
@@ -177,9 +177,9 @@ def test_replaced_input_is_found_and_a_missing_one_is_not_compared(finished_copy
 def test_file_that_the_manifest_does_not_describe_is_found(finished_copy: Path) -> None:
     directory = step(finished_copy / "root", "shelf/consolidate-*")
     (directory / "data" / "novels" / "more.parquet").write_bytes(b"")
-    (directory / "notes.txt").write_text("a user's own notes")
-    (found,) = damage(directory)
-    assert (Path(found.url).name, found.difference) == ("more.parquet", "is not in the manifest")
+    (directory / "notes.txt").write_text("somebody's own notes")
+    found = [(Path(one.url).name, one.difference) for one in damage(directory)]
+    assert found == [(name, "is not in the manifest") for name in ("more.parquet", "notes.txt")]
 
 
 def test_steps_of_format_1_are_compared_as_far_as_possible(tmp_path: Path) -> None:
