@@ -53,7 +53,7 @@ from tests.support.small_shelf import prose
 __all__ = ["cache", "mixture"]  # fixtures
 ROOMS = (
     *("storage", "engine", "download", "normalize", "dedup", "consolidate", "tokenize", "cache", "text"),
-    *("loader", "interop", "pipeline", "validate", "trainer"),
+    *("leases", "loader", "interop", "pipeline", "retention", "validate", "trainer"),
 )
 SMALLEST = 256  # smaller numbers are counts of things to show, of tries or of threads
 SAME: dict[str, dict[str, int]] = {

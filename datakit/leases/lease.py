@@ -11,13 +11,15 @@ writes what it wants and then reads what the other side wants:
 
 Whichever of the two writes comes last, its process then reads the other's file. If the run sees an announcement that
 names one of its steps, it waits until that announcement is gone, and only then looks whether the step is finished. If
-`datakit gc` sees the lease, it leaves the step in place. So no step is moved while a run relies on it, whichever
-process is killed at whatever point. Both sides write to the folder that they list, so on NFS neither reads a cached
-listing that is older than its own write.
+`datakit gc` sees the lease, it leaves the step and its inputs in place. So no step is moved while a run relies on it,
+whichever process is killed at whatever point. Both sides write to the folder that they list, so on NFS neither reads a
+cached listing that is older than its own write.
 
-A process that is stopped for longer than EXPIRED_SECONDS loses its lease, because others remove the file. `hold` and
-`require` raise an error then. `datakit gc` checks its announcement right before and right after each move; see
-`retention/collection.py`.
+A process that is stopped for longer than EXPIRED_SECONDS loses its lease, because others may have removed the file. The
+process measures this with a clock that also counts the time during which the machine sleeps, from before one renewal to
+after the next. Others count from the time of the file, which lies between the two, so they never end a lease that its
+process considers live. After a loss, `hold` and `require` raise an error. `datakit gc` checks its announcement right
+before and right after each move; see `retention/collection.py`.
 
 A root in which this user may not write gets no lease: a run that finds all steps done there needs none for longer than
 it takes to read their manifests, and any other run is refused.
@@ -68,6 +70,7 @@ class Lease:
         self._steps: set[str] = set()
         self._waited: set[str] = set()  # the steps for which announcements have been read
         self._written = self._lost = False
+        self._renewed = 0.0  # by `_now`, before the last renewal
         self._lock = threading.RLock()
         self._heartbeat = DriverHeartbeat(self._renew, RENEW_SECONDS)
 
@@ -114,31 +117,38 @@ class Lease:
         """Write the lease, even if the root has to be created for it. Raises RootError for an announcement in a root in
         which this user may not write.
         """
-        self.require()
+        if self._lost:
+            self.require()
+        if self._written and self._steps <= self._waited:
+            return
         try:
             self._write()
         except RootError:
             if self._kind == COLLECT:
                 raise
             return  # this user may not write here
+        if self._lost:
+            self.require()
         if self._kind == USE:
             wait_for_collections(self.root, self._steps - self._waited, self._say)
-            self._waited |= self._steps
+        self._waited |= self._steps
 
     def require(self) -> None:
         """Raise StorageError if this process has lost its lease."""
         if self._lost or (self._written and not urls.exists(self.url)):
             raise StorageError(
-                f"{self.url} is gone: this process did not renew it for {EXPIRED_SECONDS:.0f} seconds, because it was "
-                "stopped or could not reach the root, so others may have removed the steps that it relies on; run the "
-                "same command again (finished work is kept)"
+                f"{self.url} has expired: this process did not renew it for {EXPIRED_SECONDS:.0f} seconds, because it "
+                "was stopped or could not reach the root, so others may have removed the steps that it relies on; run "
+                "the same command again (finished work is kept)"
             )
 
     def _write(self) -> None:
         content = LeaseFile(self._kind, sorted(self._steps), os.uname().nodename, os.getpid(), self._command)
         with self._lock:
+            begun, before = self._written, _now()
             atomic.replace_bytes(msgspec.json.encode(content) + b"\n", self.url)
-            begun, self._written = self._written, True
+            self._lost = self._lost or (begun and _now() - self._renewed >= EXPIRED_SECONDS)
+            self._written, self._renewed = True, before
         if not begun:
             self._heartbeat.start()
 
@@ -150,6 +160,11 @@ class Lease:
             self._lost = self._lost or not urls.exists(self.url)
             if not self._lost:
                 self._write()
+
+
+def _now() -> float:
+    """Return the time by a clock that goes on while this process or its machine is stopped."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def wait_for_collections(root: str, steps: Iterable[str], say: Callable[[str], None]) -> None:

@@ -13,10 +13,12 @@ A removal takes these steps, which make the argument in `leases/lease.py` work:
    announcement and waits.
 3. Remove what both lists contain, one step after another. Steps that were made last are moved first, so a kill leaves
    no step whose inputs are gone.
-4. Right before each move, check that the announcement is still there. It is missing only if this process was stopped
-   for so long that the announcement expired and a run removed it. Right after the move, check the announcement and the
-   leases again, and move the step back if the process was stopped between the two. This makes the one gap that a clock
-   leaves open as short as a rename.
+4. Right before and right after each move, check that the announcement is still there. It is missing only if this
+   process was stopped for so long that the announcement expired and another process removed it. A step that was moved
+   without it is moved back. This makes the one gap that a clock leaves open as short as a rename.
+
+A lease that appears after step 2 changes nothing: its process is waiting, and finds the step as this process leaves it.
+Moving the step back would be wrong, because the step's inputs may be moved next.
 
 Only real folders of the root are entered: a step behind a link is never a candidate, and the path of every candidate
 is checked for links again when it is removed. Paths come from listings of the root; manifests, leases and records only
@@ -154,13 +156,8 @@ def _move_steps(root: str, steps: Sequence[Unreachable], announcement: Lease) ->
             continue
         announcement.require()
         place = trash.move_in(root, step)
-        if _is_leased(root, step) or not urls.exists(announcement.url):
+        if not urls.exists(announcement.url):
             trash.move_back(place, root, step)
-            announcement.require()
-            continue
+        announcement.require()
         moved.append(entry)
     return moved
-
-
-def _is_leased(root: str, step: str) -> bool:
-    return any(step in lease.content.steps for lease in read_leases(root, USE) if not lease.expired)

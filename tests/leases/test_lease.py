@@ -120,6 +120,18 @@ def test_lease_that_others_ended_is_not_written_again(tmp_path: Path) -> None:
             lease.hold([str(tmp_path / STEP)])
 
 
+def test_renewal_that_comes_too_late_is_a_loss(tmp_path: Path) -> None:
+    """Others may have removed the file before this renewal wrote it again."""
+    with Lease(str(tmp_path), USE, "run") as lease:
+        lease.hold([str(tmp_path / STEP)])
+        lease._renew()
+        lease.require()
+        lease._renewed -= EXPIRED_SECONDS
+        lease._renew()
+        with pytest.raises(StorageError, match="did not renew it for 300 seconds"):
+            lease.require()
+
+
 def test_step_that_was_removed_before_it_was_held_is_named(tmp_path: Path) -> None:
     write_step(str(tmp_path), STEP)
     with Lease(str(tmp_path), USE, "datakit train") as lease:

@@ -18,8 +18,9 @@ import xxhash
 import datakit
 from datakit.engine.ledger.ledger import AttemptLine, read_ledger
 from datakit.engine.worker import local_executor
-from datakit.pipeline import find_leftovers, lazy_executor
+from datakit.pipeline import lazy_executor
 from datakit.recipe import Recipe, load_recipe
+from datakit.retention.leftovers import find_leftovers
 from datakit.storage import urls
 from datakit.storage.ids import ids_from_arrow, partition_range, strictly_ascending
 from datakit.storage.manifest import Manifest, computed_fingerprint, read_manifest

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from datakit.errors import RetentionError, StorageError
 from datakit.leases.lease import Lease
-from datakit.leases.lease_files import COLLECT, EXPIRED_SECONDS, USE
+from datakit.leases.lease_files import COLLECT, EXPIRED_SECONDS, USE, LeaseFile
 from datakit.retention import collection, trash
 from datakit.retention.collection import Garbage, find_garbage, remove_garbage
 from tests.support.engine.runs import wait_until
@@ -146,6 +147,21 @@ def test_step_is_moved_back_if_the_announcement_expired_before_the_move(
         collect(root)
     assert steps_of(root) == before
     assert all(is_whole(root, step) for step in before)
+
+
+def test_lease_that_comes_too_late_finds_no_half_of_its_steps(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that names only a cache waits while the cache and then its inputs are moved."""
+    moved_in = trash.move_in
+
+    def move_then_lease(root: str, step: str) -> str:
+        if not Path(root, ".leases", "use-late.json").exists():
+            content = LeaseFile(USE, [OLD_CACHE], "host", 1, "datakit train")
+            Path(root, ".leases", "use-late.json").write_bytes(msgspec.json.encode(content))
+        return moved_in(root, step)
+
+    monkeypatch.setattr(trash, "move_in", move_then_lease)
+    assert collect(root) == OLD
+    assert steps_of(root).isdisjoint(OLD)
 
 
 def test_two_collections_at_once_are_refused(root: str) -> None:

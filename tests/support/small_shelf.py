@@ -65,8 +65,8 @@ def settle() -> None:
     time.sleep(SETTLED_NS / 1e9 + 0.1)
 
 
-def tree(folder: Path, without: tuple[str, ...] = ("ledger", "runs", ".cache")) -> dict[str, bytes]:
-    """Every file below a folder by relative path, without logs and ledgers."""
+def tree(folder: Path, without: tuple[str, ...] = ("ledger", "runs", ".cache", ".leases")) -> dict[str, bytes]:
+    """Every file below a folder by relative path, without logs, ledgers and leases."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
@@ -108,8 +108,8 @@ def step(folder: Path, pattern: str) -> Path:
 
 
 def changes(folder: Path) -> dict[str, int]:
-    """Map each file and folder to the time of its last change."""
-    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*")}
+    """Map each file and folder, except the folder of leases, to the time of its last change."""
+    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*") if path.name != ".leases"}
 
 
 TRANSFORM = """

@@ -17,11 +17,15 @@ import pytest
 from datakit.cache.reader import open_cache
 from datakit.cli import main
 from datakit.errors import CheckpointError
+from datakit.leases.lease_files import USE, read_leases
+from datakit.retention.reachability import CACHES as KNOWN_CACHES
+from datakit.retention.reachability import TRAINING_RUN, reachability
 from datakit.storage.latest import Current, record_latest
 from datakit.storage.manifest import read_manifest
 from datakit.toml_config import read_toml
 from datakit.trainer import config
 from datakit.trainer.commands import evaluate_file, train_file
+from datakit.trainer.data import CACHES
 from datakit.trainer.metrics.json_lines import read_metrics
 from tests.support.faults.cluster import wait_until
 from tests.support.paths import REPOSITORY
@@ -177,6 +181,31 @@ def put_cache(root: Path, number: int) -> None:
     record_latest(str(root / "demo"), current, current)
 
 
+def test_run_records_caches_that_it_names_directly(root: Path, directory: str) -> None:
+    assert (CACHES, bool(TRAINING_RUN.fullmatch(Path(directory).name))) == (KNOWN_CACHES, True)
+    record = json.loads((Path(directory) / CACHES).read_text())
+    assert {os.path.normpath(Path(directory, cache)) for cache, _ in record.values()} == {str(root / "cache")}
+    assert record.keys() == {cache for cache, _ in record.values()}
+
+
+def test_training_holds_its_caches_in_the_root(tmp_path: Path) -> None:
+    """The lease lasts as long as the training; messages are shown while it is held."""
+    put_cache(tmp_path, 1)
+    file, held = tmp_path / "run.toml", list[list[str]]()
+    table = '[data.components.web]\ncache = "{root}/demo"\n[[data.stages]]\nweights = { web = 1.0 }\n'
+    quiet = MODEL.replace("[evaluation]\nevery = 4\n", "").replace(
+        "[checkpoint]", 'moe_backend = "dense"\n[checkpoint]'
+    )
+    file.write_text(f"{quiet}[data]\nsequence_length = 32\nbatch_size = 8\n{table}")
+
+    def look(text: str) -> None:
+        held.extend(lease.content.steps for lease in read_leases(str(tmp_path), USE))
+
+    train_file(file, str(tmp_path), ["log.progress_seconds=0.001"], say=look)
+    assert ["demo/tokenize-000000000001"] in held
+    assert read_leases(str(tmp_path), USE) == []
+
+
 def test_run_goes_on_with_the_cache_with_which_it_began(tmp_path: Path, lines: list[str]) -> None:
     file = tmp_path / "run.toml"
     dense = MODEL.replace("[checkpoint]", 'moe_backend = "dense"\n[checkpoint]')
@@ -189,6 +218,10 @@ def test_run_goes_on_with_the_cache_with_which_it_began(tmp_path: Path, lines: l
     manifest = Path(begun.directory) / "manifest.json"
     finished = manifest.rename(tmp_path / "aside.json")  # as if it had been killed after its last checkpoint
     put_cache(tmp_path, 1)
+    kept = reachability(str(tmp_path)).needed
+    assert "by the training run" in kept["demo/tokenize-000000000002"], (
+        "`datakit gc` keeps the cache of an unfinished run"
+    )
     resumed = train_file(file, str(tmp_path), say=lines.append)
     assert (resumed.directory, resumed.resumed_from) == (begun.directory, 6)
     assert manifest.read_bytes() == finished.read_bytes()

@@ -115,9 +115,8 @@ def trashed(root: str) -> set[str]:
     return {str(Path(*place.parts[1:])) for place in places}
 
 
-def age(root: str, folder: str, seconds: float) -> None:
-    """Set back the times of the files in one of datakit's own folders."""
-    place = Path(root, folder)
-    for path in place.iterdir() if place.is_dir() else ():
+def age(root: str, folder: str, seconds: float, start: str = "") -> None:
+    """Set back the times of the files in one of datakit's own folders. start: the start of the files' names."""
+    for path in Path(root, folder).glob(f"{start}*"):
         moment = path.stat().st_mtime - seconds
         os.utime(path, (moment, moment))

@@ -128,7 +128,7 @@ READERS: dict[str, tuple[str, ...]] = {
     "diff": ("diff", "{step}", "{step}"),
     "ls": ("ls", "data"),
     "status": ("status", "data"),
-    "gc": ("gc", "data", "--delete", "--older-than", "0"),
+    "gc": ("gc", "data", "--delete", "--unreachable", "--older-than", "0"),
 }
 CACHE_READERS: dict[str, tuple[str, ...]] = {
     "show": ("cache", "show", SHELF),
@@ -158,7 +158,7 @@ def reads(name: str, stage: str, change: Change, command: str, ends: Expectation
     return Case(f"manifest-{name}-{command}", changed(stage, change), ends, words=used, **more)
 
 
-TOLERATES = ("ls", "status", "gc")  # commands that go on without the step
+TOLERATES = ("ls", "status")  # commands that go on without the step
 CASES = (
     *(
         reads(
@@ -196,6 +196,16 @@ CASES = (
     reads("input-itself", "tokenize", itself, "inspect", refused(code=(0, 1, 2))),
     reads("input-itself", "tokenize", itself, "why", refused(code=(0, 1, 2))),
     reads("input-itself", "tokenize", itself, "ls", refused(code=(0, 1, 2))),
+    reads("input-itself", "tokenize", itself, "gc", refused(code=0)),
+    reads(
+        "input-in-another-place",
+        "tokenize",
+        replaced(inputs=[InputReference("consolidate", "../../../../outside/manifest.json", "f" * 32)]),
+        "gc",
+        refused(code=0),
+    ),
+    Case("manifest-cycle-of-two-gc", each_other, refused(code=0), words=READERS["gc"], alters=True),
+    Case("manifest-chain-of-double-inputs-gc", many_inputs, refused(code=0), words=READERS["gc"], alters=True),
     *(
         Case(f"manifest-cycle-of-two-{command}", each_other, refused(code=(0, 1, 2)), words=words(READERS[command]))
         for command in ("inspect", "why", "diff", "ls", "validate")
