@@ -71,11 +71,10 @@ def page_of(subject: Subject, show_text: bool) -> Page:
     sources = source_counts(subject)
     work = read_work(subject.steps, subject.run.run if subject.run else None)
     lineage = _lineage(subject)
-    pairs = pairs_section(subject) if show_text else None
     sections = [
         *training_sections(subject),
         *content_sections(subject, sources),
-        *([pairs] if pairs else []),
+        *([pairs_section(subject)] if show_text else []),
         *performance_sections(subject, work),
         *([described] if (described := lineage_section(lineage)) else []),
     ]
@@ -84,7 +83,7 @@ def page_of(subject: Subject, show_text: bool) -> Page:
         kind=subject.kind,
         lead=lead(subject, work),
         facts=tuple(facts(subject, sources, work)),
-        sections=tuple(section for section in sections if section.figures or section.pairs or section.intro),
+        sections=tuple(sections),
         about=tuple(about(subject, lineage)),
     )
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
+from datakit.errors import UsageError
+from datakit.lineage.graph import upstream_first
 from datakit.pipeline.fate.behind import Behind, Finished
 from datakit.pipeline.fate.removals import COLUMNS, FUZZY, Comparison, Removal, compared
 from datakit.report.figures import Pair, Section
@@ -19,6 +21,8 @@ from datakit.storage.manifest import Partition
 from datakit.storage.parquet import iterate_shard
 from datakit.text.word_difference import Stretch, stretches
 
+REST = " [... the rest is not shown]"
+NONE = "No near duplicates were removed."
 T = TypeVar("T")
 PAIRS = 10
 MOST_PARTITIONS = 40
@@ -30,17 +34,25 @@ INTRO = (
 )
 
 
-def pairs_section(subject: Subject) -> Section | None:
-    """Return the section with the pairs, or None if the report covers no near duplicates."""
-    finished = tuple(Finished(step.directory, step.manifest) for step in subject.steps if step.manifest is not None)
-    dedups = [step for step in finished if step.manifest.stage == "dedup"]
-    found = [pair for dedup in dedups for pair in _pairs(Behind(dedup, finished, ()), dedup)]
-    return Section("pairs", "Removed pairs", INTRO, pairs=tuple(found)) if found else None
+def pairs_section(subject: Subject) -> Section:
+    """Return the section with the pairs. Raises UsageError if the step that holds their texts is missing."""
+    dedups = (Finished(step.directory, step.manifest) for step in subject.found("dedup") if step.manifest is not None)
+    found = tuple(pair for dedup in dedups for pair in _pairs(dedup))
+    return Section("pairs", "Removed pairs", INTRO if found else NONE, pairs=found)
 
 
-def _pairs(behind: Behind, dedup: Finished) -> Iterator[Pair]:
+def _pairs(dedup: Finished) -> Iterator[Pair]:
     near = sorted(_near(dedup), key=lambda removal: (removal.jaccard, removal.id))
+    upstream = upstream_first(dedup.directory, dedup.manifest)
+    finished = tuple(Finished(step.directory, step.manifest) for step in upstream if step.manifest is not None)
+    behind = Behind(dedup, finished, ())
     for removal in _spread(near, PAIRS):
+        for source in (removal.source, removal.representative_source):
+            if source not in behind.normalized:
+                raise UsageError(
+                    f"the texts of source {source!r} are gone: the normalize step that {dedup.directory} read is "
+                    "missing; make the report without --show-text"
+                )
         yield _pair(compared(behind, dedup, removal))
 
 
@@ -77,11 +89,10 @@ def _pair(found: Comparison) -> Pair:
 
 def _limited(found: Iterator[Stretch]) -> Iterator[tuple[bool, str, str]]:
     """Yield stretches up to MOST_CHARACTERS on either side."""
-    shown = 0
+    room = MOST_CHARACTERS
     for stretch in found:
-        left = MOST_CHARACTERS - shown
-        if left <= 0:
-            yield True, " [... the rest is not shown]", " [... the rest is not shown]"
+        yield stretch.equal, stretch.left[:room], stretch.right[:room]
+        room -= max(len(stretch.left), len(stretch.right))
+        if room <= 0:
+            yield True, REST, REST
             return
-        yield stretch.equal, stretch.left[:left], stretch.right[:left]
-        shown += max(len(stretch.left), len(stretch.right))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -12,7 +13,8 @@ from datakit.report.figures import TONES, Chart, Column, Figure, Section, Table
 from datakit.report.subject import Subject
 
 MOST_ROWS = 50
-TENTHS = [*(f"{10 * tenth}–{10 * tenth + 10}" for tenth in range(10)), "above 100"]  # in percent
+LINE_NUMBER = re.compile(r" \(line \d+\)")  # part of some reasons; records that differ only in it share a row
+TENTHS = [*(f"{10 * tenth}–{10 * tenth + 10}" for tenth in range(10)), "100+"]  # in percent
 
 
 def performance_sections(subject: Subject, work: Work) -> Iterator[Section]:
@@ -21,7 +23,8 @@ def performance_sections(subject: Subject, work: Work) -> Iterator[Section]:
         figures = [_time(work)]
         if work.timeline is not None:
             figures.insert(0, _timeline(work.timeline))
-        intro = "The times are sums over all attempts that the ledgers record, including those that failed."
+        which = "of this run" if subject.run else "that the ledgers record"
+        intro = f"The times are sums over all attempts {which}, including those that failed."
         yield Section("time", "Time", intro, tuple(figures))
         yield Section("memory", "Memory", _MEMORY, (_memory(work), _shares(work)))
     yield Section("problems", "Problems", _problems(subject, work), tuple(_problem_figures(subject, work)))
@@ -118,6 +121,6 @@ def _quarantined(subject: Subject) -> list[tuple[str, str, str, int]]:
         if step.manifest and step.manifest.quarantine.records:
             reasons = Counter[str]()
             for record in read_quarantine(step.directory):
-                reasons[record.reason] += record.records
+                reasons[LINE_NUMBER.sub("", record.reason)] += record.records
             rows += [(step.stage, step.manifest.dataset, why, count) for why, count in reasons.items()]
     return sorted(rows, key=lambda row: -row[3])

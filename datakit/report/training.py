@@ -1,7 +1,7 @@
 """Composes the sections about a training run: its curves and its last figures.
 
-A curve has at most POINTS points: of a longer run, each point is the average of equally many rows. Rows without a value
-are left out.
+A curve has at most POINTS points. If a run has more rows, each point is the average of the same number of rows. Rows
+without a value are left out.
 """
 
 from __future__ import annotations

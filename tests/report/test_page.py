@@ -159,12 +159,30 @@ def near_duplicates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("near")
     texts = [prose(number, 200) for number in range(20)]
     write_lines(folder / "texts" / "a.jsonl", texts + [f"{texts[number]} <b>changed</b>" for number in range(3)])
+    with (folder / "texts" / "a.jsonl").open("a") as file:
+        file.write("this is no record\n" * 2)
     recipe = folder / "near.toml"
     recipe.write_text(
-        'name = "near"\n[[sources]]\nname = "texts"\nurl = "texts"\n[dedup]\n[tokenize]\ntokenizer = "bytes"\n'
+        'name = "near"\n[[sources]]\nname = "texts"\nurl = "texts"\n[normalize]\nmax_quarantined = 2\n'
+        '[dedup]\n[tokenize]\ntokenizer = "bytes"\n'
     )
     datakit.run(recipe, folder / "root", workers=2)
     return folder / "root" / "near"
+
+
+def test_texts_that_are_gone_are_named(near_duplicates: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(near_duplicates.parent, tmp_path / "root")
+    shutil.rmtree(next(root.glob("sources/texts/normalize-*")))
+    with pytest.raises(UsageError, match=r"the texts of source 'texts' are gone"):
+        write_report(str(root / "near"), str(tmp_path), show_text=True)
+    assert Path(write_report(str(root / "near"), str(tmp_path))).exists(), "only the texts need the step"
+
+
+def test_quarantined_records_are_counted_by_reason(browser: Browser, near_duplicates: Path, tmp_path: Path) -> None:
+    opened = open_page(browser, "file://" + write_report(str(near_duplicates), str(tmp_path)))
+    (row,) = opened.table("quarantine")[1:]
+    assert (row[:2], row[3]) == (["normalize", "texts"], "2")
+    assert "this is no record" not in opened.page.content()
 
 
 def test_report_is_the_same_every_time(finished: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -10,8 +9,12 @@ import pytest
 
 import datakit
 from datakit.errors import PartialError
+from datakit.lineage import read_lineage
 from datakit.report import write_report
-from datakit.report.subject import run_facts, subject_of
+from datakit.report.subject import subject_of
+from datakit.storage.globs import subdirectories
+from tests.support.paths import REPOSITORY
+from tests.support.s3 import s3_root
 from tests.support.small_shelf import step, write_pages
 
 
@@ -41,14 +44,33 @@ def test_report_of_a_failed_run_says_why(tmp_path: Path, monkeypatch: pytest.Mon
     assert "poison" not in page.partition('id="data"')[0].replace("poisoned", "")
 
 
+def test_run_that_ended_before_its_first_step_has_a_report(finished_copy: Path, tmp_path: Path) -> None:
+    log = step(finished_copy, "root/shelf/runs/*") / "events.jsonl"
+    log.write_text(log.read_text().splitlines()[0] + "\n")
+    page = Path(write_report(str(log.parent), str(tmp_path))).read_text()
+    assert "its log has no end" in page
+
+
+@pytest.mark.parametrize("root", ["root-0.1", "root-0.2"])
+def test_steps_of_earlier_versions_have_a_report(root: str, tmp_path: Path) -> None:
+    found = Path(write_report(str(REPOSITORY / "tests" / "fixtures" / root / "data" / "shelf"), str(tmp_path)))
+    assert 'id="table-retention"' in found.read_text()
+
+
 def test_dataset_stands_for_its_current_run(finished: Path) -> None:
     dataset = subject_of(str(finished / "root" / "shelf"))
     assert dataset == subject_of(str(step(finished, "root/shelf/tokenize-*")))
     assert (dataset.kind, dataset.name) == ("dataset", "shelf")
 
 
-def test_facts_of_a_run_come_from_its_log(finished: Path) -> None:
-    name = os.path.basename(step(finished, "root/shelf/runs/*"))
-    facts = run_facts(str(finished / "root" / "shelf"), name)
-    assert facts is not None and facts.run == name
-    assert run_facts(str(finished / "root" / "shelf"), "no-such-run") is None
+def test_dataset_in_an_object_store_has_the_same_numbers(finished: Path, tmp_path: Path) -> None:
+    with s3_root(holding=str(finished / "root")) as root:
+        stored = Path(write_report(f"{root}/shelf", str(tmp_path / "stored"))).read_text()
+        lineage = read_lineage(f"{root}/shelf")
+        (run,) = subdirectories(f"{root}/shelf/runs")
+        assert subject_of(f"{root}/shelf/runs/{run}").run is not None
+    local = Path(write_report(str(finished / "root" / "shelf"), str(tmp_path / "local"))).read_text()
+    for table in ("retention", "tokens", "lengths", "memory-budget"):
+        start, end = f'id="table-{table}"', "</table>"
+        assert stored.partition(start)[2].partition(end)[0] == local.partition(start)[2].partition(end)[0]
+    assert all(one.directory.startswith("s3://") and one.finished for one in lineage.steps)

@@ -11,6 +11,7 @@ from datakit.report import write_report
 from datakit.report.subject import subject_of
 from datakit.report.training import POINTS, TABLE_ROWS, training_sections
 from tests.support.report.browser import open_page
+from tests.support.report.made_up_root import write_root, write_training_run
 
 STEPS = 1000
 
@@ -46,6 +47,19 @@ def test_page_of_an_unfinished_run_shows_its_last_loss(browser: Browser, tmp_pat
     assert opened.page.eval_on_selector(".facts dd", "one => Number(one.dataset.value)") == 5 - 3 * 999 / 1000
     assert opened.messages == []
     assert [one for one in opened.violations() if one["impact"] in ("serious", "critical")] == []
+
+
+def test_finished_run_names_all_caches_and_sources(browser: Browser, tmp_path: Path) -> None:
+    """A source of two datasets is listed once for each cache, because each cache holds other documents of it."""
+    first = write_root(tmp_path / "one", ["web", "books"], 2, "first")
+    second = write_root(tmp_path / "two", ["web"], 3, "second")
+    run = write_training_run(tmp_path / "runs", [first, second])
+    opened = open_page(browser, "file://" + write_report(str(run), str(tmp_path)))
+    tokens = {row[0]: int(row[2]) for row in opened.table("tokens")[1:]}
+    assert tokens == {"first/web": 7800, "first/books": 7800, "second/web": 11700, "all": 27300}
+    assert {row[0] for row in opened.table("lineage-sources")[1:]} == {"web", "books"}
+    assert opened.table("training-loss")[1:] == [["1", "4.0"], ["2", "3.0"]]
+    assert opened.messages == []
 
 
 def test_run_without_a_row_has_a_report(browser: Browser, tmp_path: Path) -> None:

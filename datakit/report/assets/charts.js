@@ -17,6 +17,7 @@
 
   function seconds(value) {
     if (value < 120) return `${Number(value.toPrecision(3))} s`;
+    if (value < 600) return `${Number((value / 60).toFixed(1))} min`;
     const minutes = Math.round(value / 60);
     return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
   }
@@ -60,8 +61,15 @@
     };
   }
 
-  const valueAxis = (theme, unit, more) => ({
-    type: "value", splitNumber: theme.narrow ? 3 : 5, axisLabel: { color: theme.soft, hideOverlap: true,
+  // Ticks of an axis in seconds lie at full seconds, minutes or hours.
+  function interval(unit, end, parts) {
+    if (unit !== "seconds" || end <= 100) return undefined;
+    return [30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 10800, 21600, 43200].find((one) => end / one <= parts + 1)
+      ?? 86400 * Math.ceil(end / 86400 / parts);
+  }
+
+  const valueAxis = (theme, unit, more, end = 0) => ({
+    type: "value", splitNumber: theme.narrow ? 3 : 5, interval: interval(unit, end, theme.narrow ? 3 : 5), axisLabel: { color: theme.soft, hideOverlap: true,
       formatter: (value) => short(value, unit) }, splitLine: { lineStyle: { color: theme.line } }, minInterval: unit === "count" ? 1 : undefined,
     ...more,
   });
@@ -84,7 +92,8 @@
         option: {
           legend: legend(theme, data.series),
           grid: { left: 4, right: 24, top, bottom: 4, containLabel: true },
-          xAxis: valueAxis(theme, data.unit),
+          xAxis: valueAxis(theme, data.unit, {}, Math.max(...data.categories.map((_, at) =>
+            data.series.reduce((sum, one) => sum + (one.values[at] ?? 0), 0)))),
           yAxis: nameAxis(theme, data.categories, { inverse: true }),
           tooltip: { trigger: "axis", axisPointer: { type: "shadow" },
             formatter: (rows) => tip(rows[0].name, named(rows, data.unit)) },
@@ -166,7 +175,7 @@
       // Labels lie beside the nodes; those of the nodes in the middle, where flows meet, lie above them.
       const label = (node) => {
         const middle = node.tone === "accent", right = node.depth === last;
-        const value = short(node.value, "count"), width = room + (middle || right ? 40 : 0);
+        const value = short(node.value, "count"), width = room + (middle || right ? 40 : -8);
         const most = Math.floor(width / (size * 0.54)) - value.length - 1;
         const name = node.label.length > most ? `${node.label.slice(0, Math.max(4, most - 1))}…` : node.label;
         return {
@@ -196,7 +205,7 @@
     timeline(data, theme) {
       const rows = data.stages.length, upper = 30 * rows;
       const end = data.width * data.busy[0].length;
-      const time = (more) => valueAxis(theme, "seconds", { min: 0, max: end, splitNumber: theme.narrow ? 3 : 6, ...more });
+      const time = (more) => valueAxis(theme, "seconds", { min: 0, max: end, ...more }, end);
       const left = theme.narrow ? 96 : 120;
       const middle = (at) => (at + 0.5) * data.width;
       return {

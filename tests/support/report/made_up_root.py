@@ -4,6 +4,7 @@ test could not run.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ from datakit.engine.executor import Cause
 from datakit.engine.ledger.ledger import AttemptLine, LedgerWriter, PhaseLine
 from datakit.engine.task import TaskResult
 from datakit.storage.fingerprint import fingerprint
-from datakit.storage.latest import Current, record_latest
+from datakit.storage.latest import Current, current_cache, record_latest
 from datakit.storage.manifest import (
     Column,
     InputReference,
@@ -32,15 +33,25 @@ GIB = 1 << 30
 ROWS = 40  # documents of a source in each partition
 
 
-def write_root(root: Path, sources: list[str], partitions: int) -> Path:
-    """Write the dataset `made` with `partitions` partitions of each source; return its directory."""
+def write_root(root: Path, sources: list[str], partitions: int, dataset: str = "made") -> Path:
+    """Write a dataset with `partitions` partitions of each source; return its directory."""
+    home = root / dataset
     normalized = [_source(root, number, name, partitions) for number, name in enumerate(sources)]
-    removed = _dedup(root / "made", normalized, partitions)
-    kept = _consolidate(root / "made", normalized, removed)
-    cache = _tokenize(root / "made", kept)
+    removed = _dedup(home, normalized, partitions)
+    kept = _consolidate(home, normalized, removed)
+    cache = _tokenize(home, kept)
     current = Current(Path(cache[0]).name, cache[1].identity)
-    record_latest(str(root / "made"), current, current, dict.fromkeys(sources[:2], "CC-BY-4.0"))
-    return root / "made"
+    record_latest(str(home), current, current, dict.fromkeys(sources[:2], "CC-BY-4.0"))
+    return home
+
+
+def write_training_run(directory: Path, datasets: list[Path]) -> Path:
+    """Write a finished training run that read the caches of these datasets, and its metrics; return its directory."""
+    caches = [found for dataset in datasets if (found := current_cache(str(dataset)))]
+    place = _step(directory, "train", directory.name, [], caches, {"steps": 2}, {})[0]
+    rows = [{"global_step": number, "train/cross_entropy_loss": 5.0 - number} for number in (1, 2)]
+    (Path(place) / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Path(place)
 
 
 Step = tuple[str, Manifest]
@@ -63,7 +74,7 @@ def _dedup(home: Path, normalized: list[Step], partitions: int) -> Step:
                for _, step in normalized}  # fmt: skip
     details = {"sources": sources, "clusters": {"histogram": [[2, 500], [8, 40], [1024, 1]], "largest": []}}
     parts = [part for name in sources for part in _partitions(name, partitions, 1)]
-    return _step(home, "dedup", "made", parts, normalized, {"threshold": 0.8, "measure": "jaccard"}, {}, details)
+    return _step(home, "dedup", home.name, parts, normalized, {"threshold": 0.8, "measure": "jaccard"}, {}, details)
 
 
 def _consolidate(home: Path, normalized: list[Step], removed: Step) -> Step:
@@ -79,7 +90,7 @@ def _consolidate(home: Path, normalized: list[Step], removed: Step) -> Step:
         }  # fmt: skip
     rows = totals_of(parts).rows
     counters = {"consolidate/records_out": rows}
-    return _step(home, "consolidate", "made", parts, [*normalized, removed], {"drop": ["fuzzy"]}, counters, details)
+    return _step(home, "consolidate", home.name, parts, [*normalized, removed], {"drop": ["fuzzy"]}, counters, details)
 
 
 def _tokenize(home: Path, kept: Step) -> Step:
@@ -90,7 +101,7 @@ def _tokenize(home: Path, kept: Step) -> Step:
     totals = totals_of(parts)
     details = {"lengths": {"64": totals.rows // 2, "128": totals.rows - totals.rows // 2}}
     counters = {"tokenize/documents": totals.rows, "tokenize/tokens": totals.tokens or 0}
-    return _step(home, "tokenize", "made", parts, [kept], {"tokenizer": "bytes"}, counters, details)
+    return _step(home, "tokenize", home.name, parts, [kept], {"tokenizer": "bytes"}, counters, details)
 
 
 def _partitions(source: str, number: int, rows: int) -> list[Partition]:
@@ -112,7 +123,7 @@ def _step(  # noqa: PLR0917
         for place, one in inputs
     ]
     Path(directory).mkdir(parents=True)
-    if stage != "download":
+    if stage not in ("download", "train"):
         _ledger(directory, parts)
     return directory, write_manifest(
         Manifest(stage, dataset, number, number, parameters, references, SCHEMA, parts, totals_of(parts), counters,
