@@ -10,10 +10,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 SECONDS ?= 120
+FERRY ?= smoke
+FERRIES ?= ferries
+ARGUMENTS ?= --first
 RELEASE_PIP := build/release/bin/python -m pip --disable-pip-version-check
 SBOM := build/datakit.cdx.json
 
-.PHONY: help demo demo-train gpu-check test soak fuzz coverage locked wheel wheel-check audit lint types imports bench clean
+.PHONY: help demo demo-train ferry gpu-check test soak fuzz coverage locked wheel wheel-check audit lint types imports bench clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -24,6 +27,9 @@ demo: $(VENV)/.base  ## run the whole pipeline on the standard library's text
 demo-train: $(VENV)/.train  ## train a small mixture-of-experts model on the demo's token cache, and draw its curve
 	$(BIN)/datakit run demo
 	$(BIN)/datakit train demo | xargs $(BIN)/datakit train plot
+
+ferry: $(VENV)/.train  ## prove that this version works: FERRY=smoke (or another of `datakit ferry list`) with checks
+	$(BIN)/datakit ferry run $(FERRY) --root $(FERRIES) $(ARGUMENTS)
 
 gpu-check: $(VENV)/.train  ## on a machine with a GPU: kernels against the oracle, buffers, speed, MFU
 	$(PIP) install --quiet --constraint constraints.txt 'jax[cuda12]' tokamax

@@ -26,6 +26,7 @@ from datakit.cli.compare.diff_command import diff
 from datakit.cli.compare.ls_command import ls
 from datakit.cli.console import note
 from datakit.cli.doctor_command import doctor
+from datakit.cli.ferry import ferry_command as ferry
 from datakit.cli.inspect_command import inspect
 from datakit.cli.mixture_command import pack, preview
 from datakit.cli.plan_command import plan
@@ -62,6 +63,10 @@ GROUPS: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {  # a group's na
         "Preview a mixture of caches before a training run, and prepare it.",
         {"preview": preview, "pack": pack},
     ),
+    "ferry": (
+        "Prove that this version works: run everything on known text, and compare with earlier runs.",
+        {"run": ferry.run, "list": ferry.list_ferries, "history": ferry.history},
+    ),
 }
 HELP = "Turn raw text into deduplicated, tokenized caches, shard by shard, in isolated worker processes."
 CODES = "\n".join(f"  {code:>3}  {code.meaning}" for code in ExitCode)
@@ -91,24 +96,9 @@ def build() -> App:
         suppress_keyboard_interrupt=False,
     )
     for command in (
-        run,
-        plan,
-        status,
-        ls,
-        inspect,
-        why,
-        diff,
-        lineage,
-        report,
-        serve,
-        validate,
-        catalog,
-        gc,
-        du,
-        pin,
-        unpin,
-        doctor,
-    ):
+        run, plan, status, ls, inspect, why, diff, lineage, report, serve, validate,
+        catalog, gc, du, pin, unpin, doctor,
+    ):  # fmt: skip
         app.command(_unwrapped(command), help_epilogue="")
     for group, (text, commands) in GROUPS.items():
         app.command(subcommands := App(name=group, help=text, help_epilogue=""))

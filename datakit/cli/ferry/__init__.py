@@ -1,0 +1,1 @@
+"""The commands of ferries: `datakit ferry run`, `list` and `history`."""

@@ -1,0 +1,63 @@
+"""Times a fixed load, by which measured times are divided.
+
+The same work takes more CPU seconds on a slower processor, and also on a busy one, because neighbors share its caches,
+its memory and its cores. The load takes part in this: it hashes, compresses, sorts and runs Python code, as datakit
+does, on data that is always the same. A *calibrated second* is the time in which the machine does this load's share of
+one second, where the load is defined to take REFERENCE_SECONDS. A ferry times the load before and after each stage, and
+uses the mean of both.
+
+Cost: about one second of CPU time and 40 MB of memory.
+"""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import numpy as np
+import xxhash
+import zstandard
+
+from datakit.text.hash_mixing import mix
+
+REFERENCE_SECONDS = 1.0
+NUMBERS = 1 << 20
+ROUNDS = 4
+PYTHON_LOOPS = 250_000
+
+
+class Calibration(msgspec.Struct, frozen=True):
+    """The time that the load took, as CPU seconds and wall-clock seconds."""
+
+    cpu_seconds: float
+    wall_seconds: float
+
+
+def calibrate() -> Calibration:
+    """Run the load once."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    for _ in range(ROUNDS):
+        _load()
+    return Calibration(time.process_time() - cpu, time.perf_counter() - wall)
+
+
+def mean(first: Calibration, second: Calibration) -> Calibration:
+    """Return the mean of two calibrations, relative to REFERENCE_SECONDS: the factors by which to divide times."""
+    both = 2 * REFERENCE_SECONDS
+    return Calibration(
+        (first.cpu_seconds + second.cpu_seconds) / both, (first.wall_seconds + second.wall_seconds) / both
+    )
+
+
+def _load() -> str:
+    numbers = mix(np.arange(NUMBERS, dtype=np.uint64))
+    ordered = np.sort(numbers)
+    text = (numbers & np.uint64(0x0F0F)).tobytes()
+    packed = zstandard.ZstdCompressor(level=3).compress(text)
+    hashed = xxhash.xxh3_128(text)
+    hashed.update(ordered.tobytes() + packed)
+    total = 0
+    for number in range(PYTHON_LOOPS):
+        total = (total * 31 + number) & 0xFFFFFFFF
+    hashed.update(total.to_bytes(4, "little"))
+    return hashed.hexdigest()

@@ -1,0 +1,134 @@
+"""Reads and appends the history of all ferries of one parent folder: `ferry_history.jsonl`, one JSON object per line.
+
+A ferry appends a line when it starts and its record when it ends. A line without its record belongs to a ferry that is
+still running or was killed; `settle` decides which, and appends the record of a killed one. Nothing else is ever
+changed, so a killed write can only damage the last line. Lines that cannot be read are skipped and counted.
+
+On a disk, lines are appended under a lock. An object store cannot append, so the file is read and written again; two
+ferries that end in the same second could then lose a line, and the next run reports the lost one as killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+import msgspec
+
+from datakit.errors import NotFoundError
+from datakit.ferries.machine import this_machine
+from datakit.ferries.record import Failure, Record
+from datakit.ferries.status import KILLED, RUNNING, Started, Status, is_dead, read_status, write_status
+from datakit.storage import atomic, urls
+from datakit.storage.io_errors import storage_errors
+from datakit.storage.json_data import decode_errors
+
+FILE_NAME = "ferry_history.jsonl"
+SHOWN = 30  # the pass rate is that of the last SHOWN runs
+_decoder = msgspec.json.Decoder(Record | Started)
+
+
+@dataclass(frozen=True)
+class History:
+    """All records, oldest first, the ferries without a record, and the number of lines that cannot be read."""
+
+    records: list[Record]
+    open: list[Started]
+    unreadable: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The last runs of one ferry, at most SHOWN. newest: the last one."""
+
+    ferry: str
+    runs: int
+    passed: int
+    newest: Record
+
+    def __str__(self) -> str:
+        return f"{self.passed} of the last {self.runs} runs passed"
+
+
+def read_history(parent: str) -> History:
+    """Read the history in a folder; it is empty if there is no file."""
+    records: dict[str, Record] = {}
+    begun: dict[str, Started] = {}
+    unreadable = 0
+    for line in _read(parent).splitlines():
+        try:
+            with decode_errors():
+                found = _decoder.decode(line)
+        except msgspec.DecodeError:
+            unreadable += bool(line.strip())
+            continue
+        if isinstance(found, Started):
+            begun[found.nonce] = found
+        else:
+            records[found.nonce] = found
+    return History(list(records.values()), [line for nonce, line in begun.items() if nonce not in records], unreadable)
+
+
+def _url(parent: str) -> str:
+    return urls.join(parent, FILE_NAME)
+
+
+def _read(parent: str) -> bytes:
+    try:
+        return urls.read_bytes(_url(parent))
+    except NotFoundError:
+        return b""
+
+
+def append(parent: str, line: Record | Started) -> None:
+    """Append a line to the history. Raises StorageError."""
+    data = msgspec.json.encode(line) + b"\n"
+    url = _url(parent)
+    if not urls.is_local(url):
+        before = _read(parent)
+        atomic.replace_bytes(before + (b"\n" if before and not before.endswith(b"\n") else b"") + data, url)
+        return
+    with storage_errors(url), open(urls.local_path(url), "a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            data = data if file.read(1) == b"\n" else b"\n" + data  # after a killed write
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def settle(parent: str) -> list[Record]:
+    """Find ferries that were killed, note this in their status and in the history, and return their new records."""
+    found = [_killed(line) for line in read_history(parent).open if is_dead(line)]
+    for record in found:
+        append(parent, record)
+    return found
+
+
+def _killed(line: Started) -> Record:
+    status = read_status(line.root)
+    stage = status.stage if status else "start"
+    if status and status.outcome == RUNNING and status.nonce == line.nonce:
+        ended = Status(
+            status.ferry, status.nonce, status.root, status.started, stage, KILLED, time.time(), [f"{stage}: {KILLED}"]
+        )
+        write_status(ended)
+    return Record(
+        ferry=line.ferry, nonce=line.nonce, root=urls.name(line.root), started=line.started, ended=time.time(),
+        outcome=KILLED, stage=stage, scheduled=line.scheduled, scale=line.scale, machine=this_machine(),
+        version=version("datakit"), failures=[Failure(stage, "the ferry was killed")],
+    )  # fmt: skip
+
+
+def summaries(records: Sequence[Record]) -> list[Summary]:
+    """Return the pass rate of each ferry, in the order in which the ferries first ran."""
+    found = []
+    for name in dict.fromkeys(record.ferry for record in records):
+        last = [record for record in records if record.ferry == name][-SHOWN:]
+        found.append(Summary(name, len(last), sum(record.outcome == "passed" for record in last), last[-1]))
+    return found

@@ -1,0 +1,36 @@
+"""Reads what each stage of the pipeline took from the ledgers of its steps, and the checksums of its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from datakit.engine.ledger.status import StepStatus, read_status
+from datakit.ferries.calibration import Calibration
+from datakit.ferries.record import Part, StepOutput
+from datakit.storage import urls
+from datakit.storage.manifest import read_manifest
+
+
+def step_outputs(found: Mapping[str, Any]) -> dict[str, StepOutput]:
+    """Return the identity and the checksum of each step, by label. found: the JSON output of `datakit run`."""
+    manifests = {label: read_manifest(directory) for label, directory in found["steps"].items()}
+    return {label: StepOutput(one.identity, one.checksum or "") for label, one in manifests.items()}
+
+
+def pipeline_parts(found: Mapping[str, Any], factors: Calibration) -> list[Part]:
+    """Return a part for each stage of the pipeline, named "run/<stage>", over all sources."""
+    statuses = [read_status(directory) for directory in found["steps"].values()]
+    text, parts = None, []
+    for line in found["stages"]:
+        text = line["text_bytes"] or text  # some stages, such as dedup, write no text
+        of_stage = [one for one in statuses if urls.name(one.directory).rpartition("-")[0] == line["stage"]]
+        parts.append(_part(line["stage"], line["seconds"], of_stage, text, factors))
+    return parts
+
+
+def _part(stage: str, seconds: float, steps: list[StepStatus], text: int | None, factors: Calibration) -> Part:
+    attempts = sum(task.attempts - 1 for step in steps for task in step.tasks if task.attempts > 1)
+    resident = max((phase.peak_resident for step in steps for phase in step.phases), default=0)
+    cpu = sum(step.cpu_seconds for step in steps)
+    return Part(f"run/{stage}", seconds, cpu, resident, factors, attempts, text)

@@ -1,0 +1,106 @@
+"""Defines the record of a ferry: its outcome, what each part took, and the checksums of its outputs.
+
+A record holds no text, no path and no URL, so it can be published as it is. Times are kept as measured, with the
+factors of the calibration (`calibration.py`), so a record stays useful if the rule of comparison changes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from datakit.ferries.calibration import Calibration
+from datakit.ferries.machine import Machine
+
+FORMAT = "datakit.ferryrecord/1"
+FILE_NAME = "ferry_record.json"
+MEGABYTE = 1e6
+Outcome = Literal["passed", "no baseline", "failed", "killed", "timed out", "interrupted", "terminated"]
+SOUND: tuple[Outcome, ...] = ("passed", "no baseline")  # nothing was wrong with these runs
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What a stage of a ferry, or a stage of the pipeline in it ("run/dedup"), took. factors: the calibration. retries:
+    attempts beyond the first of each task. text_bytes: the text that was processed, None if there is none. steady:
+    False if the CPU time depends on chance, because the stage was interrupted.
+    """
+
+    name: str
+    wall_seconds: float
+    cpu_seconds: float
+    peak_rss: int
+    factors: Calibration
+    retries: int = 0
+    text_bytes: int | None = None
+    steady: bool = True
+
+    @property
+    def calibrated_cpu(self) -> float:
+        """CPU time in calibrated seconds."""
+        return self.cpu_seconds / self.factors.cpu_seconds
+
+    @property
+    def calibrated_wall(self) -> float:
+        """Wall-clock time in calibrated seconds."""
+        return self.wall_seconds / self.factors.wall_seconds
+
+    @property
+    def megabytes_per_cpu_second(self) -> float | None:
+        """Megabytes of text per CPU second as measured."""
+        if self.text_bytes is None or not self.cpu_seconds:
+            return None
+        return self.text_bytes / MEGABYTE / self.cpu_seconds
+
+
+class StepOutput(msgspec.Struct, frozen=True):
+    """The output of a step: its identity, and the checksum of its manifest, which covers the checksums of all files."""
+
+    identity: str
+    checksum: str
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A reason why a ferry failed. cause: names the same reason in the same words each time, without any number, text
+    or path. detail: figures, for people.
+    """
+
+    stage: str
+    cause: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.stage}: {self.cause}" + (f" ({self.detail})" if self.detail else "")
+
+
+class Record(msgspec.Struct, frozen=True, tag_field="event", tag="ended"):
+    """The record of a ferry that has ended, and a line of the history. root: the name of its folder. stage: the last
+    stage that began. scale: the size of generated texts, relative to the full size. compared_with: the number of
+    earlier records with which the performance was compared. compared_steps: the number of steps whose bytes were
+    compared with an earlier record. alerted: the failures that were sent to the webhook.
+    """
+
+    ferry: str
+    nonce: str
+    root: str
+    started: float
+    ended: float
+    outcome: Outcome
+    stage: str
+    scheduled: bool
+    scale: float
+    machine: Machine
+    version: str
+    parts: list[Part] = []
+    steps: dict[str, StepOutput] = {}
+    figures: dict[str, float] = {}
+    failures: list[Failure] = []
+    compared_with: int = 0
+    compared_steps: int = 0
+    alerted: list[Failure] = []
+    format: str = FORMAT
+
+    @property
+    def sound(self) -> bool:
+        """True if later runs may be compared with this one."""
+        return self.outcome in SOUND
