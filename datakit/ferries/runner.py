@@ -64,7 +64,7 @@ class Ended:
 
 @dataclass
 class _Ending:
-    """What is known about the end of a ferry while it runs."""
+    """The end of a ferry, as far as it is known while the ferry runs."""
 
     stage: str = "start"
     outcome: Outcome | None = None
