@@ -40,7 +40,7 @@ STOPPED: dict[int, Outcome] = {ExitCode.TIMED_OUT: "timed out", ExitCode.TERMINA
 
 @dataclass(frozen=True)
 class Options:
-    """How to run a ferry. parent: the folder of the history and of the roots. scheduled: send an alert if the ferry
+    """The options of a run. parent: the folder of the history and of the roots. scheduled: send an alert if the ferry
     does not pass.
     """
 
