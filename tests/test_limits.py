@@ -53,7 +53,7 @@ from tests.support.small_shelf import prose
 __all__ = ["cache", "mixture"]  # fixtures
 ROOMS = (
     *("storage", "engine", "download", "normalize", "dedup", "consolidate", "tokenize", "cache", "text"),
-    *("leases", "loader", "interop", "pipeline", "retention", "validate", "trainer", "lineage", "report"),
+    *("leases", "loader", "interop", "pipeline", "retention", "validate", "trainer", "lineage", "report", "ferries"),
 )
 SMALLEST = 256  # smaller numbers are counts of things to show, of tries or of threads
 SAME: dict[str, dict[str, int]] = {
@@ -208,6 +208,20 @@ NOT_SIZES = {
     "text.unicode_words:CODE_POINTS": "a property of Unicode",
     "loader.mixture.apportion:SCALE": "a unit",
     "loader.permutation:MASK64": "the width of a key",
+    "ferries.calibration:NUMBERS": "a property of the fixed load",
+    "ferries.calibration:PYTHON_LOOPS": "a property of the fixed load",
+    "ferries.catalog:GIB": "a unit",
+    "ferries.machine:GIB": "a unit",
+    "ferries.regression:MIB": "a unit",
+    "ferries.skewed_text:AT_ONCE": "a property of the generated text",
+    "ferries.skewed_text:A_FOLDER": "a property of the generated text",
+    "ferries.skewed_text:GIANT_BYTES": "a property of the generated text",
+    "ferries.skewed_text:IDENTICAL": "a property of the generated text",
+    "ferries.skewed_text:RECORD_BYTES": "a property of the generated text",
+    "ferries.skewed_text:SENTENCES": "a property of the generated text",
+    "ferries.skewed_text:TINY_FILES": "a property of the generated text",
+    "ferries.skewed_text:VARIATIONS": "a property of the generated text",
+    "ferries.skewed_text:WORDS": "a property of the generated text",
     "loader.sources.token_source:BLOCK_TOKENS": "the default of a setting",
 }
 

@@ -6,7 +6,7 @@ does, on data that is always the same. A *calibrated second* is the time in whic
 one second, where the load is defined to take REFERENCE_SECONDS. A ferry times the load before and after each stage, and
 uses the mean of both.
 
-Cost: about one second of CPU time and 40 MB of memory.
+Cost: 0.6 s of CPU time on a 2024 server, and 40 MB of memory.
 """
 
 from __future__ import annotations

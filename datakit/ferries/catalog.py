@@ -37,7 +37,7 @@ FERRIES = (
         description="generated text with extreme sizes: huge documents, tiny files, millions of duplicates",
         recipe="skewed.toml",
         stages=("generate", "warm-up", "run", "validate", "again", "compare", "report"),
-        limits=Limits(wall=3600, cpu=3600, peak_rss=6 * GIB),
+        limits=Limits(wall=900, cpu=600, peak_rss=3 * GIB),
         schedule="11 1 * * 6",
         timeout=14400,
     ),

@@ -28,7 +28,7 @@ PROGRAM = "import sys; from datakit.cli import main; sys.exit(main())"
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """What a command took. code: its exit code. left_behind: 1 if it left a process that did not end."""
+    """The exit code (`code`) and the cost of a command. left_behind: 1 if it left a process that did not end."""
 
     code: int
     wall_seconds: float

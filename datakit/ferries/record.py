@@ -21,9 +21,9 @@ SOUND: tuple[Outcome, ...] = ("passed", "no baseline")  # nothing was wrong with
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What a stage of a ferry, or a stage of the pipeline in it ("run/dedup"), took. factors: the calibration. retries:
-    attempts beyond the first of each task. text_bytes: the text that was processed, None if there is none. steady:
-    False if the CPU time depends on chance, because the stage was interrupted.
+    """The cost of a stage of a ferry, or of a stage of the pipeline in it ("run/dedup"). factors: the calibration.
+    retries: attempts beyond the first of each task. text_bytes: the size of the text that was processed, or None.
+    steady: False if the CPU time depends on chance, because the stage was interrupted.
     """
 
     name: str

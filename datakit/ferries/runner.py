@@ -40,7 +40,7 @@ STOPPED: dict[int, Outcome] = {ExitCode.TIMED_OUT: "timed out", ExitCode.TERMINA
 
 @dataclass(frozen=True)
 class Options:
-    """How to run a ferry. parent: the folder of the history and of the roots. scheduled: send an alert if the ferry
+    """The options of a run. parent: the folder of the history and of the roots. scheduled: send an alert if the ferry
     does not pass.
     """
 
@@ -64,7 +64,7 @@ class Ended:
 
 @dataclass
 class _Ending:
-    """What is known about the end of a ferry while it runs."""
+    """The end of a ferry, as far as it is known while the ferry runs."""
 
     stage: str = "start"
     outcome: Outcome | None = None

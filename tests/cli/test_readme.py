@@ -10,7 +10,7 @@ import pytest
 
 from datakit.storage.latest import current_cache, current_step
 from datakit.storage.manifest import read_manifest
-from tests.support import readme
+from tests.support.release import readme
 
 ELSEWHERE = {  # commands that cannot run here, with the reason
     "pip install .": "`make wheel-check` installs the wheel in an empty environment",
