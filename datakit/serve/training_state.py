@@ -73,7 +73,7 @@ class TrainingState:
         except orjson.JSONDecodeError:
             row = None
         step = row.get(STEP) if isinstance(row, dict) else None
-        if not isinstance(step, int):
+        if not isinstance(row, dict) or not isinstance(step, int):
             self.unreadable += 1
             return
         self.version, self.step = self.version + 1, step

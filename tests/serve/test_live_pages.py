@@ -168,6 +168,7 @@ def test_hostile_texts_are_shown_as_texts(browser: Browser, tmp_path: Path) -> N
             f"/trainings/shelf/{TRAINING}",
             "/",
         ):
+            assert path == "/" or server.ask(f"{path}/report").status == 200
             shown = opened(browser, server, path, width=390)
             assert shown.messages == [] and shown.overflow() == 0, path
             assert shown.page.locator("#live script, #live img").count() == 0
