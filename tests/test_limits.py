@@ -53,7 +53,7 @@ from tests.support.small_shelf import prose
 __all__ = ["cache", "mixture"]  # fixtures
 ROOMS = (
     *("storage", "engine", "download", "normalize", "dedup", "consolidate", "tokenize", "cache", "text"),
-    *("loader", "interop", "pipeline", "validate", "trainer"),
+    *("loader", "interop", "pipeline", "validate", "trainer", "lineage", "report"),
 )
 SMALLEST = 256  # smaller numbers are counts of things to show, of tries or of threads
 SAME: dict[str, dict[str, int]] = {
@@ -118,6 +118,10 @@ ELSEWHERE = {
     "download.transfer:READ_BYTES": "test_limits.py",
     "engine.disk_limits:USUAL_FREE_BYTES": "engine/test_disk_limits.py",
     "text.word_difference:COMPARED": "text/test_word_difference.py",
+    "report.pairs:MOST_CHARACTERS": "report/test_pairs.py",
+    "report.provenance:MOST_STEPS": "report/test_provenance.py",
+    "report.provenance:MOST_PARAMETERS": "report/test_provenance.py",
+    "report.training:POINTS": "report/test_training.py",
     "normalize.config:LARGEST_DOCUMENT": "normalize/test_config.py",
     "normalize.readers.inputs:READ_AGAIN_BYTES": "normalize/readers/test_inputs.py",
     "normalize.readers.line_numbers:BLOCK_BYTES": "normalize/readers/test_line_numbers.py",

@@ -1,8 +1,8 @@
 """Reads tokens and loss masks from shards (raw local files directly, all others through TensorStore), checks file
-sizes, and keeps recently used arrays open. One system call reads from a raw shard on a local disk straight into the
-result. TensorStore reads everything else, such as compressed shards, loss masks and shards in object stores. If the
-file of a local shard is missing or does not have the size that the manifest gives, the shard is refused when it is
-opened. Thread-safe.
+sizes, and keeps recently used arrays open. A range of a raw shard on a local disk is read straight into the result, by
+a single system call. TensorStore reads everything else, such as compressed shards, loss masks and shards in object
+stores. If the file of a local shard is missing or does not have the size that the manifest gives, the shard is refused
+when it is opened. Thread-safe.
 """
 
 from __future__ import annotations

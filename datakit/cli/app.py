@@ -104,7 +104,8 @@ def build() -> App:
 
 
 def _launcher(app: App) -> Callable[..., Any]:
-    """Return the function that reads the options common to all commands and runs the command in the remaining words."""
+    """Return the function that reads the options common to all commands, and runs the command that the remaining words
+    specify."""
 
     def launch(
         *words: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],

@@ -77,7 +77,7 @@ def train(
 
 
 def _recipe(inputs: tuple[str, ...], vocabulary: int, special: tuple[str, ...]) -> Recipe:
-    """Return the recipe from whose dataset the tokenizer is trained: the recipe that was given, or a new one with one
+    """Return the recipe whose dataset the tokenizer is trained on: the recipe that was given, or a new one with one
     source per input.
     """
     from dataclasses import replace

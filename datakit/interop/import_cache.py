@@ -92,7 +92,10 @@ def import_cache(
     NoInputError, TokenizerError, CorruptError.
     """
     if not NAME_RULE.fullmatch(source):
-        raise UsageError(f"source name {source!r}: use letters, digits and ._- only; choose another name with --name")
+        raise UsageError(
+            f"source name {source!r}: use at most 100 letters, digits, '.', '_' and '-', starting with a letter or a "
+            "digit; choose another name with --name"
+        )
     if find_manifest(directory) is not None:
         raise UsageError(f"{directory} already holds a finished step; choose another directory, or remove this one")
     contract = _settle_contract(directory, tokenizer_url, ends)

@@ -1,9 +1,12 @@
 """Renders a dataset of documents as a Croissant file (MLCommons' JSON-LD description of datasets for machine learning).
 
-The file describes the step of the lineage that holds the documents: the consolidated dataset or, if there is none, the
-only normalized source. Its paths are relative to this step's directory, where the file belongs. Each source is a record
-set with the columns of the step. Croissant demands SHA-256 of every single file; a step has thousands of files with
-xxh3-128, so the file sets name them by pattern, and the manifest, which is listed with its SHA-256, holds their hashes.
+The file describes the step that holds the documents: the consolidate step of the lineage or, if there is none, its
+only normalize step. The paths in the file are relative to this step's directory, where the file belongs. Each source is
+a record set with the columns of the step.
+
+Croissant requires the SHA-256 of every file that it lists, and a step may have thousands of files, of which the
+manifest holds the xxh3-128. Therefore patterns stand for the partitions, and the only file that is listed, with its
+SHA-256, is the manifest.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Collects the lineage of a step, a dataset or a training run: all steps from which it was made, and their sources.
 
-Steps are found through the relative paths in manifests, as in `datakit inspect`, so the lineage of a moved root can be
-read. A step that was not moved along is listed by its identity and stage, with `found` set to false. The versions of
-libraries come from the ledgers, and URLs and licenses of sources from the logs of runs; a copy without these files has
-a lineage without these facts.
+Manifests refer to one another by relative paths, so the lineage of a moved root can be read. If a step is missing, it
+is listed with its stage and its identity. The versions of libraries come from the ledgers, and the URLs of sources come
+from the logs of runs. The lineage of a copy that lacks these files lacks these facts.
 
-Cost: one read of the manifest and of the first ledger line of each step, and the run logs (at most 72 MiB each).
+Cost: one read of the manifest and of the first ledger line of each step, and one read of the logs of the datasets' runs
+(at most 72 MiB each).
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Renders a lineage as a Mermaid flowchart, which GitHub, GitLab and many editors draw from Markdown.
 
     flowchart LR
-      s0[("novels<br/>1 file, 47.9 kB")] --> n0["normalize novels<br/>97 rows"]
+      n0[("novels<br/>1 file")]
+      n1["normalize novels<br/>97 rows"]
+      n0 --> n1
 
 A manifest may hold names with any characters, so labels are escaped with Mermaid's entity codes (`#34;` for a quotation
 mark).

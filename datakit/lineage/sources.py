@@ -1,10 +1,10 @@
 """Describes the sources of a lineage: the URL, the revision, the license and the files of each.
 
-A download's manifest holds the files, and the URL and the revision if the source is pinned. The URL of any other source
-is only in the logs of runs, because a step's identity must not depend on where its files are. A log counts for a
-download if it names the download's directory; of several such logs, the newest counts. Licenses come from the datasets'
-`latest.json`, which the last complete run wrote, and otherwise from the same log. The query strings of URLs are removed
-(they may be signatures).
+A download's manifest lists the files and, if the source is pinned, states its URL and its revision. The URL of any
+other source is only in the logs of runs, because a step's identity must not depend on where its files are. A log
+describes a download if it names the download's directory. If several logs name it, the newest one is used. The license
+comes from `latest.json`, which the last complete run of a dataset wrote; if it states none, it comes from the log. The
+query strings of URLs are removed, since they may be signatures.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ columns, and reports an error if the source yields no documents.
     sort    one task per partition: sort by id, keep the first of equal texts, write
 
 The result consists of Parquet files of documents, sorted by the hash of the text, without exact duplicates. Between the
-two phases, when the columns of all slices and the size of their values are known, the plan unites the columns and
-derives the number of partitions. Partition i of 2**k holds the ids whose top k bits are i. Therefore a partition of one
-source either contains whole partitions of another or lies within one of them, and every later join is a merge. Every
-record read is either written or counted under the reason for its removal; otherwise the step fails.
+two phases, when the columns of all slices and the total size of their values are known, the plan forms the union of the
+columns and derives the number of partitions. Partition i of 2**k holds the ids whose top k bits are i. Therefore a
+partition of one source either contains whole partitions of another or lies within one of them, and every later join is
+a merge. Every record read is either written or counted under the reason for its removal; otherwise the step fails.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Sums up the attempts in the ledgers of a report's steps: time, memory and retries of each stage, and when each step
 was worked on.
 
-The sums cover all runs that worked on the steps or, in the report about a run, this run alone. The timeline always
-shows a single run: the given one, or the newest one that executed anything. The timeline has BINS bins, and at most
-MOST_SPANS steps of a stage are shown separately, so its size does not depend on the number of tasks or sources.
+The sums cover all runs that worked on the steps. In a report about a run, they cover only this run. The timeline always
+shows a single run: the given run, or the newest run that executed a task of these steps. It has BINS bins and at most
+MOST_SPANS spans per stage, so its size does not depend on the number of tasks or sources.
 
 Cost: one read of each step's ledger; 16 bytes of memory per attempt of the newest run.
 """
@@ -79,12 +79,11 @@ class Span:
 
 @dataclass(frozen=True)
 class Timeline:
-    """A run over time. start: in seconds since 1970. busy: for each stage, the average number of running attempts in
-    each of BINS bins of `width` seconds.
+    """A run over time. busy: for each stage, the average number of running attempts in each of BINS bins of `width`
+    seconds.
     """
 
     run: str
-    start: float
     width: float
     spans: tuple[Span, ...]
     busy: dict[str, list[float]]
@@ -155,7 +154,7 @@ def _timeline(run: str, parts: list[_DriverWork]) -> Timeline:
         total += _busy(np.frombuffer(part.ends), np.frombuffer(part.seconds), start, width)
     spans = [_span(part, start) for part in sorted(parts, key=lambda part: part.first)]
     rounded = {stage: [round(value, 3) for value in values.tolist()] for stage, values in busy.items()}
-    return Timeline(run, start, width, tuple(_limited(spans)), rounded)
+    return Timeline(run, width, tuple(_limited(spans)), rounded)
 
 
 def _span(part: _DriverWork, start: float) -> Span:

@@ -79,8 +79,9 @@ def _of_steps(steps: Sequence[Manifest]) -> list[SourceCounts]:
                 for name, own in manifest.details["sources"].items():
                     found[name] = _consolidated(found.get(name, SourceCounts(name)), own)
             case "tokenize":
-                for name, parts in _by_source(manifest).items():
-                    totals = totals_of(parts)
+                shards = _by_source(manifest)
+                for name in [*found, *(name for name in shards if name not in found)]:
+                    totals = totals_of(shards.get(name, []))  # a source of which nothing is left has no shard
                     before = found.get(name, SourceCounts(name))
                     found[name] = replace(before, kept=totals.rows, tokens=totals.tokens)
     return list(found.values())

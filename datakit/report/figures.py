@@ -1,7 +1,7 @@
 """Defines the parts of a report's page: sections, which hold figures and tables, and the numbers at the top.
 
-A figure is a chart with a table of the same numbers behind it, so nothing on the page can be read only from a drawing.
-The data of a chart are plain JSON; `assets/charts.js` turns them into pictures, by `Chart.kind`:
+A figure is a chart with a table of the same numbers, so that no number can be read only from a drawing. The data of a
+chart are plain JSON, which `assets/charts.js` draws. Their form depends on the kind of the chart:
 
     flow        {"nodes": [{"id", "label", "value", "tone", "depth"}], "links": [{"source", "target", "value"}]}
     bars        {"categories": [...], "series": [{"name", "values", "tone"}], "unit"}, horizontal and stacked

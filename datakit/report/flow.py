@@ -1,8 +1,8 @@
 """Computes the flow of documents through the stages, as the nodes and links of a Sankey diagram.
 
-Records come from the sources, become documents in normalize, and are kept by consolidate and tokenize. Whatever is left
-out on the way leaves the flow under its reason. What comes into a node is what leaves it, because the counts in the
-manifests add up. At most SHOWN sources have a node of their own.
+The nodes are the sources, the records, the documents that normalize made of them, the documents that were kept, and one
+node for each reason for which records or documents were left out. Each node passes on as much as it receives, because
+the counts in the manifests add up. At most SHOWN sources have nodes of their own, and the others share one.
 """
 
 from __future__ import annotations

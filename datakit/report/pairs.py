@@ -21,6 +21,7 @@ from datakit.storage.manifest import Partition
 from datakit.storage.parquet import iterate_shard
 from datakit.text.word_difference import Stretch, stretches
 
+REST = " [... the rest is not shown]"
 NONE = "No near duplicates were removed."
 T = TypeVar("T")
 PAIRS = 10
@@ -88,11 +89,10 @@ def _pair(found: Comparison) -> Pair:
 
 def _limited(found: Iterator[Stretch]) -> Iterator[tuple[bool, str, str]]:
     """Yield stretches up to MOST_CHARACTERS on either side."""
-    shown = 0
+    room = MOST_CHARACTERS
     for stretch in found:
-        left = MOST_CHARACTERS - shown
-        if left <= 0:
-            yield True, " [... the rest is not shown]", " [... the rest is not shown]"
+        yield stretch.equal, stretch.left[:room], stretch.right[:room]
+        room -= max(len(stretch.left), len(stretch.right))
+        if room <= 0:
+            yield True, REST, REST
             return
-        yield stretch.equal, stretch.left[:left], stretch.right[:left]
-        shown += max(len(stretch.left), len(stretch.right))

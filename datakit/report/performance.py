@@ -23,10 +23,12 @@ def performance_sections(subject: Subject, work: Work) -> Iterator[Section]:
         figures = [_time(work)]
         if work.timeline is not None:
             figures.insert(0, _timeline(work.timeline))
-        intro = "The times are sums over all attempts that the ledgers record, including those that failed."
+        which = "of this run" if subject.run else "that the ledgers record"
+        intro = f"The times are sums over all attempts {which}, including those that failed."
         yield Section("time", "Time", intro, tuple(figures))
         yield Section("memory", "Memory", _MEMORY, (_memory(work), _shares(work)))
-    yield Section("problems", "Problems", _problems(subject, work), tuple(_problem_figures(subject, work)))
+    if subject.steps:
+        yield Section("problems", "Problems", _problems(subject, work), tuple(_problem_figures(subject, work)))
 
 
 _MEMORY = "Every attempt has a budget, and an attempt that exceeds it is stopped and repeated with a larger one."

@@ -1,8 +1,8 @@
-"""Decides what a report is about: a dataset (or a step), one run of a dataset, or a training run; and finds its steps.
+"""Decides whether a report is about a dataset (or a step), a run or a training run, and finds the steps that it covers.
 
-A dataset's report covers all steps from which the last step was made, whichever run made each of them. A run's report
-covers the steps that its log names, and works for a failed or unfinished run. Steps are looked for in the root in which
-the log is now, so a root can be moved.
+The report about a dataset covers all steps from which the dataset's last step was made, whichever runs made them. The
+report about a run covers the steps that the run's log names, even if the run failed or has not ended. These steps are
+looked for in the root that holds the log, so a root can be moved.
 """
 
 from __future__ import annotations
@@ -132,12 +132,6 @@ def _facts(place: str, events: list[Event], reused: set[str], failed: set[str]) 
 def _milestones(place: str) -> list[Event]:
     """Return the events that mark the beginning and the end of a run and of its steps."""
     return [event for event in read_events(place) if event["event"] in (*STEP_EVENTS, "run_started", "run_ended")]
-
-
-def run_facts(dataset: str, run: str) -> RunFacts | None:
-    """Return the facts about a run of a dataset, or None if its log is not in the dataset's directory."""
-    place = urls.join(dataset, RUNS, run)
-    return _facts(place, _milestones(place), set(), set()) if urls.exists(urls.join(place, EVENTS)) else None
 
 
 def read_events(directory: str) -> Iterator[Event]:

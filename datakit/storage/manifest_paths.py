@@ -1,5 +1,5 @@
-"""Refuses manifests that name files outside of their step, or inputs that are not manifests. A cache or a step may
-have been made by a stranger, and whatever its manifest names is opened, hashed and compared: a path such as
+"""Refuses manifests whose files lie outside their step, or whose inputs are not manifests. A cache or a step may have
+been made by a stranger, and whatever its manifest names is opened, hashed and compared: a path such as
 `../../etc/passwd` would make `datakit validate` read a file that does not belong to the step.
 
 The path of a file must be relative and stay inside the step's directory. The path of an input leads to another step's

@@ -33,11 +33,11 @@ CHAT_STRIDE = 300  # in a source of conversations, one in this many messages is 
 
 
 class PartitionToEncode(msgspec.Struct, frozen=True):
-    """One partition that a task encodes. dataset: the URL of the partition's file. name: the path of this file in the
-    dataset. shard: the path, in the cache, of the shard to write.
+    """One partition that a task encodes. url: the URL of the partition's file. name: the file's path relative to the
+    directory of its step. shard: the path, in the cache, of the shard to write.
     """
 
-    dataset: str
+    url: str
     name: str
     shard: str
     source: str
@@ -103,8 +103,8 @@ def encoded_documents(
     The number of messages without content is added to `counters`.
     """
     kind = config.formats.get(partition.source, TEXT)
-    columns, encode = _encoder_for(kind, config, encoding, partition.dataset)
-    for batch in guard.batches(text_batches(partition.dataset, columns), lambda one: encode(one, None)):
+    columns, encode = _encoder_for(kind, config, encoding, partition.url)
+    for batch in guard.batches(text_batches(partition.url, columns), lambda one: encode(one, None)):
         yield encode(batch, check)
         if kind == CHAT and (silent := messages_without_content(batch.columns[0])):
             counters[WITHOUT_CONTENT] += silent

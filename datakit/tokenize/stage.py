@@ -102,7 +102,7 @@ def _partitions(directory: str, partitions: Sequence[Partition]) -> Iterator[Par
     numbers = Counter[str]()
     for partition in partitions:
         yield PartitionToEncode(
-            dataset=urls.join(directory, partition.path),
+            url=urls.join(directory, partition.path),
             name=partition.path,
             shard=shard_name(partition.source, numbers[partition.source]),
             source=partition.source,
@@ -126,7 +126,7 @@ def _output(shards: Sequence[WrittenShard], partitions: Sequence[PartitionToEnco
     for shard, partition in zip(shards, partitions, strict=True):
         if (shard.path, shard.rows + shard.quarantined) != (partition.shard, partition.rows):
             raise CorruptError(
-                f"{partition.dataset} has {partition.rows} documents and belongs in shard {partition.shard}, but shard "
+                f"{partition.url} has {partition.rows} documents and belongs in shard {partition.shard}, but shard "
                 f"{shard.path} accounts for {shard.rows + shard.quarantined}"
             )
     schema = pa.schema([("token", pa.from_numpy_dtype(contract.dtype))])

@@ -47,7 +47,7 @@ def encode(arguments: dict[str, Any], shared: dict[str, Any], context: TaskConte
     encoding = _encoding(contract, config, context)
     counters, outputs, shards, quarantined = Counter[str](), [], [], []
     for partition in msgspec.convert(arguments["partitions"], list[PartitionToEncode]):
-        check = encoding.verification(partition.rows, partition.text_bytes, partition.dataset)
+        check = encoding.verification(partition.rows, partition.text_bytes, partition.url)
         guard = PartitionGuard(partition.name, context)
         documents = encoded_documents(partition, config, encoding, check, guard, counters=counters)
         shard, files = write_shard(partition.source, partition.shard, documents, contract, context)

@@ -22,7 +22,7 @@ BATCH_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class TextBatch:
-    """A batch of N documents. data: uint8, the UTF-8 bytes of these texts and possibly of others. offsets: int64 [N +
+    """A batch of N documents. data: uint8, the UTF-8 bytes of their texts and possibly of others. offsets: int64 [N +
     1], the index in `data` at which each text starts, and the end of the last text. row, position: the numbers of
     documents and of bytes of text that precede this batch in the partition. columns: the other columns that were
     requested.

@@ -154,7 +154,10 @@ class _Tensors:
             raise UsageError(f"the checkpoint has no tensor {name!r}; check that all of its files were read")
         tensor = self.tensors[name]
         if tensor.dtype.name not in FLOATS:
-            raise UsageError(f"tensor {name!r} has type {tensor.dtype.name}; use a checkpoint in {', '.join(FLOATS)}")
+            raise UsageError(
+                f"tensor {name!r} has type {tensor.dtype.name}; use a checkpoint whose tensors have one of the types "
+                f"{', '.join(FLOATS)}"
+            )
         self.unread.discard(name)
         return tensor.astype(np.float32)
 

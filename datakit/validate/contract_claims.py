@@ -79,7 +79,8 @@ def _made_again(place: str, contract: Contract, parameters: dict[str, Any]) -> C
 
 
 def _as_described(contract: Contract, description: Description) -> Contract:
-    """Return the contract, but with the vocabulary size and the ids of its tokens that `description` states."""
+    """Return the contract with the vocabulary size and the ids of its bos and eos tokens replaced by those in
+    `description`."""
     ends = {
         name: msgspec.structs.replace(special, id=description.special.get(special.token, -1))
         for name in ("bos", "eos")

@@ -51,7 +51,7 @@ def test_altered_original_is_found(tmp_path: Path, tokenizer: str) -> None:
 
 def test_name_that_is_no_folder_name_is_refused(tmp_path: Path, tokenizer: str) -> None:
     original = consolidated(tmp_path / "old", documents(3, 50))
-    with pytest.raises(UsageError, match=r"source name '\.\./web': use letters, digits and \._- only; .*--name"):
+    with pytest.raises(UsageError, match=r"source name '\.\./web': use at most 100 letters, digits, .*--name"):
         import_cache_module.import_cache(
             read_levanter(str(original)),
             str(tmp_path / "new"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -10,9 +9,12 @@ import pytest
 
 import datakit
 from datakit.errors import PartialError
+from datakit.lineage import read_lineage
 from datakit.report import write_report
-from datakit.report.subject import run_facts, subject_of
+from datakit.report.subject import subject_of
+from datakit.storage.globs import subdirectories
 from tests.support.paths import REPOSITORY
+from tests.support.s3 import s3_root
 from tests.support.small_shelf import step, write_pages
 
 
@@ -61,8 +63,14 @@ def test_dataset_stands_for_its_current_run(finished: Path) -> None:
     assert (dataset.kind, dataset.name) == ("dataset", "shelf")
 
 
-def test_facts_of_a_run_come_from_its_log(finished: Path) -> None:
-    name = os.path.basename(step(finished, "root/shelf/runs/*"))
-    facts = run_facts(str(finished / "root" / "shelf"), name)
-    assert facts is not None and facts.run == name
-    assert run_facts(str(finished / "root" / "shelf"), "no-such-run") is None
+def test_dataset_in_an_object_store_has_the_same_numbers(finished: Path, tmp_path: Path) -> None:
+    with s3_root(holding=str(finished / "root")) as root:
+        stored = Path(write_report(f"{root}/shelf", str(tmp_path / "stored"))).read_text()
+        lineage = read_lineage(f"{root}/shelf")
+        (run,) = subdirectories(f"{root}/shelf/runs")
+        assert subject_of(f"{root}/shelf/runs/{run}").run is not None
+    local = Path(write_report(str(finished / "root" / "shelf"), str(tmp_path / "local"))).read_text()
+    for table in ("retention", "tokens", "lengths", "memory-budget"):
+        start, end = f'id="table-{table}"', "</table>"
+        assert stored.partition(start)[2].partition(end)[0] == local.partition(start)[2].partition(end)[0]
+    assert all(one.directory.startswith("s3://") and one.finished for one in lineage.steps)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from datakit.errors import CorruptError, NewerFormatError, NotFoundError, UsageError
@@ -88,3 +90,14 @@ def test_record_of_a_newer_version_is_kept_and_refused(root: str) -> None:
         NewerFormatError, match=r"its format is datakit\.latest/2; this version reads datakit\.latest/1"
     ):
         read_latest(root)
+
+
+def test_licenses_are_recorded_and_an_earlier_reader_still_finds_the_steps(tmp_path: Path) -> None:
+    record_latest(str(tmp_path), NEW, NEW)
+    before = (tmp_path / FILE_NAME).read_bytes()
+    assert b"licenses" not in before, "without licenses, the file stays as earlier versions write it"
+    record_latest(str(tmp_path), NEW, NEW, {"novels": "CC0-1.0"})
+    found = read_latest(str(tmp_path))
+    assert found is not None and found.licenses == {"novels": "CC0-1.0"}
+    record_latest(str(tmp_path), NEW, NEW)
+    assert (tmp_path / FILE_NAME).read_bytes() == before

@@ -40,7 +40,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["data.evaluation.x.cash=1"], LoaderError, "did you mean 'cache'"),
         (["data.mixture=mix.toml"], RecipeError, "batch_size, components, .*cannot be combined with `mixture`"),
         (["data={}"], RecipeError, "no data"),
-        (["data.steps=5"], RecipeError, "steps has no effect here; the run's steps are set at the top"),
+        (["data.steps=5"], RecipeError, "steps has no effect here; set the run's steps at the top"),
         (["data.components.code.source=web"], LoaderError, r"'code' and 'web' read the same tokens.* 0 and 400"),
         (['data.components.code={cache="cache"}'], LoaderError, r"'code' would train on documents that 'web' holds"),
         (['data.evaluation={"web/x"={cache="cache"}}'], UsageError, "'web' is the parent of 'web/x'"),

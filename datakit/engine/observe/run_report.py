@@ -5,10 +5,10 @@
         report.begin()  # at the first step that has to run; from here on, events also go to the log
 
 A short run that finds everything done leaves no trace, and its root may be read-only. The start of any other run is
-reported when the first step has to run or after 30 seconds (listing and hashing the files of a large source can take
-longer). If the run fails earlier, its start is reported then, provided that the dataset exists. The last event is
-`run_ended`, even if an error, a bug or a signal that raises an exception ends the run. Only a process that is killed
-leaves no such event.
+reported as soon as a step has to run, or after 30 seconds, whichever comes first (listing and hashing the files of a
+large source can take longer). If the run fails earlier, its start is reported then, provided that the dataset exists.
+The last event is `run_ended`, even if an error, a bug or a signal that raises an exception ends the run. Only a process
+that is killed leaves no such event.
 """
 
 from __future__ import annotations

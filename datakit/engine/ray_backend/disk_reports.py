@@ -6,9 +6,9 @@ additional process nor files in the root. The limits on disk use do not depend o
 limits itself. A failure to send or read a report is ignored; if the head node stays unreachable, the executor ends the
 run (`connection.py`). The report of an attempt whose worker is killed stays in the store, where it takes some 50 bytes.
 
-Cost: each running attempt sends one request every REPORT_SECONDS; an attempt that ends within this time sends none.
-The requests are sent by a separate thread, so a slow head node does not delay the checks of the child. The driver
-spends at most 5 % of its time on reading reports.
+Cost: each running attempt sends one request every REPORT_SECONDS; an attempt that ends within this time sends none. The
+requests are sent by a separate thread, so a slow head node does not delay the checks of what the attempt writes. The
+driver spends at most 5 % of its time on reading reports.
 """
 
 from __future__ import annotations

@@ -126,7 +126,8 @@ class StepRun:
         return finish_step(self.step, output, self._tally)
 
     def _drive(self, plan: Plan) -> Output:
-        """Run the phases in order; return the plan's Output. After a phase, only the plan keeps tasks and results."""
+        """Run the phases in order; return the plan's Output. When a phase ends, the driver drops its tasks and results;
+        only those that the plan still holds stay in memory."""
         try:
             phase = next(plan)
             while True:

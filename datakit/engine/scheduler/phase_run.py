@@ -242,7 +242,8 @@ class PhaseRun:
         self._observer.attempt_ended(outcome, Verdict.DONE)
 
     def _refuse(self, task: TaskState, outcome: Outcome) -> None:
-        """Stop the phase unless an input was refused; in that case, let other tasks go on, to find all such inputs."""
+        """If an input was refused, let the other tasks go on, so that all such inputs are found; otherwise, stop the
+        phase."""
         self._observer.attempt_ended(outcome, Verdict.REFUSE)
         if not _about_inputs(outcome):
             raise _refusal_class(outcome)(outcome.message)

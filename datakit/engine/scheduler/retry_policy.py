@@ -142,8 +142,8 @@ def next_attempt(attempt: Attempt, history: TaskHistory, memory_bytes: int) -> A
     """Return the next attempt at a task for which the phase declares `memory_bytes` bytes of memory.
 
     A reader has to read past a record even if the attempt was told to skip it. If the last attempt ran out of memory at
-    such a record, the next attempt may use all of a machine's memory. This applies only to the first lack of memory
-    since a record was last skipped.
+    such a record, the next attempt may use all of a machine's memory. This applies only to the first time that the task
+    runs out of memory after a record was skipped.
     """
     passes = history.memory_level == 1 and any(_is_known(history, gone) for gone in history.skip)
     return replace(

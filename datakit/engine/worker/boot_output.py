@@ -1,8 +1,8 @@
 """Captures what a process writes to its standard output and error while it starts, and describes its death.
 
 The output of a template process, and that of a fork server until it has started, goes to memory (a memfd): if the
-process dies, this output explains the death. Once a server has started, what it has written is shown. Later, its
-children's output goes to files of their own (`child.py`).
+process dies, this output explains the death. Once a server has started, the output captured so far is printed on
+standard error. Later, its children's output goes to files of their own (`child.py`).
 
 Two kinds of death are told apart. A signal from outside (such as SIGKILL from the kernel or SIGTERM from a scheduler)
 and a lack of memory are temporary causes, so another try may succeed. After any other death, another try would probably

@@ -100,7 +100,7 @@ class _Request:
 @dataclass
 class _Child:
     """The parent's view of a running child. dumped: the time at which the child was asked for its stack, or 0.
-    stopped_by: the error because of which the child was killed, if there is one.
+    stopped_by: the error that made the parent kill the child, or None.
     """
 
     channel: socket.socket

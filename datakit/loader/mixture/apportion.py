@@ -106,7 +106,8 @@ class BlockCounts:
             )
 
     def _make_served(self, run: int) -> np.ndarray:
-        """Return the totals before each block of run `run` and after the last: [STRIDE + 1, components]."""
+        """Return how many sequences of each component were served before each mixture block of run `run` (STRIDE
+        consecutive mixture blocks), and after the last of them: [STRIDE + 1, components]."""
         self.announce(run * STRIDE, "finding sequences far ahead in the mixture")
         while len(self._checkpoints) <= run:
             self._expand(len(self._checkpoints) - 1)

@@ -29,8 +29,8 @@ CACHED_WINDOWS = 6  # enough for the current and the next window at each of the 
 
 
 class Unit(NamedTuple):
-    """Sequences of `length` tokens: those of block `number` of the axis or, if `joined` >= 0, those of part `number` of
-    the sequences that were joined at the start of stretch `joined` (see `stream.py`).
+    """A group of sequences of `length` tokens. If `joined` is negative, the group is block `number` of the axis.
+    Otherwise, it is part `number` of the sequences that were joined at the start of stretch `joined` (see `stream.py`).
     """
 
     length: int

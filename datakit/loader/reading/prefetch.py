@@ -12,8 +12,8 @@ _END = object()
 
 
 def in_background(items: Iterator[T], ahead: int) -> Generator[T, None, None]:
-    """Yield the items of an iterator, and produce up to `ahead` of them in advance. Errors that the iterator raises are
-    passed on. Closing the generator stops the thread.
+    """Yield the items of an iterator, and produce up to `ahead` of them in advance, in a background thread. Errors that
+    the iterator raises are passed on. Closing the generator stops this thread.
     """
     thread = ThreadPoolExecutor(1, thread_name_prefix="datakit-loader-batches")
     waiting: deque[Future[Any]] = deque(thread.submit(next, items, _END) for _ in range(ahead))

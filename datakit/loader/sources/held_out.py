@@ -9,8 +9,8 @@ is not in random order.
 
 For simulated epochs, the strata are the same, but they are tried before the single document. A run of R tokens that
 simulates a run of T tokens keeps the share R / T of each component, and therefore repeats its data as often as the
-longer run would. Each range makes up for the error of the ranges before it, so the total is right to within about half
-a document.
+longer run would. Each range makes up for the surplus or shortfall of tokens in the ranges before it, so the total
+number of tokens kept is right to within about half a document.
 """
 
 from __future__ import annotations

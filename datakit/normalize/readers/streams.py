@@ -125,8 +125,8 @@ _ERRORS = (_ISAL_ERROR, zstandard.ZstdError, lzma.LZMAError, OSError, EOFError, 
 def decompressed(file: BinaryIO, path: str, start: int = 0, streams: Streams | None = None) -> Iterator[bytes]:
     """Yield the content of an open file, decompressed as its name implies. In a plain file, begin at byte `start`.
 
-    Raises UnreadableError if the content is of another kind, DamagedError after the last usable byte, and
-    DamagedStreamError if bytes that were yielded must not be used.
+    Raises UnreadableError if the content is of another kind, DamagedError if the rest cannot be decoded (after all
+    usable bytes have been yielded), and DamagedStreamError if bytes already yielded must not be used.
     """
     compression = compression_of(path)
     check_head(path, file.read(HEAD_BYTES), compression)

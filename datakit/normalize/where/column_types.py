@@ -2,7 +2,7 @@
 type for the whole source.
 
 If the recipe declares the types of all columns that `where` reads, nothing has to be read in advance. Otherwise a phase
-reads the whole source once and unites the types of its columns, before any record is selected.
+reads the whole source once and unifies the types of its columns before any record is selected.
 """
 
 from __future__ import annotations

@@ -74,8 +74,9 @@ class Difference:
 
 
 def diff(first: str, second: str, report: Report, listed: Listed | None = None) -> Difference:
-    """Compare two datasets or steps. `report` is called with the number of documents read so far, their total number,
-    and the word "documents". `listed` is called with batches of the ids that only one of the two has (see `Listed`).
+    """Compare two datasets or steps. `report` is called with the number of documents read so far, the total number of
+    documents to read, and the word "documents". `listed` is called with batches of the ids that only one of the two has
+    (see `Listed`).
 
     Raises NotFoundError for a step that is not finished, and UsageError for a step that has no documents
     or whose earlier steps are missing.

@@ -1,10 +1,11 @@
 """Encodes a stretch of text that has no safe place to cut: word by word, and huge words in overlapping windows.
 
-The encoding is exact and takes linear time. In this file, a word is a piece made by the pre-tokenizer. A tokenizer with
-`ignore_merges` encodes a word as one token if the vocabulary contains it; such words are shorter than a window. Every
-other word is encoded by byte-pair merges alone: the pair of lowest rank is merged first, the leftmost one among equals.
-Any run of consecutive tokens in the result is the encoding of its own text, because no merge crossed the ends of the
-run. Two encodings can be joined at a token that both have at the same place:
+The encoding is exact, and takes linear time unless neighboring windows share no token (see below). In this file, a word
+is a piece made by the pre-tokenizer. A tokenizer with `ignore_merges` encodes a word as one token if the vocabulary
+contains it; such words are shorter than a window. Every other word is encoded by byte-pair merges alone: the pair of
+lowest rank is merged first, the leftmost one among equals. Any run of consecutive tokens in the result is the encoding
+of its own text, because no merge crossed the ends of the run. Two encodings can be joined at a token that both have at
+the same place:
 
     if BPE(AB) = A'B' and BPE(BC) = B'C', and B' has at least one token, then BPE(ABC) = A'B'C'.
 

@@ -86,7 +86,7 @@ def test_refused_input_ends_with_code_2_and_the_whole_reason(tmp_path: Path) -> 
     run = start(broken_recipe(tmp_path), tmp_path)
     _, said = run.communicate(timeout=120)
     last = checked_end(tmp_path, run.returncode, said)
-    assert run.returncode == 2 and f"error: {last['reason']}" in said
+    assert (run.returncode, f"error: {last['reason']}" in said) == (2, True), said
     failed = next(event for event in events(tmp_path) if event["event"] == "step_failed")
     assert (failed["stage"], failed["dataset"], failed["exit_code"]) == ("normalize", "bad", 2)
     assert "text" in failed["reason"]

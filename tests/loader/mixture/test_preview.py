@@ -41,7 +41,7 @@ def test_no_point_of_a_plot_is_close_to_a_change() -> None:
 
 
 def test_endless_mixture_needs_a_number_of_steps() -> None:
-    with pytest.raises(LoaderError, match="pass the number of steps"):
+    with pytest.raises(LoaderError, match="set `steps` to the number of steps"):
         contributions(SequenceOrder(plain_and_packed()))
     assert (
         contributions(SequenceOrder(plain_and_packed(stop="first_exhausted"))).steps[-1]

@@ -76,7 +76,8 @@ class _RowGroup:
         self.next_row = self.rows.start
 
     def chunks(self) -> Chunks:
-        """Yield the rows: in batches or, if an attempt died here or a batch cannot be decoded, one by one."""
+        """Yield the rows: in batches or, if an earlier attempt died in these rows or a batch cannot be decoded, one by
+        one."""
         task, end = self.context.task, self.rows.stop
         task.hold(self.path, self.rows.start, len(self.rows))
         places = {place for name, place in (*task.try_singly, *task.skip) if name == self.path}
