@@ -78,7 +78,7 @@ class TrainingState:
             return
         self.version, self.step = self.version + 1, step
         for name, value in row.items():
-            if _finite(value) and (name in self.row or len(self.row) < MOST_METRICS):
+            if name != STEP and _finite(value) and (name in self.row or len(self.row) < MOST_METRICS):
                 self.row[name] = value
         if _finite(row.get(LOSS)):
             self._add_point(step, row[LOSS])
