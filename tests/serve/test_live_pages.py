@@ -222,7 +222,7 @@ def test_pages_can_be_used_with_the_keyboard(browser: Browser, finished: Path) -
         assert page.evaluate("document.activeElement.id") == "content"
         page.focus("select[name=stage]")
         page.keyboard.press("t")
-        page.wait_for_url("**?stage=to*" if "stage=to" in page.url else "**?stage=t*")
+        page.wait_for_url(re.compile(r"\?stage=t"))
 
 
 def test_sign_in_by_a_form_opens_the_pages(browser: Browser, finished: Path) -> None:
