@@ -53,7 +53,8 @@ from tests.support.small_shelf import prose
 __all__ = ["cache", "mixture"]  # fixtures
 ROOMS = (
     *("storage", "engine", "download", "normalize", "dedup", "consolidate", "tokenize", "cache", "text"),
-    *("leases", "loader", "interop", "pipeline", "retention", "validate", "trainer", "lineage", "report", "ferries"),
+    *("leases", "loader", "interop", "pipeline", "retention", "validate", "trainer", "lineage", "report", "serve"),
+    "ferries",
 )
 SMALLEST = 256  # smaller numbers are counts of things to show, of tries or of threads
 SAME: dict[str, dict[str, int]] = {
@@ -122,6 +123,22 @@ ELSEWHERE = {
     "report.provenance:MOST_STEPS": "report/test_provenance.py",
     "report.provenance:MOST_PARAMETERS": "report/test_provenance.py",
     "report.training:POINTS": "report/test_training.py",
+    "engine.observe.event_tail:PIECE_BYTES": "engine/observe/test_event_tail.py",
+    "engine.observe.event_tail:LONGEST_LINE": "engine/observe/test_event_tail.py",
+    "engine.observe.event_tail:MOST_BYTES_AT_ONCE": "engine/observe/test_event_tail.py",
+    "serve.access:LONGEST_ADDRESS": "serve/test_access.py",
+    "serve.app:MOST_FORM_BYTES": "serve/test_access.py",
+    "serve.server:MOST_HEADER_BYTES": "serve/test_access.py",
+    "serve.root:MOST_LINKS": "serve/test_root.py",
+    "serve.run_lines:HEAD_BYTES": "serve/test_run_lines.py",
+    "serve.run_lines:TAIL_BYTES": "serve/test_run_lines.py",
+    "serve.run_lines:MOST_KEPT": "serve/test_run_lines.py",
+    "serve.run_state:MOST_FAILURES": "serve/test_run_state.py",
+    "serve.run_state:MOST_STEPS": "serve/test_run_state.py",
+    "serve.run_state:MOST_TEXT": "serve/test_run_state.py",
+    "serve.training_state:PIECE_BYTES": "serve/test_training_state.py",
+    "serve.training_state:LONGEST_LINE": "serve/test_training_state.py",
+    "serve.training_state:POINTS": "serve/test_training_state.py",
     "normalize.config:LARGEST_DOCUMENT": "normalize/test_config.py",
     "normalize.readers.inputs:READ_AGAIN_BYTES": "normalize/readers/test_inputs.py",
     "normalize.readers.line_numbers:BLOCK_BYTES": "normalize/readers/test_line_numbers.py",
@@ -207,6 +224,8 @@ NOT_SIZES = {
     "text.shingle_kernels:BLOCK": "a constant of compiled code",
     "text.unicode_words:CODE_POINTS": "a property of Unicode",
     "loader.mixture.apportion:SCALE": "a unit",
+    "serve.access:SESSION_SECONDS": "a time",
+    "serve.streams:RETRY_MILLISECONDS": "a time",
     "loader.permutation:MASK64": "the width of a key",
     "ferries.calibration:NUMBERS": "a property of the fixed load",
     "ferries.calibration:PYTHON_LOOPS": "a property of the fixed load",

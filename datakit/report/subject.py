@@ -11,11 +11,9 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import orjson
 
 from datakit.engine.observe.event_file import FILE_NAME as EVENTS
+from datakit.engine.observe.event_tail import Event, EventTail
 from datakit.errors import UsageError
 from datakit.lineage.graph import FoundStep, upstream_first
 from datakit.pipeline.lineage import finished_step
@@ -25,7 +23,7 @@ from datakit.storage import urls
 from datakit.storage.manifest import Manifest, find_manifest
 from datakit.trainer.metrics.json_lines import FILE_NAME as METRICS
 
-Event = dict[str, Any]
+STEP_EVENTS = ("step_started", "step_ended", "step_failed")
 
 
 @dataclass(frozen=True)
@@ -93,15 +91,15 @@ def _training(place: str) -> Subject:
 
 
 def _run(place: str) -> Subject:
-    events = list(read_events(place))
+    events = _milestones(place)
     first: Event = events[0] if events else {}
     root, moved_from = urls.parent(urls.parent(urls.parent(place))), first.get("root", "")
     directories: dict[str, str] = {}
     reused, failed = set[str](), set[str]()
     for event in events:
-        if event["event"] in ("step_started", "step_ended", "step_failed"):
+        if event["event"] in STEP_EVENTS and isinstance(event.get("directory"), str):
             directory = urls.join(root, event["directory"].removeprefix(moved_from).lstrip("/"))
-            directories[directory] = event["stage"]
+            directories[directory] = str(event.get("stage", ""))
             reused |= {directory} if event.get("reused") else set()
             failed |= {directory} if event["event"] == "step_failed" else set()
     steps = tuple(_found(directory, stage) for directory, stage in directories.items())
@@ -131,19 +129,16 @@ def _facts(place: str, events: list[Event], reused: set[str], failed: set[str]) 
     )
 
 
+def _milestones(place: str) -> list[Event]:
+    """Return the events that mark the beginning and the end of a run and of its steps."""
+    return [event for event in read_events(place) if event["event"] in (*STEP_EVENTS, "run_started", "run_ended")]
+
+
 def read_events(directory: str) -> Iterator[Event]:
     """Yield the events of a run in order, each once, from all files of its log. Lines that cannot be read (a killed run
     may leave half a line) are skipped.
     """
-    logs = sorted((info.path for info in urls.listing(directory)), key=lambda name: (name == EVENTS, name))
-    last = 0
-    for name in logs:
-        for line in urls.read_bytes(urls.join(directory, name)).split(b"\n"):
-            try:
-                event = orjson.loads(line)
-            except orjson.JSONDecodeError:
-                continue
-            number = event.get("number", last + 1)
-            if number > last:
-                last = number
-                yield event
+    log = EventTail(urls.join(directory, EVENTS), rotated=True)
+    yield from log.read()
+    while log.behind:
+        yield from log.read()

@@ -68,7 +68,7 @@ class Page:
 
 @dataclass
 class Server:
-    """What the answers are made from."""
+    """Holds everything from which answers are made: the root, the token, the followers and the newest reports."""
 
     root: ServedRoot
     access: Access

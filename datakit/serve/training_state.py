@@ -73,12 +73,12 @@ class TrainingState:
         except orjson.JSONDecodeError:
             row = None
         step = row.get(STEP) if isinstance(row, dict) else None
-        if not isinstance(step, int):
+        if not isinstance(row, dict) or not isinstance(step, int):
             self.unreadable += 1
             return
         self.version, self.step = self.version + 1, step
         for name, value in row.items():
-            if _finite(value) and (name in self.row or len(self.row) < MOST_METRICS):
+            if name != STEP and _finite(value) and (name in self.row or len(self.row) < MOST_METRICS):
                 self.row[name] = value
         if _finite(row.get(LOSS)):
             self._add_point(step, row[LOSS])

@@ -11,7 +11,9 @@ from urllib.parse import urlencode
 
 import pytest
 
-from datakit.serve.access import HEADERS, MOST_WRONG, Access, host_name
+from datakit.serve.access import HEADERS, LONGEST_ADDRESS, MOST_WRONG, Access, host_name
+from datakit.serve.app import MOST_FORM_BYTES
+from datakit.serve.server import MOST_HEADER_BYTES
 from tests.support.serve.process import Answer, ServeProcess, serving
 
 TOKEN = "correct-horse-battery-staple-0123456789"
@@ -161,8 +163,8 @@ def test_log_that_is_a_link_out_of_the_root_is_not_read(server: ServeProcess) ->
 
 
 def test_address_or_header_that_is_too_long_is_refused(server: ServeProcess) -> None:
-    assert server.ask("/?" + "a" * 5_000).status == 414
-    answer = server.raw(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 60_000)
+    assert server.ask("/?" + "a" * LONGEST_ADDRESS).status == 414
+    answer = server.raw(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * (MOST_HEADER_BYTES + 1))
     assert answer.split(b" ", 2)[1] == b"400"
     assert server.ask("/").status == 200
 
@@ -191,7 +193,7 @@ def test_sign_in_from_another_site_is_refused(guarded: ServeProcess) -> None:
     navigation = {"Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}
     assert signed_in(guarded, TOKEN, Origin="https://evil.example").status == 403
     assert signed_in(guarded, TOKEN, Sec_Fetch_Site="cross-site", **navigation).status == 403
-    assert signed_in(guarded, "x" * 10_000).status == 413
+    assert signed_in(guarded, "x" * MOST_FORM_BYTES).status == 413
 
 
 def test_session_of_a_given_token_outlives_a_restart(root: Path, guarded: ServeProcess) -> None:

@@ -75,6 +75,13 @@ def test_link_below_a_step_is_refused_for_reports(tmp_path: Path) -> None:
         root.require_inside([str(tmp_path / "elsewhere")])
 
 
+def test_step_with_too_many_files_is_refused_for_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "MOST_LINKS", 1)
+    place = make_root(tmp_path)
+    with pytest.raises(RootError, match="contains too many files"):
+        ServedRoot(str(place)).require_inside([str(place / "web")])
+
+
 def test_root_in_an_object_store_is_listed() -> None:
     with s3_root() as url:
         atomic.commit_bytes(b"{}\n", f"{url}/web/runs/{RUN}/events.jsonl")

@@ -39,9 +39,9 @@ class ServeProcess:
         """The address of the server, without a slash at its end."""
         return f"http://127.0.0.1:{self.port}"
 
-    def ask(self, path: str, method: str = "GET", body: str = "", timeout: float = 120, **headers: str) -> Answer:
+    def ask(self, path: str, method: str = "GET", body: str = "", **headers: str) -> Answer:
         """Send a request; underscores in names of headers stand for hyphens."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
             sent = {name.replace("_", "-"): value for name, value in headers.items()}
             connection.putrequest(method, path, skip_host="Host" in sent, skip_accept_encoding=True)
