@@ -3,7 +3,8 @@
     python -m tests.support.release.dependency_hashes python3.11 python3.12 python3.13
 
 Each interpreter's pip resolves all dependencies under `constraints.txt`, and reports which wheels it would install on
-this machine. So the hashes are those of Linux wheels for this machine's processor. They come from the index that pip is
+this machine. So the hashes are those of Linux wheels for this machine's processor (and of the source archives of
+SOURCE_ONLY). They come from the index that pip is
 configured to use, and no file names that index. Versions that are not pinned yet are added to `constraints.txt`.
 Takes a few minutes per interpreter.
 """
@@ -26,6 +27,7 @@ from tests.support.paths import REPOSITORY
 
 CONSTRAINTS, LOCKS = REPOSITORY / "constraints.txt", REPOSITORY / "locks"
 PYTHONS = ("3.11", "3.12", "3.13")
+SOURCE_ONLY = ("jsonpath-rw",)  # packages without a wheel; mlcroissant, which only tests use, needs this one
 HEAD = (
     "# For `pip install --require-hashes`: Linux on x86-64, Python 3.11 to 3.13.\n"
     "# Written by: python -m tests.support.release.dependency_hashes python3.11 python3.12 python3.13\n"
@@ -95,6 +97,7 @@ def _pins() -> list[tuple[str, str]]:
 def resolve(python: str) -> Resolution:
     """Return what this interpreter's pip would install."""
     options = ["--quiet", "--dry-run", "--ignore-installed", "--only-binary", ":all:", "--report", "-"]
+    options += ["--no-binary", ",".join(SOURCE_ONLY)]
     command = [python, "-m", "pip", "install", *options, "--constraint", str(CONSTRAINTS), *groups()["all"]]
     report = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     wheels = [_wheel(entry) for entry in report["install"]]
