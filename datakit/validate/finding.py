@@ -10,9 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import msgspec
+
 from datakit.errors import CorruptError, NotFoundError, UnreadableError
 
 REMEDY = "if this is a copy, copy the step again; otherwise remove its directory and run again (`datakit run`)"
+
+MALFORMED = (ValueError, LookupError, TypeError, ArithmeticError, msgspec.MsgspecError)  # what forged values raise
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,6 @@ class Result:
         """Turn the error of a file that is missing or cannot be decoded into a finding about `url`."""
         try:
             yield
-        except (CorruptError, NotFoundError, UnreadableError, ValueError, LookupError) as error:
+        except (CorruptError, NotFoundError, UnreadableError, *MALFORMED) as error:
             text = str(error) if isinstance(error, (CorruptError, NotFoundError)) else f"{type(error).__name__}"
             self.find(url, f"cannot be used: {text}", remedy)

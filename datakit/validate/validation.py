@@ -18,7 +18,7 @@ import msgspec
 from datakit.errors import CorruptError, UsageError
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest, Quarantine, Totals, find_manifest, manifest_url
-from datakit.validate.checks import checks_of
+from datakit.validate.checks import CHECKS, checks_of
 from datakit.validate.finding import Finding, Result
 from datakit.validate.intact import CONTRADICTION
 from datakit.validate.memory import return_unused
@@ -103,14 +103,15 @@ def _unfinished_run(directory: str) -> Manifest:
 
 def plain(report: Report) -> dict[str, object]:
     """Return a report as JSON values."""
+    known = {check.name: check for check in CHECKS}
     steps = [
         {
             "directory": step.directory,
             "stage": step.stage,
             "name": step.name,
             "checks": [
-                {"check": one.check, "compared": dict(sorted(one.amounts.items())), "findings": len(one.findings),
-                 "skipped": one.skipped}
+                {"check": one.check, "proves": known[one.check].proves, "cost": known[one.check].cost,
+                 "compared": dict(sorted(one.amounts.items())), "findings": len(one.findings), "skipped": one.skipped}
                 for one in step.results
             ],
         }

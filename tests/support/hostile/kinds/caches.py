@@ -180,7 +180,7 @@ CASES = (
         Case(
             f"cache-{name}-{command}",
             edited(*edit),
-            refused(code=(1, 2) if command == "validate" else (0, 1, 2)),
+            refused(code=(1, 2, 4) if command == "validate" else (0, 1, 2)),
             words=words,
             shows_text=True,
             limits=FAR,
@@ -193,7 +193,7 @@ CASES = (
         Case(
             f"cache-{name}-{command}",
             detail(**changes),
-            refused(code=(1, 2) if command == "validate" and name not in UNPROVABLE else (0, 1, 2)),
+            refused(code=(1, 2, 4) if command == "validate" and name not in UNPROVABLE else (0, 1, 2)),
             words=words,
             shows_text=True,
             limits=FAR,
@@ -205,7 +205,7 @@ CASES = (
         Case(
             f"cache-{kind}-as-{what}-{command}",
             put(pattern, special),
-            refused(said, code=(1, 2)),
+            refused(said, code=(1, 2, 4)),
             words=READERS[command],
             shows_text=True,
         )
@@ -230,7 +230,7 @@ CASES = (
         Case(
             f"cache-link-outside-as-{what}-{command}",
             out(pattern),
-            refused(code=(1, 2)),
+            refused(code=(1, 2, 4)),
             words=READERS[command],
             follows_links=True,
             shows_text=True,
@@ -248,7 +248,7 @@ CASES = (
         Case(
             f"cache-arrays-of-another-program-outside-{command}",
             external,
-            refused(code=(0, 1, 2)),
+            refused(code=(0, 1, 2, 4)),
             words=words,
             follows_links=True,
             shows_text=True,
@@ -256,7 +256,7 @@ CASES = (
         for command, words in READERS.items()
     ),
     *(
-        Case(f"megatron-{name}", build, refused(code=(1, 2)), words=(*IMPORT, "--copy"), limits=FAR)
+        Case(f"megatron-{name}", build, refused(code=(1, 2, 4)), words=(*IMPORT, "--copy"), limits=FAR)
         for name, build in {
             "2^60-sequences": megatron(1 << 60, 2, 8, b""),
             "2^62-documents": megatron(1, 1 << 62, 8, b""),
@@ -272,7 +272,7 @@ CASES = (
         }.items()
     ),
     *(
-        Case(f"levanter-{name}", levanter(change), refused(code=(1, 2)), words=(*IMPORT, "--copy"), limits=FAR)
+        Case(f"levanter-{name}", levanter(change), refused(code=(1, 2, 4)), words=(*IMPORT, "--copy"), limits=FAR)
         for name, change in {
             "shard-up": ledger(layout="sharded", finished_shards=["../../outside"], shard_rows={"../../outside": 20}),
             "shard-absolute": ledger(layout="sharded", finished_shards=["/etc"], shard_rows={"/etc": 20}),

@@ -99,9 +99,14 @@ CASES = (
         Case(f"ledger-{name}", appended(line), refused(*filter(None, (said,)), code=0), words=STATUS)
         for name, (line, said) in LINES.items()
     ),
-    *(Case(f"ledger-{name}", appended(line), refused(code=(0, 1, 2)), words=STATUS) for name, line in REFUSED.items()),
     *(
-        Case(f"ledger-{name}-continued", with_sources(appended(line)), refused(code=(0, 1, 2)), words=RUN, alters=True)
+        Case(f"ledger-{name}", appended(line), refused(code=(0, 1, 2, 4)), words=STATUS)
+        for name, line in REFUSED.items()
+    ),
+    *(
+        Case(
+            f"ledger-{name}-continued", with_sources(appended(line)), refused(code=(0, 1, 2, 4)), words=RUN, alters=True
+        )
         for name, line in REFUSED.items()
         if name in ("not-json", "nested-deep")
     ),
@@ -114,7 +119,7 @@ CASES = (
         Case(
             f"ledger-{name}-collected",
             appended(line),
-            refused(code=(0, 1, 2)),
+            refused(code=(0, 1, 2, 4)),
             alters=True,
             words=("gc", "data", "--delete", "--older-than", "0"),
         )
@@ -126,7 +131,9 @@ CASES = (
         refused(code=0),
         words=("validate", SHELF),
     ),
-    Case("ledger-with-an-unsafe-name", file(f"ledger/{UNSAFE}.jsonl", b"{}\n"), refused(code=(0, 1, 2)), words=STATUS),
+    Case(
+        "ledger-with-an-unsafe-name", file(f"ledger/{UNSAFE}.jsonl", b"{}\n"), refused(code=(0, 1, 2, 4)), words=STATUS
+    ),
     Case(
         "ledger-cut-in-the-last-line",
         file("ledger/99999999T000000000Z-1-aaaaaa-00000.jsonl", b'{"kind": "dri'),
@@ -134,7 +141,7 @@ CASES = (
         words=STATUS,
     ),
     *(
-        Case(f"partial-{name}", file("partial.json", content), refused(code=(0, 1, 2)), words=STATUS)
+        Case(f"partial-{name}", file("partial.json", content), refused(code=(0, 1, 2, 4)), words=STATUS)
         for name, content in {
             "empty": b"",
             "nested-deep": b"[" * 200_000,

@@ -135,7 +135,7 @@ CACHE_READERS: dict[str, tuple[str, ...]] = {
     "stats": ("cache", "stats", SHELF),
     "export": ("cache", "export", SHELF, "{root}/exported"),
 }
-OUTSIDE = refused("is not below the step's directory", code=(1, 2))
+OUTSIDE = refused("is not below the step's directory", code=(1, 2, 4))
 CLAIMS: dict[str, Change] = {
     "path-up": first_partition(path=UP),
     "path-absolute": absolute,
@@ -177,14 +177,14 @@ CASES = (
         "tokenize",
         replaced(inputs=[InputReference("consolidate", "../../../outside/manifest.json/../x", "f" * 32)]),
         "validate",
-        refused("names the input", code=(1, 2)),
+        refused("names the input", code=(1, 2, 4)),
     ),
     reads(
         "input-url",
         "tokenize",
         replaced(inputs=[InputReference("consolidate", "http://127.0.0.1:9/manifest.json", "f" * 32)]),
         "inspect",
-        refused("names the input", code=(1, 2)),
+        refused("names the input", code=(1, 2, 4)),
     ),
     reads(
         "input-in-another-place",
@@ -193,9 +193,9 @@ CASES = (
         "inspect",
         refused(code=(0, 2)),
     ),
-    reads("input-itself", "tokenize", itself, "inspect", refused(code=(0, 1, 2))),
-    reads("input-itself", "tokenize", itself, "why", refused(code=(0, 1, 2))),
-    reads("input-itself", "tokenize", itself, "ls", refused(code=(0, 1, 2))),
+    reads("input-itself", "tokenize", itself, "inspect", refused(code=(0, 1, 2, 4))),
+    reads("input-itself", "tokenize", itself, "why", refused(code=(0, 1, 2, 4))),
+    reads("input-itself", "tokenize", itself, "ls", refused(code=(0, 1, 2, 4))),
     reads("input-itself", "tokenize", itself, "gc", refused(code=0)),
     reads(
         "input-in-another-place",
@@ -207,24 +207,24 @@ CASES = (
     Case("manifest-cycle-of-two-gc", each_other, refused(code=0), words=READERS["gc"], alters=True),
     Case("manifest-chain-of-double-inputs-gc", many_inputs, refused(code=0), words=READERS["gc"], alters=True),
     *(
-        Case(f"manifest-cycle-of-two-{command}", each_other, refused(code=(0, 1, 2)), words=words(READERS[command]))
+        Case(f"manifest-cycle-of-two-{command}", each_other, refused(code=(0, 1, 2, 4)), words=words(READERS[command]))
         for command in ("inspect", "why", "diff", "ls", "validate")
     ),
     *(
         Case(
             f"manifest-chain-of-double-inputs-{command}",
             many_inputs,
-            refused(code=(0, 1, 2)),
+            refused(code=(0, 1, 2, 4)),
             words=tuple(word.replace("{step}", f"{SHELF}/dedup-{0:012d}") for word in READERS[command]),
         )
         for command in ("inspect", "ls", "why", "validate")
     ),
     *(
-        reads("negative-rows", "tokenize", first_partition(rows=-1), command, refused(code=(1, 2)))
+        reads("negative-rows", "tokenize", first_partition(rows=-1), command, refused(code=(1, 2, 4)))
         for command in ("validate", "show", "stats")
     ),
     *(
-        reads("rows-2^62", "tokenize", first_partition(rows=1 << 62), command, refused(code=(1, 2)))
+        reads("rows-2^62", "tokenize", first_partition(rows=1 << 62), command, refused(code=(1, 2, 4)))
         for command in ("validate", "show")
     ),
     *(
@@ -233,42 +233,42 @@ CASES = (
             "tokenize",
             replaced(totals=Totals(1, 1, 1, 1 << 60)),
             command,
-            refused(code=(1, 2)),
+            refused(code=(1, 2, 4)),
         )
         for command in ("validate", "show")
     ),
-    reads("negative-bytes", "consolidate", first_partition(bytes=-1), "validate", refused(code=(1, 2))),
+    reads("negative-bytes", "consolidate", first_partition(bytes=-1), "validate", refused(code=(1, 2, 4))),
     reads(
         "negative-counters",
         "consolidate",
         replaced(counters={"consolidate/documents": -5}),
         "inspect",
-        refused(code=(0, 1, 2)),
+        refused(code=(0, 1, 2, 4)),
     ),
     reads(
         "unsafe-names",
         "consolidate",
         replaced(dataset=UNSAFE, stage=UNSAFE, counters={UNSAFE: 1}, parameters={UNSAFE: UNSAFE}),
         "inspect",
-        refused(code=(0, 1, 2)),
+        refused(code=(0, 1, 2, 4)),
     ),
     reads(
         "unsafe-names",
         "consolidate",
         replaced(dataset=UNSAFE, counters={UNSAFE: 1}, parameters={UNSAFE: UNSAFE}),
         "ls",
-        refused(code=(0, 1, 2)),
+        refused(code=(0, 1, 2, 4)),
     ),
-    reads("unsafe-source", "tokenize", first_partition(source=UNSAFE), "stats", refused(code=(1, 2))),
-    reads("unsafe-path", "consolidate", first_partition(path=f"data/{UNSAFE}"), "validate", refused(code=(1, 2))),
-    reads("html-names", "consolidate", replaced(dataset="<script>"), "validate", refused(code=(1, 2))),
-    reads("no-such-stage", "consolidate", replaced(stage="../../outside"), "status", refused(code=(0, 1, 2))),
+    reads("unsafe-source", "tokenize", first_partition(source=UNSAFE), "stats", refused(code=(1, 2, 4))),
+    reads("unsafe-path", "consolidate", first_partition(path=f"data/{UNSAFE}"), "validate", refused(code=(1, 2, 4))),
+    reads("html-names", "consolidate", replaced(dataset="<script>"), "validate", refused(code=(1, 2, 4))),
+    reads("no-such-stage", "consolidate", replaced(stage="../../outside"), "status", refused(code=(0, 1, 2, 4))),
     reads(
         "same-partition-1000-times",
         "consolidate",
         lambda manifest, place: msgspec.structs.replace(manifest, partitions=manifest.partitions[:1] * 1000),
         "validate",
-        refused(code=(1, 2)),
+        refused(code=(1, 2, 4)),
     ),
     reads(
         "100000-missing-partitions",
@@ -277,24 +277,24 @@ CASES = (
             manifest, partitions=[Partition(f"data/x/{n}", "x", 1, 1, "0" * 32) for n in range(100_000)]
         ),
         "validate",
-        refused(code=(1, 2)),
+        refused(code=(1, 2, 4)),
     ),
     Case(
         "manifest-empty",
         raw("tokenize", lambda data: b""),
-        refused("not a manifest", code=(1, 2)),
+        refused("not a manifest", code=(1, 2, 4)),
         words=("validate", SHELF),
     ),
     Case(
         "manifest-of-nul-bytes",
         raw("tokenize", lambda data: bytes(4096)),
-        refused("not a manifest", code=(1, 2)),
+        refused("not a manifest", code=(1, 2, 4)),
         words=("validate", SHELF),
     ),
     Case(
         "manifest-nested-deep",
         raw("tokenize", lambda data: b'{"a":' * 200_000),
-        refused("not a manifest", code=(1, 2)),
+        refused("not a manifest", code=(1, 2, 4)),
         words=("inspect", SHELF),
     ),
     Case(
@@ -305,43 +305,43 @@ CASES = (
                 b'"parameters": {', b'"parameters": {"x": ' + b"[" * 100_000 + b"]" * 100_000 + b",", 1
             ),
         ),
-        refused(code=(1, 2)),
+        refused(code=(1, 2, 4)),
         words=("validate", SHELF),
     ),
     Case(
         "manifest-number-2^70",
         raw("tokenize", lambda data: data.replace(b'"rows": ', b'"rows": 1180591620717411303424', 1)),
-        refused("manifest.json", code=(1, 2)),
+        refused("manifest.json", code=(1, 2, 4)),
         words=("validate", SHELF),
     ),
     Case(
         "manifest-altered",
         raw("tokenize", lambda data: data.replace(b'"rows": ', b'"rows": 1', 1)),
-        refused("was altered", code=(1, 2)),
+        refused("was altered", code=(1, 2, 4)),
         words=("cache", "show", SHELF),
     ),
     Case(
         "manifest-altered-below-a-run",
         raw("consolidate", lambda data: data.replace(b'"rows": ', b'"rows": 1', 1)),
-        refused("was altered", code=(1, 2)),
+        refused("was altered", code=(1, 2, 4)),
         words=("diff", SHELF, SHELF),
     ),
     Case(
         "manifest-without-its-checksum",
         raw("tokenize", lambda data: data.replace(b'"checksum"', b'"checksun"')),
-        refused("was altered", code=(1, 2)),
+        refused("was altered", code=(1, 2, 4)),
         words=("validate", SHELF),
     ),
     Case(
         "manifest-of-format-999",
         raw("tokenize", lambda data: data.replace(b"datakit.manifest/2", b"datakit.manifest/999")),
-        refused("newer version", code=(1, 2)),
+        refused("newer version", code=(1, 2, 4)),
         words=("validate", SHELF),
     ),
     Case(
         "manifest-repeated-keys",
         raw("tokenize", lambda data: data.replace(b'"dataset":', b'"dataset": "x",\n "dataset":')),
-        refused("was altered", code=(1, 2)),
+        refused("was altered", code=(1, 2, 4)),
         words=("validate", SHELF),
     ),
     Case(
@@ -351,14 +351,14 @@ CASES = (
             (step(place, "tokenize") / "manifest.json").unlink(),
             (step(place, "tokenize") / "manifest.json").mkdir(),
         )[0],
-        refused(code=(1, 2)),
+        refused(code=(1, 2, 4)),
         words=("validate", SHELF),
     ),
     *(
         Case(
             f"latest-{name}",
             latest(content),
-            refused(code=(1, 2)),
+            refused(code=(1, 2, 4)),
             words=("inspect", SHELF),
         )
         for name, content in {

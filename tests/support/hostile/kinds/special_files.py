@@ -120,7 +120,7 @@ CASES = (
         Case(
             f"special-{kind}-for-{command}",
             at(put, "entry.toml"),
-            refused("entry.toml", *([] if command in ("validate", "import") else [said]), code=(1, 2)),
+            refused("entry.toml", *([] if command in ("validate", "import") else [said]), code=(1, 2, 4)),
             words=words,
         )
         for command, words in COMMANDS.items()
@@ -129,7 +129,7 @@ CASES = (
     ),
     Case("special-device-for-run", at(device, "entry.toml"), refused("a device"), words=COMMANDS["run"]),
     *(
-        Case(f"special-{kind}-as-a-root", as_root(put), refused(code=(1, 2)), words=ANY_RUN)
+        Case(f"special-{kind}-as-a-root", as_root(put), refused(code=(1, 2, 4)), words=ANY_RUN)
         for kind, (put, _) in KINDS.items()
         if kind in ("pipe", "device")
     ),

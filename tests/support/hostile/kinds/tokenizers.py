@@ -128,7 +128,7 @@ CASES = (
         Case(
             f"tokenizer-{name}-in-a-cache-{command}",
             cached(FILES[name][0]),
-            refused(code=(0, 1, 2)),
+            refused(code=(0, 1, 2, 4)),
             words=("cache", command, SHELF),
             shows_text=True,
         )
@@ -139,7 +139,7 @@ CASES = (
         Case(
             f"tokenizer-{name}-in-a-cache-validate",
             cached(FILES[name][0]),
-            refused("tokenizer.json", code=(1, 2)),
+            refused("tokenizer.json", code=(1, 2, 4)),
             words=("validate", SHELF),
         )
         for name in OPEN

@@ -1,0 +1,131 @@
+"""Lists corruptions of the steps of a dataset without its cache: dedup, consolidate, train-tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.support.validate.corruptions.case import (
+    CONSOLIDATE,
+    DEDUP,
+    NOVELS,
+    REMOVED,
+    SAME_SIZE,
+    TRAINED,
+    UNKNOWN,
+    Corruption,
+    next_id,
+    texts,
+)
+from tests.support.validate.damage import at, column, first, flip, forge, forged, only, table, without
+
+
+def dropped_partition(root: Path) -> None:
+    """Remove a partition from the manifest and from the disk."""
+    directory = only(root, CONSOLIDATE)
+
+    def change(plain: dict[str, Any]) -> None:
+        gone = plain["partitions"].pop(2)
+        (directory / gone["path"]).unlink()
+
+    forge(root, directory, change)
+
+
+def as_in_input(root: Path) -> None:
+    """Write a consolidated partition with all normalized documents, the removed ones too."""
+    back = pq.read_table(first(root, NOVELS))
+    table(
+        f"{CONSOLIDATE}/data/novels/part-*",
+        lambda before: back.append_column("edited_id", pa.nulls(back.num_rows, pa.string())).cast(before.schema),
+    )(root)
+
+
+def removed_representative(before: pa.Table) -> pa.Table:
+    """Name the removed document itself as the one that represents it."""
+    names = before["id"].to_pylist()
+    changed = column("representative_id", lambda _: names)(before)
+    return column("representative_source", lambda values: ["novels"] * len(values))(changed)
+
+
+CORRUPTIONS = [
+    # dedup
+    Corruption("removals flipped", flip(REMOVED), "files", REMOVED, SAME_SIZE),
+    Corruption(
+        "similarity changed", table(REMOVED, column("jaccard", at(0, 0.9125))), "similarity", f"{DEDUP}/data/*/*",
+        "states the similarity 0.9125",
+    ),
+    Corruption(
+        "representative unknown", table(REMOVED, column("representative_id", at(0, UNKNOWN))), "removals",
+        f"{DEDUP}/data/*/*", f"lacks the document {UNKNOWN}",
+    ),
+    Corruption(
+        "representative removed", table(REMOVED, removed_representative), "removals", f"{DEDUP}/data/*/*",
+        "which represents a removed document",
+    ),
+    Corruption(
+        "source of a representative changed", table(REMOVED, column("representative_source", at(0, "pages"))),
+        "removals", f"{DEDUP}/data/*/*", "lacks the document",
+    ),
+    Corruption(
+        "reason changed", table(f"{DEDUP}/data/letters/part-00001*", column("reason", lambda values: ["fuzzy"] * 2)),
+        "removals", f"{DEDUP}/data/letters/*", "as an exact duplicate, although an earlier source",
+    ),
+    Corruption(
+        "reason changed, as counted",
+        table(f"{DEDUP}/data/letters/part-00001*", column("reason", lambda values: ["fuzzy"] * 2)),
+        "conservation", f"{DEDUP}/manifest.json", "dedup/exact_removed is 4, but the number of such rows is 2",
+    ),
+    Corruption(
+        "removal dropped", table(REMOVED, without(0)), "alignment", f"{CONSOLIDATE}/data/novels/part-00000*",
+        "has 30 documents instead of 31",
+    ),
+    Corruption(
+        "removal invented", table(REMOVED, column("id", at(0, next_id))), "alignment", REMOVED, "which is not in",
+    ),
+    Corruption(
+        "report forged", forged(DEDUP, "details", "sources", "novels", "retained", value=1), "conservation",
+        f"{DEDUP}/manifest.json", "what 'novels' retained is 1",
+    ),
+    Corruption(
+        "input forged", forged(DEDUP, "inputs", 0, "identity", value=UNKNOWN), "inputs", "sources/*/*/manifest.json",
+        f"the step was made from {UNKNOWN}",
+    ),
+    # consolidate
+    Corruption("card flipped", flip(f"{CONSOLIDATE}/README.md"), "files", f"{CONSOLIDATE}/README.md", SAME_SIZE),
+    Corruption(
+        "document dropped", table(f"{CONSOLIDATE}/data/novels/part-*", without(0)), "alignment",
+        f"{CONSOLIDATE}/data/novels/part-*", "has 29 documents instead of 30",
+    ),
+    Corruption(
+        "removed document is back", as_in_input, "alignment", f"{CONSOLIDATE}/data/novels/part-*",
+        "has 32 documents instead of 30",
+    ),
+    Corruption(
+        "consolidated text changed", table(f"{CONSOLIDATE}/data/novels/part-*", texts(2, "x")), "documents",
+        f"{CONSOLIDATE}/data/novels/part-*", "has another hash",
+    ),
+    Corruption(
+        "value of another column changed", table(f"{CONSOLIDATE}/data/novels/part-*", column("n", at(3, -1))), "values",
+        f"{CONSOLIDATE}/data/novels/part-*", "in column 'n'",
+    ),
+    Corruption(
+        "partition dropped", dropped_partition, "manifest", f"{CONSOLIDATE}/manifest.json",
+        "lists 3 of the 4 partitions of source",
+    ),
+    Corruption(
+        "what dedup removed forged",
+        forged(CONSOLIDATE, "details", "sources", "novels", "dropped", value={"fuzzy": 7, "exact": 1}),
+        "conservation", f"{CONSOLIDATE}/manifest.json", "fuzzy duplicates dropped from 'novels' is 7",
+    ),
+    # train-tokenizer
+    Corruption(
+        "trained tokenizer flipped", flip(f"{TRAINED}/tokenizer.json"), "files", f"{TRAINED}/tokenizer.json", SAME_SIZE
+    ),
+    Corruption(
+        "size of the sample forged", forged(TRAINED, "details", "sampled_bytes", value=1), "conservation",
+        f"{TRAINED}/manifest.json", "the size of the sample is 1",
+    ),
+]  # fmt: skip
