@@ -25,7 +25,8 @@ def lead(subject: Subject, work: Work) -> str:
         return "A run that is active or was killed: its log has no end."
     if run.exit_code:
         return f"A run that ended with exit code {run.exit_code}: {run.reason}"
-    return f"A complete run of {counted(len(subject.steps), 'step')}, of which {len(run.reused):,} were done before."
+    before = f", of which {len(run.reused):,} were done before" if run.reused else ""
+    return f"A complete run of {counted(len(subject.steps), 'step')}{before}."
 
 
 def facts(subject: Subject, sources: Sequence[SourceCounts], work: Work) -> Iterator[Fact]:

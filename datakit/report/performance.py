@@ -27,7 +27,8 @@ def performance_sections(subject: Subject, work: Work) -> Iterator[Section]:
         intro = f"The times are sums over all attempts {which}, including those that failed."
         yield Section("time", "Time", intro, tuple(figures))
         yield Section("memory", "Memory", _MEMORY, (_memory(work), _shares(work)))
-    yield Section("problems", "Problems", _problems(subject, work), tuple(_problem_figures(subject, work)))
+    if subject.steps:
+        yield Section("problems", "Problems", _problems(subject, work), tuple(_problem_figures(subject, work)))
 
 
 _MEMORY = "Every attempt has a budget, and an attempt that exceeds it is stopped and repeated with a larger one."

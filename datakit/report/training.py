@@ -23,6 +23,7 @@ LAST = {  # the metrics at the top of the page
     "eval/macro_bpb": "bits per byte",
 }
 Row = dict[str, Any]
+Curve = tuple[str, list[tuple[int, float]]]
 
 
 def training_sections(subject: Subject) -> Iterator[Section]:
@@ -55,9 +56,17 @@ def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
         ("entropy", "Routing entropy", ["train/router/routing_entropy_mean"], "nats"),
     )
     for key, title, names, unit in groups:
-        curves = [(name, points) for name in names if (points := _points(rows, name))]
+        curves = _different([(_short(name), points) for name in names if (points := _points(rows, name))])
         if curves:
             yield _figure(key, title, curves[:MOST_CURVES], unit)
+
+
+def _different(curves: Sequence[Curve]) -> list[Curve]:
+    """Join the names of equal curves, because the curve drawn last would hide the others."""
+    names: dict[tuple[tuple[int, float], ...], list[str]] = {}
+    for name, points in curves:
+        names.setdefault(tuple(points), []).append(name)
+    return [(" = ".join(same), list(points)) for points, same in names.items()]
 
 
 def _names(rows: Sequence[Row], start: str) -> list[str]:
@@ -71,23 +80,23 @@ def _points(rows: Sequence[Row], name: str) -> list[tuple[int, float]]:
     return [(group[-1][0], sum(value for _, value in group) / len(group)) for group in groups]
 
 
-def _figure(key: str, title: str, curves: Sequence[tuple[str, list[tuple[int, float]]]], unit: str) -> Figure:
-    series = [{"name": _short(name), "points": points, "tone": TONES[number % len(TONES)]}
+def _figure(key: str, title: str, curves: Sequence[Curve], unit: str) -> Figure:
+    series = [{"name": name, "points": points, "tone": TONES[number % len(TONES)]}
               for number, (name, points) in enumerate(curves)]  # fmt: skip
     name, points = curves[0]
-    described = f"{_short(name)} goes from {points[0][1]:.4g} to {points[-1][1]:.4g}."
+    described = f"{name} goes from {points[0][1]:.4g} to {points[-1][1]:.4g}."
     chart = Chart("lines", {"series": series, "x": "step", "unit": unit}, described)
     return Figure(f"training-{key}", title, _table(title, curves), chart, unit)
 
 
-def _table(title: str, curves: Sequence[tuple[str, list[tuple[int, float]]]]) -> Table:
+def _table(title: str, curves: Sequence[Curve]) -> Table:
     """Return some of the points, always with the first and the last one."""
     steps = sorted({step for _, points in curves for step, _ in points})
     chosen = steps if len(steps) <= TABLE_ROWS else [
         steps[number * (len(steps) - 1) // (TABLE_ROWS - 1)] for number in range(TABLE_ROWS)
     ]  # fmt: skip
     values = [dict(points) for _, points in curves]
-    columns = (Column("step", "count"), *(Column(_short(name), "number") for name, _ in curves))
+    columns = (Column("step", "count"), *(Column(name, "number") for name, _ in curves))
     more = f"{len(chosen)} of {len(steps):,} points." if len(steps) > len(chosen) else ""
     return Table(title, columns, [(step, *(one.get(step) for one in values)) for step in chosen], more=more)
 

@@ -41,6 +41,15 @@ def test_curves_have_a_bounded_number_of_points(tmp_path: Path) -> None:
     assert [row[0] for row in bits] == [100 * number for number in range(1, 11)]
 
 
+def test_equal_curves_share_a_line(tmp_path: Path) -> None:
+    run = training_run(tmp_path, 3)
+    rows = [json.loads(line) | {"optim/learning_rate/router": 1e-3} for line in (run / "metrics.jsonl").open()]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (section,) = training_sections(subject_of(str(run)))
+    (rates,) = [figure for figure in section.figures if figure.id == "training-rates"]
+    assert [column.heading for column in rates.table.columns] == ["step", "adam = router"]
+
+
 def test_page_of_an_unfinished_run_shows_its_last_loss(browser: Browser, tmp_path: Path) -> None:
     opened = open_page(browser, "file://" + write_report(str(training_run(tmp_path)), str(tmp_path)))
     assert "is not finished" in opened.page.inner_text("header")
