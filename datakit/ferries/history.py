@@ -1,8 +1,9 @@
 """Reads and appends the history of all ferries of one parent folder: `ferry_history.jsonl`, one JSON object per line.
 
 A ferry appends a line when it starts and its record when it ends. A line without its record belongs to a ferry that is
-still running or was killed; `settle` decides which, and appends the record of a killed one. Nothing else is ever
-changed, so a killed write can only damage the last line. Lines that cannot be read are skipped and counted.
+still running or was killed; `settle` decides which, and appends the record of a killed one. Of several records of one
+run, the last counts. No line is ever changed, so a killed write can only damage the last one. Lines that cannot be read
+are skipped and counted.
 
 On a disk, lines are appended under a lock. An object store cannot append, so the file is read and written again; two
 ferries that end in the same second could then lose a line, and the next run reports the lost one as killed.

@@ -118,7 +118,8 @@ def run_ferry(ferry: Ferry, options: Options, say: Say) -> Ended:
     parent = urls.absolute(options.parent)
     for killed in history.settle(parent):
         say(f"{killed.ferry} {killed.nonce[:12]} was killed in stage {killed.stage}; this is now in the history")
-        _alert(parent, killed, say)
+        if (alerted := _alert(parent, killed, say)) is not killed:
+            history.append(parent, alerted)  # the later line of a run counts
     created = create_ferry_root(parent, ferry.name, options.ttl_seconds)
     begun = status.started(created, options.scheduled, options.scale, ferry.timeout)
     with status.held(created.url), _folder(created.url) as folder:

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from datakit.ferries.alert import REMEMBERED, WEBHOOK_VARIABLE, new_failures, payload, send
-from datakit.ferries.history import read_history
+from datakit.ferries.history import append, read_history
 from datakit.ferries.machine import this_machine
 from datakit.ferries.record import Failure, Record
+from datakit.ferries.status import Started
 from tests.support.command_line import invoke
 from tests.support.ferries.tiny_ferry import LIMITS, sail, tiny_ferry
 
@@ -83,6 +84,18 @@ def test_scheduled_failures_alert_once_per_cause(tmp_path: Path, monkeypatch: py
     assert not any(str(tmp_path) in text or "word1" in text or first.record.root in text for text in texts)
     kept = b"".join(path.read_bytes() for path in (tmp_path / "ferries").rglob("*") if path.is_file())
     assert b"xyzzy" not in kept and b"127.0.0.1:" not in kept
+
+
+def test_killed_runs_alert_once_in_the_next_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ferry, parent = tiny_ferry(tmp_path / "texts", "compare"), tmp_path / "ferries"
+    parent.mkdir()
+    with webhook(monkeypatch) as hook:
+        for nonce in ("first", "second"):
+            append(str(parent), Started("tiny", nonce, f"{parent}/gone", 0.0, True, 1.0, "", 1.0))
+            sail(ferry, parent)
+    assert len(hook.bodies) == 1 and "- start: the ferry was killed" in hook.bodies[0]["text"]
+    killed = [record for record in read_history(str(parent)).records if record.outcome == "killed"]
+    assert [(record.nonce, len(record.alerted)) for record in killed] == [("first", 1), ("second", 0)]
 
 
 def test_commands_of_a_ferry_do_not_see_the_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,19 @@ def test_slowdown_and_growth_of_a_task_are_found(tmp_path: Path, monkeypatch: py
     assert slow.record.parts[0].name == "run" and Path(slow.root, "measured-again").is_dir()
 
 
+@pytest.mark.soak
+def test_twenty_runs_give_no_alarm_and_a_third_more_gives_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ferry, parent = tiny_ferry(tmp_path / "texts", "warm-up", "run", "compare"), tmp_path / "ferries"
+    runs = [sail(ferry, parent) for _ in range(21)]
+    assert [causes(run) for run in runs[1:]] == [[]] * 20
+    parts = {part.name: part for part in runs[-1].record.parts}
+    monkeypatch.setenv("TEST_BURN_SECONDS", str(0.3 * parts["run"].cpu_seconds))
+    assert "performance: run/normalize takes more CPU time" in causes(sail(ferry, parent))
+    monkeypatch.setenv("TEST_BURN_SECONDS", "0")
+    monkeypatch.setenv("TEST_HOLD_BYTES", str(int(0.3 * parts["run/normalize"].peak_rss)))
+    assert causes(sail(ferry, parent)) == ["performance: run/normalize takes more memory"]
+
+
 def test_failing_command_ends_the_ferry(tmp_path: Path) -> None:
     ferry = tiny_ferry(tmp_path / "texts")
     Path(ferry.recipe).write_text("nme = 1\n")
