@@ -96,8 +96,8 @@ class Server:
             return follower.version(), None if health == "ended" else follower.silent()
 
         if entry.kind == "training":
-            return Page("training.html.jinja", look, lambda: training_page(self.followers.of(entry)))
-        return Page("run.html.jinja", look, lambda: run_page(self.followers.of(entry), query))
+            return Page("training.html.jinja", look, lambda: self.followers.of(entry).composed(training_page))
+        return Page("run.html.jinja", look, lambda: self.followers.of(entry).composed(lambda one: run_page(one, query)))
 
     def _changing(self) -> tuple[tuple[object, ...], float | None]:
         return (object(),), None  # a list is made again at each look; it is sent only if it differs

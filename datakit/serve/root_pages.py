@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datakit.errors import DatakitError
 from datakit.pipeline.overview import CURRENT, ListedStep, overview
 from datakit.report.figures import Fact
-from datakit.serve.followers import Followers
+from datakit.serve.followers import Follower, Followers
 from datakit.serve.root import Entry, Listing, ServedRoot
 from datakit.serve.run_lines import RunLine, RunLines
 from datakit.serve.run_page import Filter, moment_text
@@ -98,10 +98,13 @@ class RootPages:
         return found.steps, found.problems
 
     def _training_line(self, entry: Entry) -> TrainingLine:
-        follower = self.followers.of(entry)
-        health = follower.health()
-        state = "done" if health == "ended" else health
-        return TrainingLine(entry, state, follower.training.step, follower.training.row.get(LOSS))
+        return self.followers.of(entry).composed(_training_line)
+
+
+def _training_line(follower: Follower) -> TrainingLine:
+    health = follower.health()
+    state = "done" if health == "ended" else health
+    return TrainingLine(follower.entry, state, follower.training.step, follower.training.row.get(LOSS))
 
 
 def _dataset_line(listing: Listing, name: str) -> DatasetLine:
