@@ -9,14 +9,12 @@ query strings of URLs are removed, since they may be signatures.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
-from datakit.errors import NotFoundError
+from datakit.engine.observe.event_file import FILE_NAME as EVENTS
+from datakit.engine.observe.event_tail import Event, EventTail
 from datakit.pipeline.root_layout import RUNS
 from datakit.redaction import redacted
 from datakit.signed_urls import split_query
@@ -105,21 +103,30 @@ def _newest_first(home: str) -> list[str]:
 def _read_log(directory: str) -> tuple[set[str], dict[str, dict[str, Any]]]:
     """Return the names of the downloads that a run's log names, and the source tables of its recipe, by name."""
     steps, tables = set[str](), dict[str, dict[str, Any]]()
-    for event in _events(directory):
-        if event.get("event") == "run_started":
-            tables = {table["name"]: table for table in (event.get("definition") or {}).get("sources", ())}
-        elif event.get("stage") == "download" and "directory" in event:
+    for event in read_events(directory):
+        if event["event"] == "run_started":
+            tables = _tables(event.get("definition"))
+        elif event.get("stage") == "download" and isinstance(event.get("directory"), str):
             steps.add(urls.name(event["directory"]))
     return steps, tables
 
 
-def _events(directory: str) -> Iterator[dict[str, Any]]:
-    """Yield the events of a run that concern a download, and its first event. Lines that cannot be read are skipped:
-    a killed run may leave half a line.
+def _tables(definition: object) -> dict[str, dict[str, Any]]:
+    """Return the source tables of a recipe by name, without those that a damaged log made unusable."""
+    found = definition.get("sources") if isinstance(definition, dict) else None
+    tables = [table for table in found if isinstance(table, dict)] if isinstance(found, list) else []
+    return {table["name"]: _texts(table) for table in tables if isinstance(table.get("name"), str)}
+
+
+def _texts(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key not in ("url", "license") or isinstance(value, str)}
+
+
+def read_events(directory: str) -> Iterator[Event]:
+    """Yield the events of a run in order, each once, from all files of its log. Lines that cannot be read (a killed run
+    may leave half a line) are skipped.
     """
-    for info in urls.listing(directory):
-        with contextlib.suppress(NotFoundError):  # removed by a rotation
-            for line in urls.read_bytes(info.url).split(b"\n"):
-                if b'"run_started"' in line or b'"download"' in line:
-                    with contextlib.suppress(orjson.JSONDecodeError):
-                        yield orjson.loads(line)
+    log = EventTail(urls.join(directory, EVENTS), rotated=True)
+    yield from log.read()
+    while log.behind:
+        yield from log.read()

@@ -23,7 +23,7 @@ def content_sections(subject: Subject, sources: Sequence[SourceCounts]) -> Itera
         yield Section("documents", "Documents", intro, (flow,))
     if sources:
         found = tuple(_source_figures(sources))
-        yield Section("sources", "Sources", f"{counted(len(sources), 'source')}, each with its share.", found)
+        yield Section("sources", "Sources", f"{counted(total(sources).sources, 'source')}, each with its share.", found)
     figures = tuple(_distributions(subject))
     if figures:
         yield Section("distributions", "Distributions", "Each range is twice as wide as the one before.", figures)
@@ -49,8 +49,8 @@ def _source_figures(sources: Sequence[SourceCounts]) -> Iterator[Figure]:
 
 
 def _largest(sources: Sequence[SourceCounts]) -> list[SourceCounts]:
-    """Return the sources that get a bar: the largest ones first."""
-    return sorted(sources, key=size, reverse=True)[:MOST_BARS]
+    """Return the sources that get a bar: the largest ones first, and added-up ones last."""
+    return sorted(sources, key=lambda source: (source.sources == 1, size(source)), reverse=True)[:MOST_BARS]
 
 
 def _share(value: float | None) -> str:

@@ -25,7 +25,7 @@ REASONS = {"exact": "exact duplicates across sources", "fuzzy": "fuzzy duplicate
 class SourceCounts:
     """The counts of a source. records: read by normalize. left_out: the records that normalize left out, by reason.
     documents: those that normalize wrote. removed: by dedup and consolidate, by reason. A count is None if no step of
-    the report states it.
+    the report states it. sources: the number of sources that were added up.
     """
 
     name: str
@@ -37,6 +37,7 @@ class SourceCounts:
     kept: int | None = None
     text_bytes: int | None = None
     tokens: int | None = None
+    sources: int = 1
 
     @property
     def retained(self) -> float | None:
@@ -126,7 +127,7 @@ def size(source: SourceCounts) -> tuple[int, int]:
 def merged(sources: Sequence[SourceCounts]) -> SourceCounts:
     """Return the sums over several sources, as one."""
     return SourceCounts(
-        name=f"{len(sources)} other sources",
+        name=f"{(number := sum(source.sources for source in sources)):,} other sources",
         records=_sum([source.records for source in sources]),
         added=sum(source.added for source in sources),
         left_out=sum((source.left_out for source in sources), Counter()),
@@ -135,6 +136,7 @@ def merged(sources: Sequence[SourceCounts]) -> SourceCounts:
         kept=_sum([source.kept for source in sources]),
         text_bytes=_sum([source.text_bytes for source in sources]),
         tokens=_sum([source.tokens for source in sources]),
+        sources=number,
     )
 
 

@@ -63,7 +63,7 @@ def flow_figure(sources: Sequence[SourceCounts]) -> Figure | None:
 
 
 def _records(flow: _Flow, sources: Sequence[SourceCounts], everything: SourceCounts) -> None:
-    ordered = sorted(sources, key=lambda source: source.records or 0, reverse=True)
+    ordered = sorted(sources, key=lambda source: (source.sources == 1, source.records or 0), reverse=True)
     shown = ordered if len(ordered) <= SHOWN + 1 else [*ordered[:SHOWN], merged(ordered[SHOWN:])]
     for number, source in enumerate(shown):
         flow.node(f"source:{number}", source.name, source.records or 0, "second", 0)

@@ -13,6 +13,8 @@ from datakit.report.figures import Fact
 from datakit.report.subject import Subject
 from datakit.report.training import last_figures
 
+LATEST_MOMENT = 1e11  # seconds since 1970
+
 
 def lead(subject: Subject, work: Work) -> str:
     """Return one sentence about the state of the subject."""
@@ -40,7 +42,7 @@ def facts(subject: Subject, sources: Sequence[SourceCounts], work: Work) -> Iter
         remark = f"of {everything.records + everything.added:,} records" if everything.records is not None else ""
         yield Fact("documents", everything.kept, "count", remark)
         if everything.tokens is not None:
-            yield Fact("tokens", everything.tokens, "count", f"in {counted(len(sources), 'source')}")
+            yield Fact("tokens", everything.tokens, "count", f"in {counted(everything.sources, 'source')}")
         yield Fact("share kept", everything.retained, "percent", _lost(everything))
         yield Fact("text", everything.text_bytes, "bytes", "after consolidation")
     elapsed = sum(stage.elapsed for stage in work.stages)
@@ -80,5 +82,8 @@ def about(subject: Subject, lineage: Lineage | None) -> Iterator[tuple[str, str]
         yield "licenses", ", ".join(licenses)
 
 
-def _moment(seconds: float) -> str:
+def _moment(seconds: object) -> str:
+    """Return a time as text; "unknown" if a damaged log holds no possible time."""
+    if not isinstance(seconds, int | float) or not 0 <= seconds < LATEST_MOMENT:
+        return "unknown"
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -8,14 +8,14 @@ looked for in the root that holds the log, so a root can be moved.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from datakit.engine.observe.event_file import FILE_NAME as EVENTS
-from datakit.engine.observe.event_tail import Event, EventTail
+from datakit.engine.observe.event_tail import Event
 from datakit.errors import UsageError
 from datakit.lineage.graph import FoundStep, upstream_first
+from datakit.lineage.sources import read_events
 from datakit.pipeline.lineage import finished_step
 from datakit.pipeline.root_layout import RUNS, flow_order
 from datakit.signed_urls import split_query
@@ -93,7 +93,7 @@ def _training(place: str) -> Subject:
 def _run(place: str) -> Subject:
     events = _milestones(place)
     first: Event = events[0] if events else {}
-    root, moved_from = urls.parent(urls.parent(urls.parent(place))), first.get("root", "")
+    root, moved_from = urls.parent(urls.parent(urls.parent(place))), _text(first, "root")
     directories: dict[str, str] = {}
     reused, failed = set[str](), set[str]()
     for event in events:
@@ -116,29 +116,26 @@ def _found(directory: str, stage: str) -> FoundStep:
 def _facts(place: str, events: list[Event], reused: set[str], failed: set[str]) -> RunFacts:
     first: Event = events[0] if events else {}
     end: Event = next((event for event in events if event["event"] == "run_ended"), {})
+    code = end.get("exit_code")
     return RunFacts(
         run=urls.name(place),
-        recipe=first.get("recipe", ""),
-        host=first.get("host", ""),
+        recipe=_text(first, "recipe"),
+        host=_text(first, "host"),
         started=first.get("time", 0.0),
         ended=end.get("time"),
-        reason=end.get("reason", ""),
-        exit_code=end.get("exit_code"),
+        reason=_text(end, "reason"),
+        exit_code=code if isinstance(code, int) else None,
         reused=frozenset(reused),
         failed=frozenset(failed),
     )
 
 
+def _text(event: Event, key: str) -> str:
+    """Return a text of an event; "" if the event lacks it or a damaged log holds something else."""
+    found = event.get(key, "")
+    return found if isinstance(found, str) else ""
+
+
 def _milestones(place: str) -> list[Event]:
     """Return the events that mark the beginning and the end of a run and of its steps."""
     return [event for event in read_events(place) if event["event"] in (*STEP_EVENTS, "run_started", "run_ended")]
-
-
-def read_events(directory: str) -> Iterator[Event]:
-    """Yield the events of a run in order, each once, from all files of its log. Lines that cannot be read (a killed run
-    may leave half a line) are skipped.
-    """
-    log = EventTail(urls.join(directory, EVENTS), rotated=True)
-    yield from log.read()
-    while log.behind:
-        yield from log.read()

@@ -31,7 +31,7 @@ HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
@@ -157,6 +157,6 @@ def _is_foreign(headers: dict[str, str], method: str) -> bool:
     """Return True if a page of another site sent the request, other than by a link that a person followed."""
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     followed = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
-    if site is not None:  # with our Referrer-Policy, the origin of a form is "null"
+    if site is not None:  # browsers omit it over plain http to another machine; then the Origin decides
         return site not in ("none", "same-origin") and not (followed and method != "POST")
     return origin is not None and urlsplit(origin).netloc.lower() != headers["host"].lower()

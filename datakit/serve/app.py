@@ -34,6 +34,7 @@ from datakit.report.subject import subject_of
 from datakit.report.templates import asset, environment
 from datakit.serve.access import COOKIE, SESSION_SECONDS, SIGN_IN, Access, Gate
 from datakit.serve.followers import Followers
+from datakit.serve.report_reach import require_dataset, require_entry, require_steps
 from datakit.serve.root import ServedRoot
 from datakit.serve.root_pages import RootPages
 from datakit.serve.run_lines import RunLines
@@ -96,8 +97,8 @@ class Server:
             return follower.version(), None if health == "ended" else follower.silent()
 
         if entry.kind == "training":
-            return Page("training.html.jinja", look, lambda: training_page(self.followers.of(entry)))
-        return Page("run.html.jinja", look, lambda: run_page(self.followers.of(entry), query))
+            return Page("training.html.jinja", look, lambda: self.followers.of(entry).composed(training_page))
+        return Page("run.html.jinja", look, lambda: self.followers.of(entry).composed(lambda one: run_page(one, query)))
 
     def _changing(self) -> tuple[tuple[object, ...], float | None]:
         return (object(),), None  # a list is made again at each look; it is sent only if it differs
@@ -108,12 +109,13 @@ class Server:
             entry = self.root.entry(KINDS[parameters["kind"]], parameters["dataset"], parameters["run"])
             place, version = entry.url, self.followers.of(entry).version()
         else:
-            place, version = self.root.dataset(parameters["dataset"]), None
+            entry, place, version = None, self.root.dataset(parameters["dataset"]), None
         with self._reporting:
             kept = self._reports.get(place)
             if kept is None or kept[0] != version or version is None:
+                require_dataset(self.root, place) if entry is None else require_entry(self.root, entry)
                 subject = subject_of(place)
-                self.root.require_inside([step.directory for step in subject.steps])
+                require_steps(self.root, subject.steps)
                 kept = (version, render_report(page_of(subject, self.show_text)))
                 self._reports[place] = kept
                 while len(self._reports) > MOST_REPORTS:

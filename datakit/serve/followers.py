@@ -10,9 +10,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from datakit.engine.observe.event_tail import EventTail
 from datakit.engine.observe.liveness import driver_alive, is_local, patience
@@ -25,7 +26,8 @@ from datakit.storage.manifest import FILE_NAME as MANIFEST
 from datakit.trainer.metrics.json_lines import FILE_NAME as METRICS
 from datakit.trainer.run_lock import LOCK
 
-MOST = 32
+MOST = 128  # more than the trainings of a page and the open streams together, so none is read twice
+T = TypeVar("T")
 Health = Literal["running", "silent", "dead", "ended"]
 
 
@@ -43,7 +45,7 @@ class Follower:
     seen: float = field(default_factory=time.monotonic)
     finished: bool = False
     _looked: float | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
         self.training = TrainingState(self.entry.url)
@@ -96,8 +98,10 @@ class Follower:
         """Return "running", "ended" (the log says how), "dead" (it does not, and the driver shows no sign of life), or
         "silent" (the process exists, but has written nothing for three heartbeats).
         """
-        if self.entry.kind == "training":
-            return self._training_health()
+        with self._lock:
+            return self._training_health() if self.entry.kind == "training" else self._run_health()
+
+    def _run_health(self) -> Health:
         if self.state.ended is not None:
             return "ended"
         if not driver_alive(self.entry.name, self.state.started, self.silent()):
@@ -114,7 +118,13 @@ class Follower:
 
     def version(self) -> tuple[object, ...]:
         """Return a value that changes whenever the page of this run would change."""
-        return (self.state.version, self.training.version, self.health(), self.problem, self.unreadable)
+        with self._lock:
+            return (self.state.version, self.training.version, self.health(), self.problem, self.unreadable)
+
+    def composed(self, make: Callable[[Follower], T]) -> T:
+        """Return what `make` composes from this follower. Meanwhile, no other thread applies what is new."""
+        with self._lock:
+            return make(self)
 
 
 @dataclass

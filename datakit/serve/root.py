@@ -98,6 +98,12 @@ class ServedRoot:
             return url.startswith(f"{self.url}/") and "/../" not in f"{url}/"
         return urls.is_local(url) and os.path.realpath(urls.local_path(url)).startswith(f"{self._real}{os.sep}")
 
+    def require_all_inside(self, places: Iterable[str]) -> None:
+        """Raise RootError if one of these files and directories, which need not exist, is out of the root."""
+        for place in places:
+            if not self.inside(place):
+                raise RootError(f"{place} is outside of the root that is served; use `datakit report` instead")
+
     def require_inside(self, directories: Iterable[str]) -> None:
         """Raise RootError if a directory, or a link below it, leads out of the root."""
         seen = 0

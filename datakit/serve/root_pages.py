@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from datakit.errors import DatakitError
 from datakit.pipeline.overview import CURRENT, ListedStep, overview
 from datakit.report.figures import Fact
-from datakit.serve.followers import Followers
+from datakit.serve.followers import Follower, Followers
 from datakit.serve.root import Entry, Listing, ServedRoot
 from datakit.serve.run_lines import RunLine, RunLines
 from datakit.serve.run_page import Filter, moment_text
 from datakit.serve.training_state import LOSS
+from datakit.storage import urls
+from datakit.storage.manifest import FILE_NAME as MANIFEST
 
 MOST_RUNS = 100
 MOST_TRAININGS = 50
@@ -74,8 +76,10 @@ class RootPages:
         lines = [self.lines.line(one) for one in entries[:MOST_RUNS]]
         shown = tuple(line for line in lines if chosen in ("", line.state))
         trainings = listing.of("training", dataset or None)[:MOST_TRAININGS]
-        steps, problems = self._steps(dataset) if dataset else ((), ())
-        hidden = f"{listing.hidden:,} of the directories are not shown: their names are not those of datasets or runs, "
+        every, problems = self._steps(dataset) if dataset else ((), ())
+        steps = tuple(step for step in every if self._inside(step))
+        unseen = listing.hidden + len(every) - len(steps)
+        hidden = f"{unseen:,} of the directories are not shown: their names are not those of datasets or runs, "
         return RootPage(
             title=dataset or "Datasets and runs",
             dataset=dataset,
@@ -86,7 +90,7 @@ class RootPages:
             trainings=tuple(self._training_line(one) for one in trainings),
             filters=(Filter("state", chosen, STATES),),
             steps=steps,
-            problems=(*problems, *([hidden + "or links lead out of the root."] if listing.hidden else [])),
+            problems=(*problems, *([hidden + "or links lead out of the root."] if unseen else [])),
             report=any(step.state == CURRENT for step in steps),
         )
 
@@ -97,11 +101,17 @@ class RootPages:
             return (), (str(error),)
         return found.steps, found.problems
 
+    def _inside(self, step: ListedStep) -> bool:
+        return self.root.inside(step.directory) and self.root.inside(urls.join(step.directory, MANIFEST))
+
     def _training_line(self, entry: Entry) -> TrainingLine:
-        follower = self.followers.of(entry)
-        health = follower.health()
-        state = "done" if health == "ended" else health
-        return TrainingLine(entry, state, follower.training.step, follower.training.row.get(LOSS))
+        return self.followers.of(entry).composed(_training_line)
+
+
+def _training_line(follower: Follower) -> TrainingLine:
+    health = follower.health()
+    state = "done" if health == "ended" else health
+    return TrainingLine(follower.entry, state, follower.training.step, follower.training.row.get(LOSS))
 
 
 def _dataset_line(listing: Listing, name: str) -> DatasetLine:

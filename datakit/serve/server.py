@@ -27,6 +27,7 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 MOST_CONNECTIONS = 64
 MOST_HEADER_BYTES = 16 << 10
 STOP_SECONDS = 3
+UNREAD_MILLISECONDS = 30_000  # a browser that reads nothing for so long is disconnected
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,8 @@ def _open(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     opened = socket.socket(family, socket.SOCK_STREAM)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # accepted connections inherit it
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MILLISECONDS)
     try:
         opened.bind((host, port))
         opened.listen(MOST_CONNECTIONS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from datakit.errors import counted
 from datakit.report.figures import Fact
 from datakit.serve.followers import Follower
 from datakit.serve.training_state import LOSS
@@ -51,7 +52,7 @@ def training_page(follower: Follower) -> TrainingPage:
     losses = [loss for _, loss in training.curve]
     facts = [Fact("step", training.step, "count")]
     facts += [Fact(title, training.row[name], "number") for name, title in SHOWN.items() if name in training.row]
-    lines = [f"{training.unreadable:,} lines of the metrics cannot be read."] if training.unreadable else []
+    lines = [f"{counted(training.unreadable, 'line')} of the metrics cannot be read."] if training.unreadable else []
     return TrainingPage(
         title=follower.entry.dataset,
         dataset=follower.entry.dataset,

@@ -1,7 +1,8 @@
 """Follows the metrics of a training run while it writes them: the last row, and a curve of its loss.
 
 The curve has at most 2 x POINTS points; when there are more, every second one is dropped and further rows are thinned
-in the same way. A run that resumes replaces `metrics.jsonl`, so a file that has become shorter is read again.
+in the same way. A run that resumes replaces `metrics.jsonl`, so a file is read again if it has become shorter,
+or if the line that was read last is no longer where it was.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class TrainingState:
     curve: list[tuple[int, float]] = field(default_factory=list)
     unreadable: int = 0
     _offset: int = 0
+    _last: bytes = b""
     _every: int = 1
     _rows: int = 0
 
@@ -42,7 +44,7 @@ class TrainingState:
         before, place = self.version, urls.join(self.url, FILE_NAME)
         try:
             size = urls.size(place)
-            if size < self._offset:
+            if size < self._offset or not self._continues(place):
                 self._start_again()
             while self._offset < size and self._read_piece(place, size):
                 pass
@@ -50,9 +52,15 @@ class TrainingState:
             pass
         return self.version > before
 
+    def _continues(self, place: str) -> bool:
+        """Return True if the line that was read last still ends at the offset."""
+        if not self._last:
+            return True
+        return urls.read_range(place, self._offset - len(self._last), self._offset) == self._last
+
     def _start_again(self) -> None:
         self.step, self.row, self.curve, self.unreadable = 0, {}, [], 0
-        self._offset, self._every, self._rows = 0, 1, 0
+        self._offset, self._last, self._every, self._rows = 0, b"", 1, 0
 
     def _read_piece(self, place: str, size: int) -> bool:
         """Read a piece of the file; return False if it contains no complete line."""
@@ -63,6 +71,7 @@ class TrainingState:
         if not lines and len(rest) < LONGEST_LINE:
             return False
         self._offset += len(data) - (len(rest) if lines else 0)
+        self._last = lines[-1] + b"\n" if lines else b""
         for line in lines:
             self._add(line)
         return True

@@ -55,6 +55,18 @@ def test_log_with_half_a_line_is_read(finished_copy: Path) -> None:
     assert sources(finished_copy / "root")["novels"].url is not None
 
 
+def test_damaged_events_are_skipped(finished_copy: Path) -> None:
+    (log,) = (finished_copy / "root").glob("shelf/runs/*/events.jsonl")
+    damaged = [
+        '["run_started"]',
+        '{"event":"step_started","time":1.0,"stage":"download","directory":7}',
+        '{"event":"run_started","time":1.0,"recipe":5,"definition":{"sources":[3,{"name":[]},{"name":"x","url":1}]}}',
+        '{"event":"run_started","time":1.0,"definition":"download"}',
+    ]
+    log.write_text(log.read_text() + "\n".join([*damaged, ""]))
+    assert set(sources(finished_copy / "root")) == {"novels", "letters"}
+
+
 def test_source_of_another_download_is_not_confused(finished_copy: Path) -> None:
     """A newer run with other files of the same source does not describe the older dataset."""
     root = finished_copy / "root"

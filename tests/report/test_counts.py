@@ -8,7 +8,7 @@ import pytest
 
 import datakit
 from datakit.report import counts
-from datakit.report.counts import cluster_sizes, document_lengths, source_counts, total
+from datakit.report.counts import cluster_sizes, document_lengths, merged, source_counts, total
 from datakit.report.subject import subject_of
 from datakit.storage.manifest import read_manifest
 from tests.support.report.made_up_root import write_root
@@ -34,6 +34,7 @@ def test_small_sources_share_a_row_beyond_the_limit(tmp_path: Path, monkeypatch:
     subject = subject_of(str(write_root(tmp_path, [f"s{number}" for number in range(9)], 2)))
     found = source_counts(subject)
     assert [source.name for source in found][-1] == "6 other sources" and len(found) == 4
+    assert total(found).sources == 9 and merged(found[2:]).name == "7 other sources"
     assert total(found).kept == 9 * 2 * 39
 
 

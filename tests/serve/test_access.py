@@ -196,6 +196,13 @@ def test_sign_in_from_another_site_is_refused(guarded: ServeProcess) -> None:
     assert signed_in(guarded, "x" * MOST_FORM_BYTES).status == 413
 
 
+def test_sign_in_works_where_browsers_send_only_an_origin(guarded: ServeProcess) -> None:
+    """Over plain http to another machine, browsers send no Sec-Fetch headers, and the policy decides on the origin."""
+    assert signed_in(guarded, TOKEN, Origin=guarded.url).status == 303
+    assert signed_in(guarded, TOKEN, Origin="null").status == 403
+    assert HEADERS["Referrer-Policy"] == "same-origin", "with no-referrer, the origin of a form is null"
+
+
 def test_session_of_a_given_token_outlives_a_restart(root: Path, guarded: ServeProcess) -> None:
     session = signed_in(guarded, TOKEN).headers["set-cookie"].partition(";")[0]
     with serving(root, DATAKIT_SERVE_TOKEN=TOKEN) as again:

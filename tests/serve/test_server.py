@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from datakit.errors import UsageError
-from datakit.serve.server import Settings, access_of, hosts_of
+from datakit.serve.server import UNREAD_MILLISECONDS, Settings, _open, access_of, hosts_of
 from tests.support.command_line import command
 
 TOKEN = "0123456789" * 4
@@ -63,3 +63,11 @@ def test_port_in_use_is_an_error(tmp_path: Path) -> None:
 def test_missing_root_is_an_error(tmp_path: Path) -> None:
     done = command("serve", "none", cwd=tmp_path)
     assert done.returncode != 0 and "is not a directory" in done.stderr
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no such option")
+def test_browser_that_does_not_read_is_disconnected() -> None:
+    with _open("127.0.0.1", 0) as opened, socket.create_connection(opened.getsockname()):
+        accepted, _ = opened.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == UNREAD_MILLISECONDS

@@ -37,6 +37,15 @@ def test_resumed_run_is_read_again(tmp_path: Path) -> None:
     assert state.read() and state.step == 4 and [step for step, _ in state.curve] == [0, 1, 2, 3, 4]
 
 
+def test_resumed_run_that_has_outgrown_the_old_file_is_read_again(tmp_path: Path) -> None:
+    state = TrainingState(str(tmp_path))
+    write(tmp_path, range(10))
+    state.read()
+    write(tmp_path, range(3, 40), "w")
+    assert state.read() and state.step == 39 and [step for step, _ in state.curve] == list(range(3, 40))
+    assert not state.unreadable
+
+
 def test_curve_is_bounded_and_covers_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_state, "PIECE_BYTES", 1000)
     state = TrainingState(str(tmp_path))
