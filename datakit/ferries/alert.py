@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from datakit.ferries.record import Failure, Record
+from datakit.ferries.status import KILLED
 
 WEBHOOK_VARIABLE = "DATAKIT_FERRY_WEBHOOK"
 REMEMBERED = 30
@@ -33,6 +34,15 @@ def new_failures(record: Record, history: Sequence[Record]) -> list[Failure]:
     recent = [one for one in history if one.ferry == record.ferry and one.nonce != record.nonce][-REMEMBERED:]
     sent = {_cause(failure) for one in recent for failure in one.alerted}
     return [failure for failure in record.failures if _cause(failure) not in sent]
+
+
+def pending(history: Sequence[Record]) -> list[Record]:
+    """Return the scheduled runs that were found killed after the last scheduled run started, which could therefore not
+    alert about them, such as those that `datakit ferry history` found.
+    """
+    last = max((one.started for one in history if one.scheduled and one.outcome != KILLED), default=0.0)
+    killed = (one for one in history if one.scheduled and one.outcome == KILLED and not one.alerted)
+    return [one for one in killed if one.ended >= last][-REMEMBERED:]
 
 
 def _cause(failure: Failure) -> tuple[str, str]:

@@ -14,7 +14,8 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -29,6 +30,7 @@ from datakit.storage.io_errors import storage_errors
 from datakit.storage.json_data import decode_errors
 
 FILE_NAME = "ferry_history.jsonl"
+LOCK_NAME = "ferry_history.lock"  # held while killed ferries are looked for
 SHOWN = 30  # the pass rate is that of the last SHOWN runs
 _decoder = msgspec.json.Decoder(Record | Started)
 
@@ -105,10 +107,29 @@ def append(parent: str, line: Record | Started) -> None:
 
 def settle(parent: str) -> list[Record]:
     """Find ferries that were killed, note this in their status and in the history, and return their new records."""
-    found = [_killed(line) for line in read_history(parent).open if is_dead(line)]
-    for record in found:
-        append(parent, record)
+    dead = [line for line in read_history(parent).open if is_dead(line)]
+    if not dead:
+        return []
+    with _settling(parent):  # a ferry that ended meanwhile wrote its record before it gave up its lock
+        still_open = {line.nonce for line in read_history(parent).open}
+        found = [_killed(line) for line in dead if line.nonce in still_open]
+        for record in found:
+            append(parent, record)
     return found
+
+
+@contextmanager
+def _settling(parent: str) -> Iterator[None]:
+    """Let only one process at a time decide which ferries were killed. Stores have no locks."""
+    if not urls.is_local(parent):
+        yield
+        return
+    url = urls.join(parent, LOCK_NAME)
+    with storage_errors(url):
+        file = open(urls.local_path(url), "ab")  # noqa: SIM115 - errors of the caller's block are not the lock's
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _killed(line: Started) -> Record:

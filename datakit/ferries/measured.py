@@ -25,6 +25,7 @@ from types import FrameType
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 ORPHANS_SECONDS = 10.0  # how long to wait for processes that outlive the command
+KILL_SECONDS = 40.0  # how long the command may take to end after SIGTERM; with ORPHANS_SECONDS less than STOP_SECONDS
 PAUSE = 0.02
 
 
@@ -34,8 +35,7 @@ def main(report: str, command: list[str]) -> int:
     library.prctl(PR_SET_CHILD_SUBREAPER, 1)
     library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     before = time.monotonic()
-    child = os.posix_spawn(command[0], command, os.environ, setpgroup=0, setsigmask=[])
-    signal.signal(signal.SIGTERM, lambda number, frame: _pass_on(child, number, frame))
+    child = _start(command)
     _, status = os.waitpid(child, 0)
     wall = time.monotonic() - before
     left = _reap(time.monotonic() + ORPHANS_SECONDS)
@@ -53,9 +53,29 @@ def main(report: str, command: list[str]) -> int:
     return found["code"]
 
 
+def _start(command: list[str]) -> int:
+    """Start the command in a process group of its own, and return its process id. SIGTERM waits until it can be passed
+    on.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    child = os.posix_spawn(command[0], command, os.environ, setpgroup=0, setsigmask=[])
+    signal.signal(signal.SIGTERM, lambda number, frame: _pass_on(child, number, frame))
+    signal.signal(signal.SIGALRM, lambda number, frame: _kill(child))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    return child
+
+
 def _pass_on(child: int, number: int, frame: FrameType | None) -> None:
+    if not signal.getitimer(signal.ITIMER_REAL)[0]:
+        signal.setitimer(signal.ITIMER_REAL, KILL_SECONDS)
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, number)
+
+
+def _kill(child: int) -> None:
+    """Kill a command that has not ended after SIGTERM, with the processes of its group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
 
 
 def _reap(until: float) -> int:

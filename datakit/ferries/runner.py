@@ -41,7 +41,7 @@ STOPPED: dict[int, Outcome] = {ExitCode.TIMED_OUT: "timed out", ExitCode.TERMINA
 @dataclass(frozen=True)
 class Options:
     """The options of a run. parent: the folder of the history and of the roots. scheduled: send an alert if the ferry
-    does not pass.
+    does not pass. timeout: the caller stops the run after this number of seconds; None for the ferry's own limit.
     """
 
     parent: str
@@ -49,6 +49,7 @@ class Options:
     ray: str | None = None
     scale: float = 1.0
     scheduled: bool = False
+    timeout: float | None = None
 
 
 @dataclass(frozen=True)
@@ -116,12 +117,9 @@ def run_ferry(ferry: Ferry, options: Options, say: Say) -> Ended:
     """
     _check(ferry, options)
     parent = urls.absolute(options.parent)
-    for killed in history.settle(parent):
-        say(f"{killed.ferry} {killed.nonce[:12]} was killed in stage {killed.stage}; this is now in the history")
-        if (alerted := _alert(parent, killed, say)) is not killed:
-            history.append(parent, alerted)  # the later line of a run counts
+    _settle(parent, options.scheduled, say)
     created = create_ferry_root(parent, ferry.name, options.ttl_seconds)
-    begun = status.started(created, options.scheduled, options.scale, ferry.timeout)
+    begun = status.started(created, options.scheduled, options.scale, options.timeout or ferry.timeout)
     with status.held(created.url), _folder(created.url) as folder:
         history.append(parent, begun)
         earlier = [record for record in history.read_history(parent).records if record.ferry == ferry.name]
@@ -134,6 +132,18 @@ def run_ferry(ferry: Ferry, options: Options, say: Say) -> Ended:
             raise
         record = _finish(run)
     return Ended(record, created.url, run.ferry_run.page, run.ending.log, run.ending.exit_code)
+
+
+def _settle(parent: str, scheduled: bool, say: Say) -> None:
+    """Note which ferries were killed, and send alerts about them."""
+    settled = history.settle(parent)
+    for killed in settled:
+        say(f"{killed.ferry} {killed.nonce[:12]} was killed in stage {killed.stage}; this is now in the history")
+    known = {killed.nonce for killed in settled}
+    pending = alert.pending(history.read_history(parent).records) if scheduled else []
+    for killed in [*settled, *(one for one in pending if one.nonce not in known)]:
+        if (alerted := _alert(parent, killed, say)) is not killed:
+            history.append(parent, alerted)  # the later line of a run counts
 
 
 def _check(ferry: Ferry, options: Options) -> None:

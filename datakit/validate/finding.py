@@ -62,5 +62,6 @@ class Result:
         try:
             yield
         except (CorruptError, NotFoundError, UnreadableError, *MALFORMED) as error:
-            text = str(error) if isinstance(error, (CorruptError, NotFoundError)) else f"{type(error).__name__}"
+            ours = isinstance(error, (CorruptError, NotFoundError, UnreadableError))
+            text = str(error) if ours else type(error).__name__
             self.find(url, f"cannot be used: {text}", remedy)

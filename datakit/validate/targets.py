@@ -154,6 +154,11 @@ def _root(place: str, homes: list[str]) -> Targets:
             _add_newer(found, directory)
         if urls.exists(urls.join(home, LATEST)):
             _check_latest(home, found)
+    if not found.steps and not found.findings:
+        raise NotFoundError(
+            f"{place} is a root without a finished step that this version can read; "
+            f"`datakit status {place}` shows its tasks"
+        )
     return found
 
 

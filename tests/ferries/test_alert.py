@@ -98,6 +98,17 @@ def test_killed_runs_alert_once_in_the_next_run(tmp_path: Path, monkeypatch: pyt
     assert [(record.nonce, len(record.alerted)) for record in killed] == [("first", 1), ("second", 0)]
 
 
+def test_killed_run_that_the_history_command_found_alerts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ferry, parent = tiny_ferry(tmp_path / "texts", "compare"), tmp_path / "ferries"
+    parent.mkdir()
+    append(str(parent), Started("tiny", "first", f"{parent}/gone", 0.0, True, 1.0, "", 1.0))
+    assert "killed" in invoke("ferry", "history", "--root", parent, cwd=tmp_path).stdout
+    with webhook(monkeypatch) as hook:
+        sail(ferry, parent, scheduled=True)
+        sail(ferry, parent, scheduled=True)
+    assert sum("the ferry was killed" in body["text"] for body in hook.bodies) == 1
+
+
 def test_commands_of_a_ferry_do_not_see_the_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ferry = tiny_ferry(tmp_path / "texts")
     code = f"\nimport os\nif {WEBHOOK_VARIABLE!r} in os.environ: os._exit(7)\n"

@@ -12,7 +12,7 @@ import pytest
 from datakit.ferries.history import FILE_NAME, append, read_history, settle, summaries
 from datakit.ferries.machine import this_machine
 from datakit.ferries.record import Outcome, Record
-from datakit.ferries.status import Started
+from datakit.ferries.status import Started, is_dead
 from tests.support.paths import REPOSITORY
 from tests.support.s3 import s3_root
 
@@ -22,6 +22,14 @@ from datakit.ferries.history import append
 from datakit.ferries.status import Started
 for number in range(40):
     append(sys.argv[1], Started("smoke", f"{sys.argv[2]}-{number}", "/nowhere", 0.0, False, 1.0, "", 1e12))
+"""
+
+SETTLE = """
+import sys, time
+from datakit.ferries import history
+dead = history.is_dead
+history.is_dead = lambda line: time.sleep(0.05) or dead(line)
+history.settle(sys.argv[1])
 """
 
 
@@ -74,6 +82,29 @@ def test_ferry_out_of_sight_counts_as_killed_after_its_limit(tmp_path: Path) -> 
     (killed,) = settle(str(tmp_path))
     assert (killed.nonce, killed.outcome, killed.root) == ("late", "killed", "smoke-0")
     assert settle(str(tmp_path)) == []
+
+
+def test_ferry_that_ends_meanwhile_was_not_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(str(tmp_path), started("ending", 1.0))
+
+    def ends_first(line: Started) -> bool:
+        append(str(tmp_path), record(line.nonce))
+        return is_dead(line)
+
+    monkeypatch.setattr("datakit.ferries.history.is_dead", ends_first)
+    assert settle(str(tmp_path)) == []
+    assert [one.outcome for one in read_history(str(tmp_path)).records] == ["passed"]
+
+
+def test_processes_that_settle_at_once_append_one_record(tmp_path: Path) -> None:
+    for number in range(40):
+        append(str(tmp_path), started(str(number), 1.0))
+    words = [sys.executable, "-c", SETTLE, str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    processes = [subprocess.Popen(words, env=environment) for _ in range(3)]
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    lines = (tmp_path / FILE_NAME).read_bytes().splitlines()
+    assert len(lines) == 80, "each ferry has its line and one record"
 
 
 def test_pass_rate_is_that_of_the_last_thirty_runs() -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from datakit.ferries.child import run_program
+import pytest
+
+from datakit.ferries import measured
+from datakit.ferries.child import STOP_SECONDS, run_program
 
 MIB = 1 << 20
 BURN = "import time\nend = time.process_time() + 1\nwhile time.process_time() < end: pass\n"
@@ -34,6 +37,18 @@ def test_exit_codes_signals_and_output_are_kept(tmp_path: Path) -> None:
     assert usage.code == 3
     assert ((tmp_path / "a.out").read_text(), (tmp_path / "a.log").read_text()) == ("out\n", "err\n")
     assert run_program(python("import os; os.kill(os.getpid(), 9)"), tmp_path / "b").code == 137
+
+
+def test_command_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Path(measured.__file__).read_text()
+    (tmp_path / "measured.py").write_text(
+        program.replace(f"KILL_SECONDS = {measured.KILL_SECONDS}", "KILL_SECONDS = 0.5")
+    )
+    monkeypatch.setattr(measured, "__file__", str(tmp_path / "measured.py"))
+    assert measured.KILL_SECONDS + measured.ORPHANS_SECONDS < STOP_SECONDS
+    deaf = "import signal, sys, time\nsignal.signal(15, signal.SIG_IGN)\nopen(sys.argv[1], 'w')\ntime.sleep(30)"
+    mark = tmp_path / "ready"
+    assert run_program([*python(deaf), str(mark)], tmp_path / "d", mark.exists).code == 137
 
 
 def test_stop_sends_sigterm_once(tmp_path: Path) -> None:

@@ -61,6 +61,13 @@ def test_directory_without_steps_is_refused(tmp_path: Path) -> None:
         targets_of(str(tmp_path))
 
 
+def test_root_without_a_finished_step_is_refused(tmp_path: Path) -> None:
+    for name in ("sources/novels/download-000000000000", "shelf/consolidate-000000000000"):
+        (tmp_path / name / "ledger").mkdir(parents=True)
+    with pytest.raises(NotFoundError, match=r"a root without a finished step.*datakit status"):
+        targets_of(str(tmp_path))
+
+
 def test_steps_outside_of_the_root_are_not_checked(finished_copy: Path, tmp_path: Path) -> None:
     sources = finished_copy / "root/sources"
     shutil.move(sources, tmp_path / "elsewhere")

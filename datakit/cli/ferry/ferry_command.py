@@ -72,8 +72,9 @@ def run(
     from datakit.ferries import Options, ferry_named, run_ferry
 
     ferry = ferry_named(name)
-    options = Options(root, (ttl or ONE_DAY).total_seconds(), ray, scale, scheduled)
-    with deadline(timeout or timedelta(seconds=ferry.timeout)):
+    limit = timeout or timedelta(seconds=ferry.timeout)
+    options = Options(root, (ttl or ONE_DAY).total_seconds(), ray, scale, scheduled, limit.total_seconds())
+    with deadline(limit):
         ended = run_ferry(ferry, options, note)
     if json:
         say_json(ended.record)

@@ -92,7 +92,7 @@ def _show(report: Report, seconds: float) -> None:
 def _row(result: Any) -> list[str | int | None]:
     counts = result.amounts.items()
     amounts = [bytes_text(number) if noun == "byte" else counted(number, noun) for noun, number in counts]
-    found = len(result.findings) if result.amounts or result.findings else None
+    found = len(result.findings) if result.amounts.total() or result.findings else None
     return [result.check, ", ".join(amounts) or "nothing", found]
 
 
@@ -104,8 +104,9 @@ def _show_findings(report: Report, place: str, seconds: float) -> None:
     found = report.findings
     read = sum(result.amounts["byte"] for step in report.steps for result in step.results)
     if not found:
-        steps = counted(len(report.steps), "step")
-        say(wrapped(f"{place}: intact: {steps}, {bytes_text(read)} in {seconds_text(seconds)}", more=INDENT))
+        steps, left_out = counted(len(report.steps), "step"), len(report.targets.unfinished)
+        more = f"; {counted(left_out, 'unfinished step')} not checked" if left_out else ""
+        say(wrapped(f"{place}: intact: {steps}, {bytes_text(read)} in {seconds_text(seconds)}{more}", more=INDENT))
         return
     for one in found:
         say(f"{one.url.removeprefix(f'{place}/')} ({one.check})")

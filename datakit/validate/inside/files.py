@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from datakit.errors import NotFoundError
+from datakit.errors import NotFoundError, StorageError, UnreadableError
 from datakit.storage import atomic, urls
 from datakit.storage.manifest import DATA_FOLDER, FILE_NAME, UNSEALED
 from datakit.validate.finding import Finding, Result
@@ -34,6 +34,8 @@ MOVE = "if you put it there, move it out of the step's directory; otherwise rest
 def compare(step: Subject, result: Result) -> None:
     """Compare every file that the manifest describes with its size and checksum."""
     files = list(described_files(step))
+    if not files and step.manifest.partitions:
+        result.skip("the step holds no files: its source is read in place")
     total, found = compare_files(files)
     result.count("file", len(files))
     result.count("byte", total)
@@ -45,7 +47,7 @@ def unlisted(step: Subject, result: Result) -> None:
     """Find files that the manifest does not describe."""
     known, found = {file.url for file in described_files(step)}, 0
     ours = (FILE_NAME, LEDGER, *(RUN_FILES if step.manifest.stage == TRAIN else ()))
-    for info in urls.listing(step.directory):
+    for info in _listed(step, result):
         top = info.path.partition("/")[0]
         if top in ours or urls.name(info.path).startswith(atomic.TEMPORARY_PREFIX):
             continue
@@ -54,6 +56,16 @@ def unlisted(step: Subject, result: Result) -> None:
             leftover = info.path.startswith(LEFTOVERS)
             result.find(info.url, "is not in the manifest", GC if leftover else MOVE)
     result.count("file", found)
+
+
+def _listed(step: Subject, result: Result) -> list[urls.FileInfo]:
+    try:
+        return urls.listing(step.directory)
+    except StorageError as error:  # such as a link to itself
+        if not urls.is_local(step.directory):
+            raise
+        result.find(step.directory, f"cannot be listed: {error}", MOVE)
+        return []
 
 
 def compare_files(files: Iterable[DescribedFile]) -> tuple[int, list[Finding]]:
@@ -75,6 +87,10 @@ def _compare(file: DescribedFile) -> tuple[int, Finding | None]:
     except NotFoundError:
         missing = "is missing" + (f"; it had {file.bytes} bytes" if file.bytes is not None else "")
         return 0, Finding(file.url, CHECK, missing, file.remedy)
+    except (StorageError, UnreadableError) as error:
+        if not urls.is_local(file.url):  # the store fails, which says nothing about the file
+            raise
+        return 0, Finding(file.url, CHECK, f"cannot be read: {error}", file.remedy)
     if size != file.bytes:
         return size, Finding(file.url, CHECK, f"has {size} bytes; the manifest says {file.bytes}", file.remedy)
     if found != file.xxh3:

@@ -103,6 +103,15 @@ def test_dataset_stands_for_its_current_steps(finished_copy: Path, capsys: pytes
     assert (code, "name one of them" in err) == (2, True)
 
 
+def test_last_line_says_how_many_steps_were_not_checked(
+    finished_copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = finished_copy / "root"
+    (root / "shelf/consolidate-000000000000/ledger").mkdir(parents=True)
+    code, out, _ = run_command(capsys, "validate", str(root))
+    assert (code, " ".join(out.split()).endswith("; 1 unfinished step not checked")) == (0, True)
+
+
 def test_training_step_needs_a_training_run(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cache = str(step(finished, "root/shelf/tokenize-*"))
     code, _, err = run_command(capsys, "validate", cache, "--training-step", "3")
