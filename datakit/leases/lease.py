@@ -94,7 +94,7 @@ class Lease:
         steps = {path for directory in directories for path in paths_below(self.root, directory)}
         if self._lost:
             self.require()
-        if steps <= self._steps:
+        if steps <= self._waited:
             return
         self._steps |= steps
         if not urls.is_local(self.root) or os.path.isdir(urls.local_path(self.root)):

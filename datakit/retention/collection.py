@@ -37,7 +37,7 @@ from datakit.leases.lease_files import COLLECT, USE, read_leases, remove_expired
 from datakit.pipeline.root_layout import flow_order
 from datakit.retention import trash
 from datakit.retention.ferry_roots import ExpiredRoot, expired_ferry_roots, remove_ferry_root
-from datakit.retention.inventory import StoredFile, files, is_inside, is_step, require_root, step_of
+from datakit.retention.inventory import StoredFile, files, is_inside, require_root, step_of
 from datakit.retention.leftovers import Leftover, find_leftovers, remove_leftovers
 from datakit.retention.reachability import Reachability, reachability
 from datakit.storage import store_clock, urls
@@ -141,7 +141,8 @@ def remove_garbage(
     first = find_garbage(root, age_seconds)
     listed = {entry.url for entry in (*first.leftovers, *(first.unreachable if unreachable else ()))}
     with Lease(root, COLLECT, COMMAND, say) as announcement:
-        announcement.hold(url for url in listed if is_step(url.removeprefix(f"{root}/")))
+        steps = (step_of(url.removeprefix(f"{root}/")) for url in listed)
+        announcement.hold(urls.join(root, step) for step in steps if step is not None)
         _require_alone(root, announcement)
         remove_expired(read_leases(root, USE))
         second = find_garbage(root, age_seconds)

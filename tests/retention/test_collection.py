@@ -8,12 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from datakit.engine.scheduler.finish import EXCHANGE_FOLDER
 from datakit.errors import RetentionError, StorageError
 from datakit.leases.lease import Lease
 from datakit.leases.lease_files import COLLECT, EXPIRED_SECONDS, USE, LeaseFile
 from datakit.retention import collection, trash
 from datakit.retention.collection import Garbage, find_garbage, remove_garbage
 from datakit.retention.leftovers import DAY_SECONDS
+from datakit.storage import atomic
 from tests.support.engine.runs import wait_until
 from tests.support.retention.tiny_roots import (
     age,
@@ -98,6 +100,14 @@ def test_unfinished_step_in_a_live_lease_is_kept(root: str) -> None:
         assert find_garbage(root, 0.0).leftovers == ()
         assert remove_garbage(root, 0.0).leftovers == ()
     assert len(remove_garbage(root, 0.0).leftovers) == 1
+
+
+def test_step_of_exchange_files_is_announced(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, announced = f"{root}/{OLD_CACHE}/{EXCHANGE_FOLDER}", list[str]()
+    atomic.commit_bytes(b"x", f"{place}/file")
+    monkeypatch.setattr(Lease, "hold", lambda self, steps: announced.extend(steps))
+    assert [entry.url for entry in remove_garbage(root, 0.0).leftovers] == [place]
+    assert announced == [f"{root}/{OLD_CACHE}"]
 
 
 def test_step_trashed_twice_on_one_day_keeps_both_copies(root: str) -> None:
