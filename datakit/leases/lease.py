@@ -135,7 +135,8 @@ class Lease:
 
     def require(self) -> None:
         """Raise StorageError if this process has lost its lease."""
-        if self._lost or (self._written and not urls.exists(self.url)):
+        late = self._written and _now() - self._renewed >= EXPIRED_SECONDS
+        if self._lost or late or (self._written and not urls.exists(self.url)):
             raise StorageError(
                 f"{self.url} has expired: this process did not renew it for {EXPIRED_SECONDS:.0f} seconds, because it "
                 "was stopped or could not reach the root, so others may have removed the steps that it relies on; run "
