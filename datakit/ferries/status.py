@@ -17,12 +17,11 @@ from pathlib import Path
 import msgspec
 
 from datakit.errors import NotFoundError
-from datakit.retention.ferry_roots import FerryRoot
+from datakit.retention.ferry_roots import LOCK_NAME, FerryRoot
 from datakit.storage import atomic, locks, urls
 from datakit.storage.json_data import decode
 
 FILE_NAME = "ferry_run_status.json"
-LOCK_NAME = "ferry_run.lock"
 FORMAT = "datakit.ferrystatus/1"
 RUNNING, KILLED = "running", "killed"
 GRACE_SECONDS = 600.0  # after its time limit, a ferry may take this long to stop its command

@@ -94,7 +94,7 @@ class Lease:
         steps = {path for directory in directories for path in paths_below(self.root, directory)}
         if self._lost:
             self.require()
-        if steps <= self._steps:
+        if steps <= self._waited:
             return
         self._steps |= steps
         if not urls.is_local(self.root) or os.path.isdir(urls.local_path(self.root)):
@@ -135,7 +135,8 @@ class Lease:
 
     def require(self) -> None:
         """Raise StorageError if this process has lost its lease."""
-        if self._lost or (self._written and not urls.exists(self.url)):
+        late = self._written and _now() - self._renewed >= EXPIRED_SECONDS
+        if self._lost or late or (self._written and not urls.exists(self.url)):
             raise StorageError(
                 f"{self.url} has expired: this process did not renew it for {EXPIRED_SECONDS:.0f} seconds, because it "
                 "was stopped or could not reach the root, so others may have removed the steps that it relies on; run "

@@ -1,7 +1,8 @@
 """Finds everything in a root that is no longer needed, and removes it without harming a run on any host.
 
     leftovers             removed at once (`leftovers.py`)
-    unreachable steps     moved to the trash (`reachability.py`, `trash.py`)
+    unreachable steps     moved to the trash (`reachability.py`, `trash.py`), unless they have changed within the age
+                          limit: an interrupted run may have finished them, and uses them when it is resumed
     the trash             emptied after 14 days
     expired ferry roots   removed (`ferry_roots.py`)
 
@@ -36,10 +37,10 @@ from datakit.leases.lease_files import COLLECT, USE, read_leases, remove_expired
 from datakit.pipeline.root_layout import flow_order
 from datakit.retention import trash
 from datakit.retention.ferry_roots import ExpiredRoot, expired_ferry_roots, remove_ferry_root
-from datakit.retention.inventory import files, is_inside, is_step, require_root, step_of
+from datakit.retention.inventory import StoredFile, files, is_inside, require_root, step_of
 from datakit.retention.leftovers import Leftover, find_leftovers, remove_leftovers
-from datakit.retention.reachability import reachability
-from datakit.storage import urls
+from datakit.retention.reachability import Reachability, reachability
+from datakit.storage import store_clock, urls
 
 COMMAND = "datakit gc"
 
@@ -71,30 +72,47 @@ class Garbage:
 
 
 def find_garbage(root: str, age_seconds: float) -> Garbage:
-    """List what can be removed. age_seconds: as in `find_leftovers`. Raises InputError if the root does not exist, and
-    RetentionError if something in it cannot be read.
+    """List what can be removed. age_seconds: as in `find_leftovers`, and the minimum time since the last change to an
+    unreachable step. Raises InputError if the root does not exist, and RetentionError if something in it cannot be
+    read.
     """
     root = require_root(root)
     reachable = reachability(root)
-    unneeded = reachable.unreachable()
+    listed = files(root)
+    unneeded = _old_steps(root, reachable, listed, age_seconds)
     inside = [step for step in unneeded if is_inside(root, step)]
-    sizes = _sizes(root)
+    sizes = _sizes(listed)
     return Garbage(
         tuple(find_leftovers(root, age_seconds, reachable.leased)),
-        tuple(
-            Unreachable(urls.join(root, step), sizes.get(step, 0), "superseded: nothing refers to it")
-            for step in inside
-        ),
+        tuple(Unreachable(urls.join(root, step), sizes.get(step, 0), "nothing refers to it") for step in inside),
         tuple(_due(root, sizes)),
         tuple(expired_ferry_roots(root)),
         tuple(urls.join(root, step) for step in unneeded if step not in inside),
     )
 
 
-def _sizes(root: str) -> dict[str, int]:
+def _old_steps(root: str, reachable: Reachability, listed: Iterable[StoredFile], age_seconds: float) -> list[str]:
+    """Return the unreachable steps that have not changed within the age limit, and from which no younger step was made.
+    The age is that of a step's newest file, by the clock of the root's disk or store.
+    """
+    unneeded = reachable.unreachable()
+    if age_seconds <= 0 or not unneeded:
+        return unneeded
+    limit = store_clock.now(root) - age_seconds
+    changed = {step for file in listed if file.changed > limit and (step := step_of(file.path)) is not None}
+    kept, pending = set[str](), [step for step in unneeded if step in changed]
+    while pending:
+        step = pending.pop()
+        if step not in kept:
+            kept.add(step)
+            pending += reachable.finished.get(step, ())
+    return [step for step in unneeded if step not in kept]
+
+
+def _sizes(listed: Iterable[StoredFile]) -> dict[str, int]:
     """Return the size of each step, and of each day in the trash, by its path in the root."""
     sizes: dict[str, int] = {}
-    for file in files(root):
+    for file in listed:
         parts = file.path.split("/")
         group = "/".join(parts[:2]) if parts[0] == trash.FOLDER else step_of(file.path)
         if group:
@@ -123,7 +141,8 @@ def remove_garbage(
     first = find_garbage(root, age_seconds)
     listed = {entry.url for entry in (*first.leftovers, *(first.unreachable if unreachable else ()))}
     with Lease(root, COLLECT, COMMAND, say) as announcement:
-        announcement.hold(url for url in listed if is_step(url.removeprefix(f"{root}/")))
+        steps = (step_of(url.removeprefix(f"{root}/")) for url in listed)
+        announcement.hold(urls.join(root, step) for step in steps if step is not None)
         _require_alone(root, announcement)
         remove_expired(read_leases(root, USE))
         second = find_garbage(root, age_seconds)

@@ -6,7 +6,8 @@
 Only a root that a ferry itself created, empty, may expire. The marker alone does not prove this, because a folder that
 is copied takes its marker along. Therefore the record is kept outside of the root, and both must agree: the record
 names the folder, and the nonces are equal. A folder that is reached through a link, that holds a pin, or that a live
-lease is in never expires. What does not agree is left alone.
+lease is in never expires, and neither does one whose ferry is running. A host that cannot see the ferry's lock relies
+on the time to live, which is longer than a ferry may run (`ferries/runner.py`). What does not agree is left alone.
 
 The age of a root is measured by the clock of its disk or store, from the latest of its creation time and the times at
 which the two files were written. When a root is removed, its marker is removed last, so a killed removal is continued
@@ -18,6 +19,7 @@ from __future__ import annotations
 import os
 import secrets
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -27,11 +29,12 @@ from datakit.leases.own_folder import file_names, own_folder
 from datakit.leases.pins import read_pins
 from datakit.recipe import NAME_RULE
 from datakit.retention.inventory import files, is_inside
-from datakit.storage import atomic, removal, store_clock, urls
+from datakit.storage import atomic, locks, removal, store_clock, urls
 from datakit.storage.io_errors import storage_errors
 from datakit.storage.json_data import decode
 
 MARKER = ".datakit-ferry.json"
+LOCK_NAME = "ferry_run.lock"  # in the root; a running ferry holds a lock on it
 RECORDS = ".ferry-roots"
 FORMAT = "datakit.ferryroot/1"
 NONCE_DIGITS = 12  # digits of the nonce in the name of a root
@@ -166,6 +169,8 @@ def _expired(parent: str, nonce: str, now: float) -> ExpiredRoot | None:
 
 
 def _is_used(root: str) -> bool:
+    if urls.is_local(root) and locks.is_locked(Path(urls.local_path(root), LOCK_NAME)):
+        return True
     return bool(read_pins(root)) or any(not lease.expired for lease in read_leases(root, USE))
 
 

@@ -10,8 +10,8 @@ A step is needed if one of these names it, or if it is an input, direct or indir
     live leases      everything that a running process relies on
 
 Two cases are decided in favor of keeping. A dataset without `latest.json` (begun by an earlier version, or never
-completed) keeps all its finished steps. A training run that records no caches (begun by an earlier version) keeps every
-token cache.
+completed) keeps all its finished steps, and those of its sources. A training run that records no caches (begun by an
+earlier version) keeps every token cache.
 
 Everything is read in this order: leases first, then what their processes leave behind when they end, then manifests.
 A process that ends in between is seen in one of the two. A manifest, pin, lease or record that cannot be read may
@@ -35,7 +35,7 @@ from datakit.errors import CorruptError, DatakitError, NotFoundError, RetentionE
 from datakit.leases.lease_files import USE, read_leases
 from datakit.leases.own_folder import paths_below
 from datakit.leases.pins import read_pins
-from datakit.pipeline.root_layout import SOURCES
+from datakit.pipeline.root_layout import SOURCES, sources_of
 from datakit.retention.inventory import children, home_paths, is_step, step_of
 from datakit.storage import urls
 from datakit.storage.json_data import decode
@@ -103,14 +103,18 @@ class _Reader:
             self._read_step(step)
         for home, has_record in recorded.items():
             if not has_record:
-                self._need([step for step in folders[home] if step in self._finished],
-                           f"no latest.json records which steps of {home} are current")  # fmt: skip
+                self._need(self._finished_steps(home), f"no latest.json records which steps of {home} are current")
         self._read_other_manifests()
         if unrecorded:
             caches = [step for step in self._finished if urls.name(step).startswith(f"{CACHE_STAGE}-")]
             self._need(caches, f"{unrecorded[0]} does not record which caches it reads")
         leased = frozenset(step for lease in leases for step in lease.content.steps)
         return Reachability(self._finished, self._closure(), leased)
+
+    def _finished_steps(self, home: str) -> list[str]:
+        """Return the finished steps of a dataset and of its sources."""
+        sources = {f"{SOURCES}/{urls.name(place)}" for place in sources_of(urls.join(self.root, home))}
+        return [step for step in self._finished if urls.parent(step) in {home, *sources}]
 
     def _need(self, steps: Iterable[str], why: str) -> None:
         for step in steps:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from datakit.errors import CorruptError, NewerFormatError, NotFoundError, RetentionError, StorageError
+from datakit.leases import lease
 from datakit.leases.lease import Lease
 from datakit.leases.lease_files import COLLECT, EXPIRED_SECONDS, USE, read_leases
 from tests.support.engine.runs import wait_until
@@ -182,3 +183,15 @@ def test_leases_work_in_a_store() -> None:
         assert (found.content.steps, found.expired) == ([STEP], False)
         lease._renew()
         lease.require()
+
+
+def test_lease_that_was_not_renewed_in_time_is_lost_although_its_file_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Lease(str(tmp_path), USE, "run") as late:
+        late.hold([f"{tmp_path}/shelf/dedup-000000000001"])
+        late.require()
+        now = lease._now()
+        monkeypatch.setattr(lease, "_now", lambda: now + EXPIRED_SECONDS)
+        with pytest.raises(StorageError, match="has expired"):
+            late.require()

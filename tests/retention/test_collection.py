@@ -8,11 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from datakit.engine.scheduler.finish import EXCHANGE_FOLDER
 from datakit.errors import RetentionError, StorageError
 from datakit.leases.lease import Lease
 from datakit.leases.lease_files import COLLECT, EXPIRED_SECONDS, USE, LeaseFile
 from datakit.retention import collection, trash
 from datakit.retention.collection import Garbage, find_garbage, remove_garbage
+from datakit.retention.leftovers import DAY_SECONDS
+from datakit.storage import atomic
 from tests.support.engine.runs import wait_until
 from tests.support.retention.tiny_roots import (
     age,
@@ -52,12 +55,31 @@ def test_unreachable_steps_are_moved_whole(root: str) -> None:
     before = steps_of(root)
     listed = find_garbage(root, 0.0)
     assert {entry.url.removeprefix(f"{root}/") for entry in listed.unreachable} == OLD
-    assert all(entry.bytes > 100 and "superseded" in entry.why for entry in listed.unreachable)
+    assert all(entry.bytes > 100 and entry.why == "nothing refers to it" for entry in listed.unreachable)
     assert steps_of(root) == before, "listing removes nothing"
     assert collect(root) == OLD
     assert steps_of(root) == before - OLD
     assert trashed(root) == OLD
     assert collect(root) == set()
+
+
+def set_back(root: str, step: str) -> None:
+    """Make a step two days older."""
+    for path in Path(root, step).rglob("*"):
+        moment = path.stat().st_mtime - 2 * DAY_SECONDS
+        os.utime(path, (moment, moment))
+
+
+def test_young_unreachable_step_is_kept_with_the_steps_it_was_made_from(root: str) -> None:
+    """An interrupted run of a changed recipe has finished a new step, which no record names yet."""
+    for step in steps_of(root):
+        set_back(root, step)
+    young = write_step(root, step_path("shelf", "dedup", "newest"), [step_path("sources/web", "normalize", "old")])
+    listed = {entry.url.removeprefix(f"{root}/") for entry in find_garbage(root, DAY_SECONDS).unreachable}
+    assert listed == {step for step in OLD if not step.startswith("sources/")}
+    set_back(root, young)
+    listed = {entry.url.removeprefix(f"{root}/") for entry in find_garbage(root, DAY_SECONDS).unreachable}
+    assert listed == {*OLD, young}
 
 
 def test_delete_without_unreachable_keeps_finished_steps(root: str) -> None:
@@ -78,6 +100,14 @@ def test_unfinished_step_in_a_live_lease_is_kept(root: str) -> None:
         assert find_garbage(root, 0.0).leftovers == ()
         assert remove_garbage(root, 0.0).leftovers == ()
     assert len(remove_garbage(root, 0.0).leftovers) == 1
+
+
+def test_step_of_exchange_files_is_announced(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, announced = f"{root}/{OLD_CACHE}/{EXCHANGE_FOLDER}", list[str]()
+    atomic.commit_bytes(b"x", f"{place}/file")
+    monkeypatch.setattr(Lease, "hold", lambda self, steps: announced.extend(steps))
+    assert [entry.url for entry in remove_garbage(root, 0.0).leftovers] == [place]
+    assert announced == [f"{root}/{OLD_CACHE}"]
 
 
 def test_step_trashed_twice_on_one_day_keeps_both_copies(root: str) -> None:

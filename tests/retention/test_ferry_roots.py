@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from datakit.errors import UsageError
+from datakit.ferries import Options, ferry_named, run_ferry, status
 from datakit.leases.lease import Lease
 from datakit.leases.lease_files import USE
 from datakit.leases.pins import write_pin
@@ -72,6 +73,21 @@ def test_pin_or_lease_keeps_an_expired_root(old: FerryRoot, tmp_path: Path) -> N
     write_pin(old.url, CACHE, "look at it")
     assert expired(tmp_path) == []
     assert Path(old.url, CACHE, "manifest.json").exists()
+
+
+def test_running_ferry_keeps_an_expired_root(old: FerryRoot, tmp_path: Path) -> None:
+    (found,) = expired_ferry_roots(str(tmp_path))
+    with status.held(old.url):
+        assert expired_ferry_roots(str(tmp_path)) == []
+        assert not remove_ferry_root(str(tmp_path), found)
+    assert expired_ferry_roots(str(tmp_path)) == [found]
+
+
+def test_root_may_not_expire_before_its_ferry_ends(tmp_path: Path) -> None:
+    ferry = ferry_named("smoke")
+    with pytest.raises(UsageError, match="give a longer --ttl than 2399 seconds"):
+        run_ferry(ferry, Options(str(tmp_path), ferry.timeout + 599), lambda text: None)
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_folder_without_its_own_marker_never_expires(old: FerryRoot, tmp_path: Path) -> None:

@@ -29,13 +29,13 @@ def root(tmp_path: Path) -> Path:
 
 def test_pinned_cache_survives_gc_until_it_is_unpinned(root: Path) -> None:
     assert invoke("pin", f"root/{OLD}", "--reason", "for a paper", cwd=root.parent).returncode == 0
-    assert invoke("gc", "root", "--unreachable", "--delete", cwd=root.parent).returncode == 0
+    assert invoke("gc", "root", "--unreachable", "--delete", "--older-than", "0", cwd=root.parent).returncode == 0
     assert (root / OLD / "manifest.json").exists()
     shown = json.loads(invoke("pin", "--list", "root", "--json", cwd=root.parent).stdout)
     (entry,) = shown["pins"]
     assert (entry["directory"], entry["exists"], entry["pin"]["reason"]) == (str(root / OLD), True, "for a paper")
     assert invoke("unpin", f"root/{OLD}", cwd=root.parent).returncode == 0
-    done = invoke("gc", "root", "--unreachable", "--delete", cwd=root.parent)
+    done = invoke("gc", "root", "--unreachable", "--delete", "--older-than", "0", cwd=root.parent)
     assert "the steps are in the trash" in done.stderr
     assert not (root / OLD).exists()
 

@@ -108,6 +108,15 @@ def test_dataset_without_a_record_keeps_its_finished_steps(root: str) -> None:
     assert unreachable(root) == []
 
 
+def test_dataset_without_a_record_keeps_the_steps_of_the_sources_in_its_log(root: str) -> None:
+    """A run that ends after its sources has finished no step of its dataset."""
+    log = Path(root, "begun", "runs", "20260101-000000", "events.jsonl")
+    log.parent.mkdir(parents=True)
+    log.write_text(json.dumps({"event": "run_started", "sources": {"web": ""}}) + "\n")
+    assert unreachable(root) == OLD
+    assert reachability(root).needed[OLD_TEXT] == "no latest.json records which steps of begun are current"
+
+
 def test_steps_are_found_without_a_folder_of_sources(tmp_path: Path) -> None:
     write_dataset(str(tmp_path), "shelf", "old", sources=())
     write_dataset(str(tmp_path), "shelf", "new", sources=())

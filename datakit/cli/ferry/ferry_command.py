@@ -55,7 +55,8 @@ def run(
     root
         The directory or URL that holds the history and the folders of all runs.
     ttl
-        Time to live: after this time, for example 12h or 7d, `datakit gc` may remove the run's folder.
+        Time to live: after this time, for example 12h or 7d, `datakit gc` may remove the run's folder, unless the run
+        has not ended. It must be longer than the run may take.
     ray
         Run on Ray: "local", "auto", or a cluster's host:port.
     scale

@@ -36,12 +36,14 @@ def gc(
     before you use a step from outside of the root, pin it with `datakit pin`.
 
     Unreachable steps are moved to <root>/.trash/<day>/, which is emptied after 14 days. To restore a step, move its
-    directory back. If a manifest cannot be read, nothing is removed.
+    directory back. If a manifest cannot be read, nothing is removed. Steps that changed within the last 24 hours are
+    kept (see --older-than), because an interrupted run goes on with its finished steps when it is resumed.
 
     Examples:
       datakit gc data
       datakit gc data --delete --older-than 0
       datakit gc data --unreachable --delete
+      datakit gc data --unreachable --delete --older-than 0
 
     Parameters
     ----------
@@ -54,8 +56,9 @@ def gc(
     ferry_roots
         With --delete, also remove the roots below this folder that a ferry created and whose time to live is over.
     older_than
-        Include temporary files from other hosts, rotated events and unfinished steps that have not changed for this
-        many hours. If you keep an unfinished step, a resumed run can reuse the results of the step's finished tasks.
+        Include temporary files from other hosts, rotated events, unfinished steps and unreachable steps that have not
+        changed for this many hours. If you keep an unfinished step, a resumed run can reuse the results of the step's
+        finished tasks.
     json
         Print one JSON object.
     """
