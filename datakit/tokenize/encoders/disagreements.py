@@ -13,8 +13,10 @@ entries takes 0.2 s in a vocabulary of 256,000 entries.
 Added tokens next to each other: fastokens may match an added token in the white space that belongs to the match of a
 token with `lstrip` or `rstrip`. Where a token with `single_word` is part of a longer word, the tokens that fastokens
 matches differ from those that the reference matches. fastokens looks for tokens with and without `normalized` at the
-same time, whereas the reference looks for tokens without `normalized` first. Therefore, every text that contains an
-affected token is encoded by the reference, and so are all texts if a normalizer may produce an affected token.
+same time, whereas the reference looks for tokens without `normalized` first. If special tokens are read as text,
+fastokens does not look for other tokens inside a special token that it has found; the reference finds a token with
+`normalized` there. Therefore, every text that contains an affected token is encoded by the reference, and so are all
+texts if a normalizer may produce an affected token.
 """
 
 from __future__ import annotations
@@ -64,6 +66,9 @@ def _disputed(definition: dict[str, Any]) -> list[dict[str, Any]]:
     tokens = [token for token in added_tokens(definition) if token["content"]]
     first = {token["content"] for token in tokens if not token.get("normalized")}
     beginnings = {content[:size] for content in first for size in range(1, len(content) + 1)}
+    special = {token["content"] for token in tokens if token.get("special") and not token.get("normalized")}
+    endings = {content[start:] for content in special for start in range(len(content))}
+    parts = {ending[:size] for ending in endings for size in range(1, len(ending) + 1)}
     white = any(token["content"] != token["content"].strip() for token in tokens)
     return [
         token
@@ -71,7 +76,15 @@ def _disputed(definition: dict[str, Any]) -> list[dict[str, Any]]:
         if (white and (token.get("lstrip") or token.get("rstrip")))
         or (token.get("single_word") and len(tokens) > 1)
         or (token.get("normalized") and _meets(token["content"], first, beginnings))
+        or (token.get("normalized") and _begins_inside(token["content"], parts, endings))
     ]
+
+
+def _begins_inside(content: str, parts: set[str], endings: set[str]) -> bool:
+    """Return True if `content` is in `parts`, all substrings of the special tokens, or begins with a string in
+    `endings`, all ends of the special tokens.
+    """
+    return content in parts or any(content[:size] in endings for size in range(1, len(content)))
 
 
 def _meets(content: str, first: set[str], beginnings: set[str]) -> bool:

@@ -140,6 +140,23 @@ def test_texts_in_which_added_tokens_may_claim_the_same_place_are_left_to_the_re
     check(Case("byte-level", (), (), False, normalizer, tuple(added), text, "keep", (1, 8, 40, 1)))
 
 
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["1", "2", "12", "21", "123"]), st.sampled_from(["", "N", "S", "SN", "NL"])),
+        min_size=2, max_size=3, unique_by=lambda token: token[0],
+    ),
+    st.text("123 ", max_size=8),
+)  # fmt: skip
+@settings(deadline=None, max_examples=150)
+@example([("1", "NL"), ("12", "S")], "123")  # found by the fuzzer: fastokens did not match "1" inside "12"
+@example([("2", "N"), ("12", "S")], "123")
+@example([("23", "N"), ("12", "S")], "123")
+def test_tokens_inside_special_tokens_read_as_text_are_left_to_the_reference(
+    added: list[tuple[str, str]], text: str
+) -> None:
+    check(Case("byte-level", (), (), False, None, tuple(added), text, "text", (1, 8, 40, 1)))
+
+
 def test_other_texts_of_such_a_tokenizer_are_not_left_to_the_reference() -> None:
     added = (("<x>", "L"), ("  ", "N"))
     made = parsed(Case("byte-level", (), (), False, None, added, "", "keep", (1, 8, 40, 1)).definition)
