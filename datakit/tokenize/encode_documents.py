@@ -37,7 +37,7 @@ class PartitionToEncode(msgspec.Struct, frozen=True):
     directory of its step. shard: the path, in the cache, of the shard to write.
     """
 
-    url: str
+    url: str = msgspec.field(name="dataset")  # the name in the ledgers of unfinished steps of all versions
     name: str
     shard: str
     source: str
