@@ -171,7 +171,7 @@ def test_end_of_a_run_tells_the_reason_and_the_code(tmp_path: Path) -> None:
 
 
 def test_only_runs_that_may_be_active_are_read(tmp_path: Path) -> None:
-    """Of the runs without a process here, only the newest might still be running, on another machine."""
+    """Only the newest of the runs that have no process on this machine might still be running, on another machine."""
     for number in range(100):
         write_log(tmp_path, f"20260101T000000{number:03d}Z-999999999-a", {"event": "run_started"})
     mine = write_log(tmp_path, live_run(), {"event": "run_started"})

@@ -114,7 +114,8 @@ def test_killed_drivers_take_their_private_cluster_along(tmp_path: Path, monkeyp
         folder = Path(f"/tmp/{mark[:8]}")
         monkeypatch.setattr(tempfile, "tempdir", str(folder))
         left = {path.name.rpartition("-")[0] for path in folder.glob("datakit-*")}
-        assert left == {"datakit-ray", "datakit-scratch"}, "otherwise, this test shows nothing"
+        # A worker that Ray ends in time removes its own scratch folder; nobody but the next run removes Ray's.
+        assert "datakit-ray" in left, "otherwise, this test shows nothing"
         remove_dead_scratch()
         assert wait_until(lambda: not [*remove_dead_scratch(), *folder.glob("datakit-*")], 60), list(folder.iterdir())
         shutil.rmtree(folder)
