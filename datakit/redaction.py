@@ -21,7 +21,7 @@ from urllib.parse import quote
 HIDDEN = "[redacted]"
 SHORTEST_SECRET = 8  # characters; a shorter value may be a word such as "test", which also occurs in harmless text
 SECRET_WORDS = frozenset({"APIKEY", "KEY", "PASSWD", "PASSWORD", "SAS", "SECRET", "SIGNATURE", "TOKEN"})
-PLACE_WORDS = frozenset({"DIR", "FILE", "MODE", "PATH", "URI"})  # HF_TOKEN_PATH names a file
+PLACE_WORDS = frozenset({"DIR", "FILE", "MODE", "PATH", "URI"})  # in names of no secrets: HF_TOKEN_PATH
 
 USER_INFO = re.compile(r"(?<=://)(?:[^/?#:\s'\"<>]*:(?!\d+/)[^?#\s'\"<>]*|[^/?#\s'\"<>]*)@")  # secrets may contain `/`
 _END = r"[^\s'\"<>,;:.)\]}]"  # a URL's last character; punctuation after a URL belongs to the sentence

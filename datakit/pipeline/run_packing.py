@@ -3,8 +3,8 @@
     pack_mixture(load_mixture("mix.toml"), "data", workers=4)
     Loader(load_mixture("mix.toml", packing_root="data"))
 
-A step depends only on the tokens and the packing, so several mixtures can share it. Finished steps are reused: a second
-run only reads manifests.
+A step depends only on the tokens, the length of a block or sequence and the packing, so several mixtures can share it.
+Finished steps are reused: a second run only reads manifests.
 """
 
 from __future__ import annotations

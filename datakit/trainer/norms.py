@@ -19,7 +19,8 @@ from datakit.trainer.models.shapes import Array
 from datakit.trainer.models.weights import Tree, Weight, leaves
 
 WATCHABLE = ("grad", "params", "updates", "opt_state")
-FIXED_BAND = (0.99, 1.01)  # allowed ratios for AdamH's groups; rounding alone changes a norm by far less than 1 %
+# AdamH keeps norms constant: allowed ratios of a norm to its first value. Rounding changes a norm by far less than 1 %.
+FIXED_BAND = (0.99, 1.01)
 
 
 def group_norms(table: Tree, params: Tree) -> dict[str, Array]:

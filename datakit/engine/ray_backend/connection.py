@@ -69,7 +69,9 @@ class Head:
         return True
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Return Ray's list of nodes. Raises StepFailedError if this process's node is dead: Ray would wait forever."""
+        """Return Ray's list of nodes. Raises StepFailedError if this process's node is dead, because Ray
+        would otherwise wait forever.
+        """
         with connection_errors():
             nodes = ray.nodes()
         own = next((node for node in nodes if node["NodeID"] == self._own and not node["Alive"]), None)

@@ -107,7 +107,8 @@ class PhaseRun:
 
     def run(self, pending: Sequence[Task], shared: str | None) -> dict[str, bytes]:
         """Run the pending tasks and return their packed results, keyed by task key. If some tasks fail, raise
-        PartialError once all other tasks are done, or StepFailedError if no task succeeded.
+        PartialError once all other tasks are done, or StepFailedError if no task succeeded and no bad
+        record was identified.
         """
         self._shared = shared
         try:

@@ -37,7 +37,7 @@ def written_bytes(pid: int | str) -> int:
     try:
         with open(f"/proc/{pid}/io", "rb") as file:
             return int(file.read().partition(_WRITTEN)[2].partition(b"\n")[0] or 0)
-    except (OSError, ValueError):  # also if the kernel does not count the bytes, which `datakit doctor` reports
+    except (OSError, ValueError):  # or the kernel counts no bytes; `datakit doctor` would report it
         return 0
 
 

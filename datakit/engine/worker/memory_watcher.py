@@ -12,8 +12,8 @@ the next measurement therefore gets a hard limit, which the kernel enforces: the
 plus 5 % of the budget. The watcher lifts this limit once the child's growth has slowed, since libraries may reserve
 more than they use. (`forkserver_client.py` makes Arrow reserve little at a time.) A budget below 128 MiB can be
 exceeded between two slightly late measurements, so a child with such a budget keeps its hard limit throughout. If the
-child reaches this limit, the task's next two attempts get two and four times the declared memory, usually more than 128
-MiB.
+child reaches this limit, the task's next two attempts get two and four times the declared memory. Usually, this is more
+than 128 MiB, so these attempts start without a hard limit.
 
 A measurement takes 6 microseconds. The next one is due when the child, growing at four times the fastest rate seen,
 could have used up its remaining budget: after 50 ms if the child is far below its budget, and after a quarter of a

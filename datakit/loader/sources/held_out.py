@@ -114,7 +114,9 @@ def _evened_out(source: TokenSource, tokens: int, strata: int, purpose: str) -> 
 
 
 def _one_document(source: TokenSource, tokens: int) -> tuple[int, int]:
-    """Return the range of the first document that starts in the last `tokens` tokens; if none does, of the last one."""
+    """Return the range of the first document that starts in the last `tokens` tokens; if none does, the range of
+    the last document.
+    """
     start = _next_border(source, source.tokens - tokens)
     if start == source.tokens:
         start = int(source.document_borders(source.tokens - 1, source.tokens)[0])

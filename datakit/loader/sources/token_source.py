@@ -21,7 +21,7 @@ BLOCK_TOKENS = 1 << 20  # default size of a block: 2 to 4 MB per read, 256 seque
 
 @runtime_checkable
 class TokenSource(Protocol):
-    """An axis of tokens, divided into documents. The methods must be thread-safe.
+    """A sequence of tokens, divided into documents. The methods must be thread-safe.
 
     dtype: uint16, or uint32 with ids below 2^31. identity: hash of the content; equal identities mean equal tokens in
     the same order. has_loss_mask: True if the source states for each token whether a model should learn it.

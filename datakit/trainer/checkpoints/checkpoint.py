@@ -12,7 +12,7 @@ matter when the process is killed.
 
 During a save, the training loop waits only while the state is copied to host memory; the rest of the save runs in the
 background. A checkpoint can be restored on any number of devices, because orbax reads each array into the requested
-sharding. Before a checkpoint is restored, its files are read once more to verify their checksums.
+sharding. Before a checkpoint is restored, its files are read an additional time to verify their checksums.
 """
 
 from __future__ import annotations

@@ -117,9 +117,10 @@ def router_metrics(stats: RouterStatistics, choices: int) -> dict[str, Array]:
 def quantile_thresholds(
     logits: Float[Array, "T E"], bias: Float[Array, " E"], choices: int, valid: Bool[Array, " T"], axes: Axes = ()
 ) -> Float[Array, " E"]:
-    """Return, for each expert, the threshold that its excess reaches for T * K / E of the T valid tokens. A token's bar
+    """Return, for each expert, the threshold that its excess reaches for V * K / E of the V valid tokens. A token's bar
     is its (K + 1)-th largest biased logit. An expert's excess for a token is its unbiased logit minus the token's bar.
-    The threshold is the expert's q-th largest excess, with q = max(1, floor(T * K / E)).
+    The threshold is the expert's q-th largest excess, with q = max(1, floor(V * K / E)). With `axes`, V counts the
+    valid tokens of all devices.
     """
     logits = jax.lax.stop_gradient(logits)
     # We take the minimum instead of the last entry, because slicing top_k's result makes XLA:CPU sort everything.
