@@ -40,7 +40,7 @@ from datakit.errors import (
 from datakit.storage import urls
 from datakit.storage.manifest import PARTIAL_NAME, Manifest, find_manifest
 
-WINDOW = 3  # attempts submitted per slot, including running ones, so that no slot waits for the driver
+WINDOW = 3  # maximum number of attempts per slot, running or waiting; more than 1, so that no slot waits for the driver
 WAIT_SECONDS = 0.5
 SHOWN = 20  # maximum number of failed tasks listed in a message
 MOST_REFUSALS = 100  # if this many tasks refuse their inputs and none has succeeded, the others are not tried
@@ -210,7 +210,7 @@ class PhaseRun:
     def _enter(self, task: TaskState, outcome: Outcome) -> None:
         digest = self._digests.of(task.attempt.task)
         if task.bisection is not None:
-            # The outcome covers only one half of the input, so its result must not be recorded for the whole task.
+            # The outcome covers only a part of the task's input, so its result must not be recorded for the whole task.
             self._ledger.append(attempt_line(replace(outcome, result=None), digest))
             self._bisect(task, task.bisection, outcome)
             return

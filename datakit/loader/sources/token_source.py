@@ -16,7 +16,7 @@ import xxhash
 
 from datakit.errors import LoaderError
 
-BLOCK_TOKENS = 1 << 20  # default size of a block: 2 to 4 MB per read, 256 sequences of 4,096 tokens
+BLOCK_TOKENS = 1 << 20  # tokens in a block by default: 2 MB (uint16) or 4 MB (uint32) per read; 256 sequences of 4,096
 
 
 @runtime_checkable
