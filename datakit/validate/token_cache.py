@@ -37,7 +37,8 @@ from datakit.validate.contract_claims import contract_damage
 from datakit.validate.files import READERS, Damage, DescribedFile, Progress, compare_files
 from datakit.validate.manifest_claims import manifest_damage, undescribed_files
 
-ReadList = Callable[[str], tuple[np.ndarray, list[str]]]  # url -> (lengths, ids)
+# URL of a list of documents -> (the length of each document in tokens, the ids of the first and the last document)
+ReadList = Callable[[str], tuple[np.ndarray, list[str]]]
 LISTS = (LENGTHS_SUFFIX, DOCUMENTS_SUFFIX)
 TOKENIZER_REMEDY = "copy the tokenizer.json with which the cache was made, or make the cache again"
 

@@ -56,7 +56,8 @@ def _closest(
     source: TokenSource, tokens: int, purpose: str, name: str, tolerance: float, *choices: Iterable[Ranges]
 ) -> Ranges:
     """Return the first choice whose number of tokens differs from `tokens` by at most the tolerance or, if there is
-    none, the closest choice."""
+    none, the closest choice.
+    """
 
     def error(found: Ranges) -> float:
         return abs(total(found) - tokens) if 0 < total(found) < source.tokens else float("inf")

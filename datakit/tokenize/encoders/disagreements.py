@@ -106,7 +106,8 @@ def _vocabulary_refusal(definition: dict[str, Any]) -> str:
         lacking = [byte for byte in UTF8_BYTES if characters[byte] not in vocabulary]
         return f"its vocabulary lacks the byte 0x{lacking[0]:02x}" if lacking else ""
     if model.get("ignore_merges"):
-        return ""  # with this setting, the reference also takes a whole word as a token if the word is an entry
+        # With this setting, both libraries take a word that is an entry as one token, even if no merge produces it.
+        return ""
     unknown = set("".join(vocabulary)).difference(vocabulary)
     if not unknown:
         return ""

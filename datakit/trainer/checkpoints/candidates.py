@@ -95,7 +95,8 @@ def candidate_at(path: epath.Path, say: Say) -> Candidate | None:
     """
     try:
         if urls.is_local(str(path)):
-            urls.size(str(path / MARKER))  # refuses what is not a file; reading a named pipe would not end
+            # Called only for its error if the marker is not a regular file: reading a named pipe would never end.
+            urls.size(str(path / MARKER))
         data = (path / MARKER).read_bytes()
     except (FileNotFoundError, NotFoundError):
         if not (path / SET_ASIDE).exists():

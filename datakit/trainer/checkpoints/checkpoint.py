@@ -168,7 +168,8 @@ class Writer:
         """Remove unfinished checkpoints of earlier steps, and rolling ones older than the newest `keep_temporary`."""
         found = [one for one in candidates([self.temporary], lambda _: None) if not one.marker.permanent]
         for candidate in found[self.settings.keep_temporary :]:
-            (candidate.path / MARKER).unlink(missing_ok=True)  # first: a checkpoint without a marker is ignored
+            # The marker goes first: if the removal is interrupted, a checkpoint without a marker is ignored.
+            (candidate.path / MARKER).unlink(missing_ok=True)
             candidate.path.rmtree()
         for folder in {self.permanent, self.temporary}:
             for number, path in step_folders(folder):

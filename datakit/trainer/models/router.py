@@ -24,7 +24,8 @@ from jax.sharding import PartitionSpec as P
 from datakit.trainer.models.shapes import Array, Bool, Float, Int, UInt
 from datakit.trainer.models.weights import BATCH, current_mesh
 
-# Each round finds this many bits of a quantile, with 2**bits - 1 counts; more bits mean fewer rounds but more counts.
+# Each round of `kth_largest` finds this many bits of the value, on one device and on a mesh. A round that finds n bits
+# needs 2**n - 1 counts per expert, so more bits mean fewer rounds but more counts.
 ROUND_BITS = {"alone": 1, "mesh": 4}
 Axes = tuple[str, ...]  # the mesh axes over which the tokens of a function's arguments are split
 
