@@ -23,7 +23,7 @@ from datakit.storage.io_errors import read_errors
 
 SPLITTER = "://"
 PARALLEL_REQUESTS = 8
-# The keys under which S3, GCS, Azure and fsspec's memory file system (in this order) give the time of a file's last write.
+# The keys of the time of a file's last write in S3, GCS, Azure and fsspec's memory file system, in this order.
 TIME_KEYS = ("LastModified", "mtime", "last_modified", "created")
 CHECKSUM_KEYS = ("ETag", "etag", "md5Hash", "sha256", "blob_id")
 T = TypeVar("T")

@@ -93,7 +93,7 @@ class Run:
     # metric -> expected value; overrides the scaling law's prediction
     expect: dict[str, float] = field(default_factory=dict)
     replicas: int = 1  # number of full copies of the weights; each is sharded over its share of the devices
-    # Allowed range of the ratio of a group's norm to its norm at the start. AdamH's use `norms.FIXED_BAND`.
+    # Allowed range of the ratio of a group's norm to its norm at the start. AdamH's groups use `norms.FIXED_BAND`.
     norm_band: tuple[float, float] = (0.2, 5.0)
     peak_flops: float | None = None  # dense bf16 FLOP/s of one device; None: look it up in `trackers.PEAK_FLOPS`
     compilation_cache: str = "~/.cache/datakit/jax"  # folder for compiled functions, shared by all runs; "" disables it
