@@ -135,7 +135,8 @@ class _Attributes:
 
     def _find(self, high: np.ndarray, low: np.ndarray, count: int, dataset: str) -> np.ndarray:
         position = np.searchsorted(high, self._high[:count])
-        while True:  # needed only if ids have equal upper halves, which is possible but does not occur in real data
+        # The loop repeats only if ids have equal upper halves, which is possible but does not occur in real data.
+        while True:
             here = np.minimum(position, len(high) - 1)
             behind = (high[here] == self._high[:count]) & (low[here] < self._low[:count]) & (position < len(high))
             if not behind.any():
