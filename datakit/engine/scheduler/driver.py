@@ -127,7 +127,8 @@ class StepRun:
 
     def _drive(self, plan: Plan) -> Output:
         """Run the phases in order; return the plan's Output. When a phase ends, the driver drops its tasks and results;
-        only those that the plan still holds stay in memory."""
+        only those that the plan still holds stay in memory.
+        """
         try:
             phase = next(plan)
             while True:

@@ -244,7 +244,8 @@ class PhaseRun:
 
     def _refuse(self, task: TaskState, outcome: Outcome) -> None:
         """If an input was refused, let the other tasks go on, so that all such inputs are found; otherwise, stop the
-        phase."""
+        phase.
+        """
         self._observer.attempt_ended(outcome, Verdict.REFUSE)
         if not _about_inputs(outcome):
             raise _refusal_class(outcome)(outcome.message)

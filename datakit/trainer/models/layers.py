@@ -120,7 +120,8 @@ def _attend(
     first: int,
 ) -> Float[Array, "B s M G H"]:
     """Compute the attention of consecutive queries, the first at position `start`, to the keys from `first` to the last
-    query's position."""
+    query's position.
+    """
     stop = start + query.shape[1]
     near_key, near_value = (wide[:, first:stop].astype(query.dtype) for wide in (key, value))
     seen = _visible(segments, window, start, first, stop)
