@@ -90,7 +90,7 @@ def _keys(table: str, kind: type) -> Iterator[RecipeKey]:
         hint, default, meaning = hints[field.name], field.default, ""
         if get_origin(hint) is not Annotated:
             if kind is not Source:
-                continue  # a field of Recipe that holds one or more tables, or the field `origin`
+                continue  # not a key of this table: a field of Recipe that holds tables, or the field `origin`
             hint, meaning = inherited[field.name], f"Replaces `normalize.{field.name}` for this source."
         meta = next(extra for extra in get_args(hint) if isinstance(extra, msgspec.Meta))
         if field.default_factory is not MISSING:

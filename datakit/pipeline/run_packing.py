@@ -125,9 +125,8 @@ def _step(mixture: Mixture, name: str, counted: CountsStep) -> Step:
     epochs = None if simulate is None else [simulate.run_tokens, simulate.target_tokens]
     tokens = PackedTokens(name, source.url, source.source, component.validation_tokens, epochs)
     manifest = read_manifest(source.url)
-    cache = StepInput(
-        manifest.stage, source.source, source.url, manifest, covered=False
-    )  # the step's parameters identify the tokens
+    # the fingerprint need not cover the cache, because the step's parameters identify the tokens
+    cache = StepInput(manifest.stage, source.source, source.url, manifest, covered=False)
     parameters, operations = asdict(counted.parameters), asdict(tokens)
     return Step(
         counted.stage, HOME, counted.directory, counted.fingerprint, parameters, (cache,), operations, FORMAT_VERSION

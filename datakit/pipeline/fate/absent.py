@@ -43,7 +43,7 @@ from datakit.storage.parquet import iterate_shard
 
 READ_AGAIN = 4 << 30
 SHOWN = 3
-LINE_BYTES = 1 << 20  # how much of a quarantined line is searched for the id
+LINE_BYTES = 1 << 20  # maximum size of the part of a quarantined line that is searched for the id
 TEXT_KINDS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 VIEWERS = {"gzip": "zcat", "zstd": "zstdcat", "bzip2": "bzcat", "xz": "xzcat"}
 
