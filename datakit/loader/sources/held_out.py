@@ -39,7 +39,7 @@ def held_out(source: TokenSource, tokens: int, purpose: str, name: str) -> Range
 
 
 def kept(source: TokenSource, tokens: int, purpose: str, name: str) -> Ranges:
-    """Choose ranges as `held_out` does, but so that their total differs from `tokens` by at most about half a document."""
+    """Choose ranges as `held_out` does, but with a total that differs from `tokens` by only about half a document."""
     _check_amount(source, tokens, purpose, name)
     spread = (_evened_out(source, tokens, strata, purpose) for strata in STRATA)
     return _closest(source, tokens, purpose, name, KEPT_TOLERANCE, spread, [[_one_document(source, tokens)]])
