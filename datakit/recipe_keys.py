@@ -47,7 +47,10 @@ MEANINGS = {
     "": "These keys go at the top of the file, before any table.",
     SOURCES: "One table per source. With `[dedup]`, a document found in several sources is kept in the first of them.",
     "normalize": "Determines how files become documents, for all sources.",
-    "dedup": "Removes near duplicates and equal texts. Without this table, only equal texts in one source are removed.",
+    "dedup": (
+        "Removes near duplicates and equal texts. Without this table, a text is removed only if it equals another text "
+        "of the same source."
+    ),
     "consolidate": "Writes the documents that are kept.",
     "tokenize": "Writes a token cache. Without this table, the run ends when the documents are written.",
     "tokenize.train": 'Settings for `tokenizer = "train"`.',

@@ -129,7 +129,7 @@ class _Attributes:
                 self._high, self._low = self._ids.parse(table.column("id"))
                 self._reason = table.column("reason").cast(pa.string()).combine_chunks()
                 if self._reason.null_count:
-                    raise CorruptError(f"{self._url}: an attribute has no reason; {ADVICE}")
+                    raise CorruptError(f"{self._url}: the column `reason` contains a null; {ADVICE}")
                 return True
         return False
 

@@ -107,7 +107,8 @@ def _has_ids(step: Finished) -> bool:
 
 
 def _files(behind: Behind, source: str, base: str) -> tuple[Inputs, list[tuple[str, int]]] | None:
-    """Return the Inputs for a source's files and each file's (path, size); None if they should not be read again."""
+    """Return the Inputs for a source's files, and a list of the files as (path, size); or None if they should not be
+    read again."""
     step = behind.of("download", source)
     if step is None:
         return None

@@ -88,8 +88,8 @@ def _begins_inside(content: str, parts: set[str], endings: set[str]) -> bool:
 
 
 def _meets(content: str, first: set[str], beginnings: set[str]) -> bool:
-    """Return True if `content` contains a string in `first` or ends with a shorter string in `beginnings`, which holds
-    all prefixes of the strings in `first`.
+    """Return True if `content` contains a string in `first`, or if a proper suffix of `content` is in `beginnings`, the
+    set of all prefixes of the strings in `first`.
     """
     size = len(content)
     inside = (content[start:stop] for start in range(size) for stop in range(start + 1, size + 1))

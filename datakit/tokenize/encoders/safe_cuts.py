@@ -94,8 +94,8 @@ class Splitter:
 
 
 def find_splitter(tokenizer: dict[str, Any]) -> tuple[Splitter | None, str]:
-    """Return the splitter for a tokenizer.json and "", or None and the reason why there is none. Do not reword the
-    reasons: manifests store them.
+    """Return (splitter, "") for a tokenizer.json, or (None, reason) if it has no splitter. Do not reword the reasons:
+    manifests store them.
     """
     family, reason = _family(tokenizer.get("pre_tokenizer"))
     if family is None:

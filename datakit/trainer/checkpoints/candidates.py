@@ -18,7 +18,8 @@ from datakit.storage.manifest import refuse_newer
 
 FORMAT = "datakit.checkpoint/1"
 MARKER = "commit.json"
-SET_ASIDE = "set-aside.json"  # name of the marker after a later start of the run has set the checkpoint aside
+# When the run starts again and sets a checkpoint aside, the marker is renamed to this.
+SET_ASIDE = "set-aside.json"
 NAME = re.compile(r"step-(\d{9,})")
 Say = Callable[[str], None]  # shows one line of text to the user
 
