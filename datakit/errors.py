@@ -110,7 +110,8 @@ class UnknownDocumentError(InputError, KeyError):
 
 
 class LoaderError(InputError):
-    """An invalid mixture, schedule or packing. The message names the mixture component and the setting."""
+    """An invalid mixture, schedule or packing. The message names the setting and, if only one component of the mixture
+    is affected, that component."""
 
 
 class MixtureChangedError(LoaderError):

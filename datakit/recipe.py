@@ -35,7 +35,7 @@ from datakit.toml_config import assign, convert, find_toml, key, mistakes, names
 
 CATALOG = Path(__file__).with_name("catalog")
 NAME_RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-RESERVED = ("sources",)  # a directory in the root that belongs to no dataset
+RESERVED = ("sources",)  # names that no dataset may have: directories in the root that belong to no dataset
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Source:
         key("The license of the texts (an SPDX identifier or a URL), for `datakit lineage` and `datakit report`; "
             "changes no output.", "CC-BY-4.0"),
     ] = None  # fmt: skip
-    # The fields below are described in normalize.Config.
+    # The fields below are described in normalize/config.py.
     format: str | None = None
     text: str | None = None
     id: str | None = None

@@ -47,7 +47,10 @@ MEANINGS = {
     "": "These keys go at the top of the file, before any table.",
     SOURCES: "One table per source. With `[dedup]`, a document found in several sources is kept in the first of them.",
     "normalize": "Determines how files become documents, for all sources.",
-    "dedup": "Removes near duplicates and equal texts. Without this table, only equal texts in one source are removed.",
+    "dedup": (
+        "Removes near duplicates and equal texts. Without this table, a text is removed only if it equals another text "
+        "of the same source."
+    ),
     "consolidate": "Writes the documents that are kept.",
     "tokenize": "Writes a token cache. Without this table, the run ends when the documents are written.",
     "tokenize.train": 'Settings for `tokenizer = "train"`.',
@@ -90,7 +93,7 @@ def _keys(table: str, kind: type) -> Iterator[RecipeKey]:
         hint, default, meaning = hints[field.name], field.default, ""
         if get_origin(hint) is not Annotated:
             if kind is not Source:
-                continue  # a field of Recipe that holds one or more tables, or the field `origin`
+                continue  # not a key of this table: a field of Recipe that holds tables, or the field `origin`
             hint, meaning = inherited[field.name], f"Replaces `normalize.{field.name}` for this source."
         meta = next(extra for extra in get_args(hint) if isinstance(extra, msgspec.Meta))
         if field.default_factory is not MISSING:

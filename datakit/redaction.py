@@ -21,11 +21,12 @@ from urllib.parse import quote
 HIDDEN = "[redacted]"
 SHORTEST_SECRET = 8  # characters; a shorter value may be a word such as "test", which also occurs in harmless text
 SECRET_WORDS = frozenset({"APIKEY", "KEY", "PASSWD", "PASSWORD", "SAS", "SECRET", "SIGNATURE", "TOKEN"})
-PLACE_WORDS = frozenset({"DIR", "FILE", "MODE", "PATH", "URI"})  # HF_TOKEN_PATH names a file
+PLACE_WORDS = frozenset({"DIR", "FILE", "MODE", "PATH", "URI"})  # HF_TOKEN_PATH, for example, holds no secret
 
-USER_INFO = re.compile(r"(?<=://)(?:[^/?#:\s'\"<>]*:(?!\d+/)[^?#\s'\"<>]*|[^/?#\s'\"<>]*)@")  # secrets may contain `/`
+# a password may contain `/`, but digits between `:` and `/` are a port
+USER_INFO = re.compile(r"(?<=://)(?:[^/?#:\s'\"<>]*:(?!\d+/)[^?#\s'\"<>]*|[^/?#\s'\"<>]*)@")
 _END = r"[^\s'\"<>,;:.)\]}]"  # a URL's last character; punctuation after a URL belongs to the sentence
-_NEW = r"(?!\[redacted)"  # a text may be redacted twice
+_NEW = r"(?!\[redacted)"  # leaves what is already redacted as it is, since a text may be redacted twice
 _PATTERNS = (  # (words, pattern, replacement); a pattern is used only if the lowercase text has one of its words
     (("://",), USER_INFO, f"{HIDDEN}@"),
     (("http",), re.compile(rf"(?i)(\bhttps?://[^\s'\"<>?]*)\?{_NEW}[^\s'\"<>]*{_END}"), rf"\1?{HIDDEN}"),
@@ -82,7 +83,7 @@ def redacted_values(value: Any) -> Any:
     >>> redacted_values({"urls": ["https://host/a?sig=0a1b"], "number": 3})
     {'urls': ['https://host/a?[redacted]'], 'number': 3}
     """
-    together = "\n".join(_texts(value))  # white space ends every secret
+    together = "\n".join(_texts(value))  # no secret extends over two texts, since white space ends it
     return value if redacted(together) == together else _each_redacted(value)
 
 

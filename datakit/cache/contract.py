@@ -14,8 +14,10 @@ import numpy as np
 from datakit.errors import CorruptError, TokenizerError
 
 SMALL_VOCABULARY = 1 << 16  # the largest vocabulary whose ids fit in uint16
-SPECIAL_STRINGS = "as the tokenizer does"  # the tokenizer file decides how "<|endoftext|>" inside a text is encoded
-AS_TEXT = "ordinary text"  # a special token's string inside a text is encoded like any other text
+# The two values of `Contract.special_strings`. They say how a special token's string is encoded if it occurs inside a
+# text: as the tokenizer itself encodes it (usually as the special token), or like any other text.
+SPECIAL_STRINGS = "as the tokenizer does"
+AS_TEXT = "ordinary text"
 WHOLE = "whole"
 PARTS = "parts"
 

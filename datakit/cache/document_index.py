@@ -22,7 +22,7 @@ from datakit.storage.manifest import Partition
 from datakit.storage.parquet import open_shard, read_group, read_shard
 
 GROUPS_CACHED = 4
-SCHEMA = pa.schema([("id", pa.string()), ("tokens", pa.uint32())])  # the columns of shard-00017.docs.parquet
+SCHEMA = pa.schema([("id", pa.string()), ("tokens", pa.uint32())])  # the columns of *.docs.parquet
 
 
 def document_table(ids: pa.Array, lengths: np.ndarray) -> pa.Table:

@@ -79,7 +79,7 @@ class ArrayForm(msgspec.Struct, frozen=True):
 
 
 def array_form(dtype: np.dtype) -> ArrayForm:
-    if dtype.itemsize == 1:  # a loss mask, which has long runs of equal values
+    if dtype.itemsize == 1:  # a loss mask: it needs no shuffling, since it has long runs of equal values
         configuration = {**BLOSC["configuration"], "typesize": 1, "shuffle": "noshuffle"}
         return ArrayForm(
             dtype.name, CHUNK_TOKENS, [{"name": "bytes"}, {"name": "blosc", "configuration": configuration}]

@@ -31,7 +31,8 @@ class RawShard:
         self._dtype, self._tokens = dtype, tokens
         with read_errors(path):
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        weakref.finalize(self, os.close, self._descriptor).atexit = False  # at exit, threads may still be reading
+        # Do not close the file when the process exits, because threads may still be reading it.
+        weakref.finalize(self, os.close, self._descriptor).atexit = False
 
     def read_into(self, first: int, out: np.ndarray) -> None:
         """Fill `out` with the tokens from position `first` on. Raises CorruptError if the file ends too early."""

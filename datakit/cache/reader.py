@@ -168,7 +168,8 @@ class Cache(CacheDocuments):
     @property
     def _pool(self) -> ThreadPoolExecutor:
         """This process's reading threads. Each process starts its own, because a fork does not copy threads."""
-        new = ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="datakit-read")  # starts threads when they are needed
+        # If the process already has a pool, the new one is dropped; it has started no threads yet.
+        new = ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="datakit-read")
         return self._pools.setdefault(os.getpid(), new)
 
     def _shard(self, index: int) -> Shard:

@@ -23,7 +23,8 @@ from datakit.errors import CorruptError, NotFoundError, TokenizerError
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest
 
-OPEN_ARRAYS = 256  # each raw array keeps a file descriptor open, and a process is often limited to 1024 of them
+# Maximum number of arrays kept open. Each raw array takes a file descriptor, and a process often has only 1024 of them.
+OPEN_ARRAYS = 256
 
 
 class ShardArrays:

@@ -23,7 +23,7 @@ from datakit.errors import CorruptError, RootError, StorageError, UsageError
 from datakit.storage import urls
 
 DEFAULT_REGION = "us-east-1"
-REMOTE_REQUESTS = 32  # concurrent requests; each of up to four blocks in flight needs about five
+REMOTE_REQUESTS = 32  # maximum at a time; up to four blocks are read at once, each with about five requests
 LOCAL_REQUESTS = 4
 DAMAGED = ("NOT_FOUND", "DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "OUT_OF_RANGE")
 READS = "/tensorstore/kvstore/"
@@ -145,7 +145,7 @@ def key_value_store(directory: str) -> dict[str, Any]:
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint:
         store["endpoint"] = endpoint.rstrip("/")
-    # without this setting, TensorStore tries every source of credentials and prints a warning on stderr for each
+    # Without `aws_credentials`, TensorStore tries every source of credentials and prints a warning on stderr for each.
     if "AWS_ACCESS_KEY_ID" in os.environ:
         store["aws_credentials"] = {"type": "environment"}
     return store
@@ -164,7 +164,7 @@ def encode_array(values: np.ndarray, form: ArrayForm, cpus: int) -> tuple[bytes,
         "driver": "zarr3",
         "kvstore": {"driver": "memory"},
         "metadata": form.metadata(len(values)),
-        "store_data_equal_to_fill_value": True,  # zeros are stored, too, so a missing chunk is an error
+        "store_data_equal_to_fill_value": True,  # so that a missing chunk is an error and never means zeros
         "context": {"data_copy_concurrency": {"limit": cpus}},
     }
     array = tensorstore.open(specification, create=True).result()

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from datakit.cache.summary import CacheSummary
     from datakit.tokenize.encoders.token_text import Piece
 
-BACKGROUNDS = (236, 24, 236, 58)  # in the 256-color palette: neighbors differ, and light text is readable on each
-JOINED = 53  # for a piece of several tokens that form valid text only together
+# Numbers in the 256-color palette, used in turn for pieces of text: neighbors differ; light text is readable on each.
+BACKGROUNDS = (236, 24, 236, 58)
+JOINED = 53  # the background of a piece of several tokens that form valid text only together
 BAR = 40
 
 

@@ -21,8 +21,9 @@ def inspect(target: str, /, *, draft: Flag = False, json: Flag = False) -> int:
     """Show what a finished step or a raw source contains.
 
     For a step, shows its counts, its schema, up to three sample ids, and its lineage back to the raw files. For a raw
-    source, shows its groups of files, their columns and sizes, and a draft recipe. The draft runs as it is if all
-    files are like the samples that were read; damage elsewhere ends the run with exit code 3. Never shows any text.
+    source, shows its groups of files, their columns and sizes, and a draft recipe. The draft runs as it is if all files
+    are like the samples that were read; damage elsewhere ends the run with exit code 3. Never shows the text of a
+    document.
 
     Examples:
       datakit inspect data/demo

@@ -35,7 +35,7 @@ def preview(
     """Show each component's share, tokens and epochs over a run, and when the mixture changes or ends.
 
     Reads no tokens. For packed components, the preview uses the counts that `datakit mixture pack` stored in the root.
-    Without these counts, it counts the sequences itself, but refuses components of more than 4,096 blocks. The file may
+    Without these counts, it counts the sequences itself, but refuses components of more than 4,096 blocks. MIXTURE may
     also be the run file of a training run.
 
     Examples:

@@ -129,13 +129,14 @@ class _Attributes:
                 self._high, self._low = self._ids.parse(table.column("id"))
                 self._reason = table.column("reason").cast(pa.string()).combine_chunks()
                 if self._reason.null_count:
-                    raise CorruptError(f"{self._url}: an attribute has no reason; {ADVICE}")
+                    raise CorruptError(f"{self._url}: the column `reason` contains a null; {ADVICE}")
                 return True
         return False
 
     def _find(self, high: np.ndarray, low: np.ndarray, count: int, dataset: str) -> np.ndarray:
         position = np.searchsorted(high, self._high[:count])
-        while True:  # needed only if ids have equal upper halves, which is possible but does not occur in real data
+        # The loop repeats only if ids have equal upper halves, which is possible but does not occur in real data.
+        while True:
             here = np.minimum(position, len(high) - 1)
             behind = (high[here] == self._high[:count]) & (low[here] < self._low[:count]) & (position < len(high))
             if not behind.any():

@@ -167,7 +167,7 @@ def _verdicts(step: Step, forests: Sequence[tuple[str, int]], shared: Shared) ->
     labels = yield from merged(step, "labels", run_sizes(labelled), readers=len(parts))
     (about,) = details_of(labelled, Labelled)
     documents, text = sum(part.rows for part in parts), sum(part.text_bytes for part in parts)
-    row_bytes = 1.3 * text / documents + 250  # bytes for the shingles of an average text, and for the other columns
+    row_bytes = 1.3 * text / documents + 250  # 1.3 bytes of shingles per byte of text; 250 bytes of other columns
     buckets = power_of_two(about.rows * row_bytes / (2 * TASK_BYTES))
     tasks = _tasks("verification.cluster_shingles:route", [part.text_bytes for part in parts], buckets)
     routed = yield Phase("shingles", tasks, msgspec.to_builtins(replace(shared, runs=labels)), PRELOADS)

@@ -14,8 +14,9 @@ from pathlib import Path
 from datakit.errors import DatakitError
 from datakit.redaction import redacted
 
-FULL, NEARLY_FULL = 0.95, 0.90  # shares in use at which to report a problem or a warning; Ray refuses work above FULL
-SPARE_BYTES = 2 << 30  # required free space, because 5 % of a small disk may be too little for scratch files
+# A disk with at least this share in use is a problem (FULL) or causes a warning. Ray refuses work above FULL.
+FULL, NEARLY_FULL = 0.95, 0.90
+SPARE_BYTES = 2 << 30  # less free space is also a problem: 5 % of a small disk may be too little for scratch files
 
 
 class State(StrEnum):

@@ -23,7 +23,7 @@ from datakit.engine.worker.disk_use import written_bytes
 from datakit.engine.worker.memory import MEMORY_SHARE, memory_limit, usable_memory
 from datakit.storage import urls
 
-OPEN_FILES = 1024  # the default soft limit on most Linux systems
+OPEN_FILES = 1024  # a lower soft limit is a problem; most Linux systems have this one by default
 
 
 def examine(root: str | None = None, ray: str | None = None) -> Iterator[Finding]:

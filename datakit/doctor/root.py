@@ -94,5 +94,5 @@ def _server_date(endpoint: str) -> str | None:
     try:
         with urllib.request.urlopen(request, timeout=CONNECT_SECONDS) as answer:
             return answer.headers["Date"]
-    except urllib.error.HTTPError as error:  # an error response also has a date
+    except urllib.error.HTTPError as error:  # error responses have a date, too
         return error.headers["Date"]

@@ -21,7 +21,9 @@ from datakit.storage.atomic import replace_bytes
 from datakit.storage.io_errors import unless_read_only
 from datakit.storage.json_data import decode
 
-SETTLED_NS = 2 * 10**9  # the coarsest clock of a common file system (FAT) ticks every two seconds
+# A hash is cached only if the file last changed longer ago than this. Among common file systems, FAT has the
+# coarsest clock, which ticks every two seconds.
+SETTLED_NS = 2 * 10**9
 Entry = tuple[int, int, int, int, int, str]
 
 
@@ -34,7 +36,7 @@ class HashCache:
         self._frozen = frozen
         self._entries = _load(self.url)
         self._used: dict[str, Entry] = {}
-        self._hashed: dict[str, tuple[int, Entry]] = {}  # path -> (time in ns by this machine's clock, entry)
+        self._hashed: dict[str, tuple[int, Entry]] = {}  # path -> (time of `put` by this machine's clock, in ns; entry)
 
     def get(self, path: str, status: os.stat_result) -> str | None:
         """Return the cached hash of the file at `path`, or None if none is cached for this path and status."""
@@ -70,8 +72,8 @@ class HashCache:
         is_new = not os.path.isdir(root)
         ahead = int((store_clock.now(self._root) - time.time()) * 1e9)
         device = os.stat(root).st_dev if os.path.isdir(root) else None
-        if is_new:
-            with suppress(OSError):  # leave no empty root if the run is refused before its first step
+        if is_new:  # created by `store_clock.now`; leave no empty root if the run is refused before its first step
+            with suppress(OSError):
                 os.rmdir(root)
         return device, ahead
 

@@ -96,7 +96,7 @@ def list_source(
     with ThreadPoolExecutor(HASHING_THREADS) as pool:
         try:
             found = list(pool.map(lambda info: _listed_or_refused(info, cache, stopped), chosen))
-        except BaseException:  # also Ctrl-C and SIGTERM; the threads would otherwise read their files to the end
+        except BaseException:  # includes Ctrl-C and SIGTERM; if not stopped, the threads would go on reading
             stopped.set()
             raise
     refuse_all([one for one in found if isinstance(one, RefusedError)])

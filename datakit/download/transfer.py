@@ -79,7 +79,7 @@ class _Transfer:
 
     def resume(self) -> Iterator[int]:
         """Copy the missing bytes and verify the file. After each read, yield the number of bytes received so far."""
-        if self.done < self.size or not self.size:  # also an empty file, which may have grown
+        if self.done < self.size or not self.size:  # an empty file is read, too, since it may have grown
             yield from self._copy()
         if self.done < self.size:
             raise EOFError(f"the connection closed after {self.done} of {self.size} bytes")
@@ -140,7 +140,8 @@ def _refusal(url: str, error: Exception) -> Exception:
         return StorageError(f"access to {url} was denied: {error}; {_credentials(url)}")
     if isinstance(error, ChangedInputError):
         return ChangedInputError(f"{url}: {error}; run again to list the source again")
-    if isinstance(error, OSError) and error.errno not in SPACE:  # `staging` says which disk is full
+    # If a disk is full, the error is returned unchanged: `atomic.staging`, which `fetch` uses, says which disk that is.
+    if isinstance(error, OSError) and error.errno not in SPACE:
         return StorageError(f"the download of {url} failed: {error}; this is not a network error, so no retry was made")
     return error
 

@@ -21,7 +21,9 @@ from datakit.errors import ExpansionError, RecipeError
 from datakit.toml_config import key
 
 SMALL_DISK_SHARE = 0.02  # share kept free by default on a disk smaller than 50 GiB; 1 GiB would be too much there
-USUAL_FREE_BYTES = 1 << 30  # exceeds what 16 tasks write to a fast disk between two checks (worker/disk_use.py)
+# Kept free by default on a larger disk; exceeds what 16 tasks write to a fast disk between two checks
+# (worker/disk_use.py).
+USUAL_FREE_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)

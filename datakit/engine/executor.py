@@ -15,7 +15,8 @@ from datakit.engine.disk_limits import DiskLimits
 from datakit.engine.task import Preload, QuarantinedRecord, RecordRange, Task, TaskResult, Tolerance
 from datakit.redaction import redacted
 
-BOOT_DEATH = "BootDeath"  # error type if an attempt's fork server died while starting and the cause was in the server
+# The error type of an attempt whose fork server died while starting, if the server itself was the cause.
+BOOT_DEATH = "BootDeath"
 
 
 class Cause(StrEnum):

@@ -22,7 +22,7 @@ from functools import cache
 import xxhash
 
 BOOT = "import sys; n = int(sys.argv[1]) + 2; sys.path[:], sys.argv[1:] = sys.argv[2:n], sys.argv[n:]"
-RAY_FOLDERS = "-packages/ray/"  # marks Ray's own folders, which Ray prepends to its workers' import path
+RAY_FOLDERS = "-packages/ray/"  # part of the paths of Ray's own folders, which Ray prepends to its workers' import path
 LOADED = (".py", ".so", ".bin")  # suffixes of the files that a process imports or loads
 
 

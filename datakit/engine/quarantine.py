@@ -56,7 +56,8 @@ class Allowance:
 
     def _allowed(self, unfinished: int) -> int:
         if unfinished and not self._done and isinstance(self._tolerance.limit, float):
-            return SHOWN if self._tolerance.limit else 0  # no task is done, so nothing can be estimated
+            # No task is done, so the total number of records, of which the limit is a share, cannot be estimated yet.
+            return SHOWN if self._tolerance.limit else 0
         expected = unfinished * self._records / max(1, self._done)
         return self._tolerance.allowed(self._records + round(expected))
 

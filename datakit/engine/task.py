@@ -30,11 +30,12 @@ from datakit.storage.fingerprint import spelled_out
 from datakit.storage.manifest import InputReference, Manifest, Partition, manifest_url
 
 Plan = Generator["Phase", "Sequence[TaskResult]", "Output"]
-TOLERANCES = ("max_quarantined", "quarantine", "max_removal")  # config fields that are operation parameters
+# config fields that are operation parameters: they go into `Step.operations` and do not affect the fingerprint
+TOLERANCES = ("max_quarantined", "quarantine", "max_removal")
 TABLES = {"signatures": "dedup"}  # stage -> its table in a recipe, if that is not named after the stage
 SECRET = "secret"  # the name under which a task's function finds `Task.secret`
 BATCH_HANG_SECONDS = 600.0  # for tasks that report progress every few MiB
-HANG_SECONDS = 1800.0  # the reference tokenizer takes up to 2 s per MB and may get 256 MiB in a single call
+HANG_SECONDS = 1800.0  # for other tasks: one call of the reference tokenizer may get 256 MiB and take 2 s per MB
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class StepInput:
     source: str | None  # the source that the upstream step belongs to, if any
     directory: str
     manifest: Manifest
-    covered: bool = True  # the step's fingerprint covers the input's identity
+    covered: bool = True  # True if the fingerprint of the step that reads this input covers the input's identity
 
 
 @dataclass(frozen=True)
@@ -218,7 +219,7 @@ class RecordRange:
         return f"{self.file}:{self.position}{more}"
 
 
-ALL_RECORDS = RecordRange("", 0, 0)  # stands for all batches of a task
+ALL_RECORDS = RecordRange("", 0, 0)  # stands for all records of a task
 
 
 @dataclass

@@ -62,7 +62,8 @@ class ExternalTokens:
     place: str
     lengths: np.ndarray
     read: Callable[[int, int], np.ndarray]
-    array: tuple[str, dict[str, Any]] | None = None  # URL and parsed zarr.json; None: tokens can only be copied
+    # URL and parsed zarr.json of the array that holds the tokens; None if the tokens can only be copied
+    array: tuple[str, dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True)

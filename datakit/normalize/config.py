@@ -15,7 +15,8 @@ from datakit.toml_config import key
 
 QUOTED, UNQUOTED = "rfc4180", "none"
 QUOTINGS = (AUTO, QUOTED, UNQUOTED)
-LARGEST_DOCUMENT = 1 << 30  # the JSON and CSV parsers read a whole record at a time, and hold its size in 32 bits
+# highest permitted `max_document_bytes`: the JSON and CSV parsers hold a whole record, and its size as a 32-bit number
+LARGEST_DOCUMENT = 1 << 30
 TYPES = ("bool", "int64", "float64", "string", "date")
 
 

@@ -139,5 +139,5 @@ def kind_of(head: bytes) -> str | None:
         return "UTF-16 text"
     kind = next((kind for kind, magic in MAGIC.items() if head.startswith(magic)), None)
     if (kind == PARQUET and head[4:5] >= b" ") or (kind == "bzip2" and head[4:8] != b"1AY&"):
-        return None  # plain text may also start with "PAR1" or "BZh"
+        return None  # plain text that happens to start with "PAR1" or "BZh"
     return kind

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-BLANK, NUL, RUN = 1, 2, 4  # flags of a text, which `scan_texts` sets
-PLAIN, ODD, DEEP = 0, 1, 2  # kinds of a line, which `scan_lines` determines
+BLANK, NUL, RUN = 1, 2, 4  # the flags that `scan_texts` sets for each text
+PLAIN, ODD, DEEP = 0, 1, 2  # the kinds of lines that `scan_lines` distinguishes
 
 
 @njit(cache=True, nogil=True)
@@ -203,7 +203,7 @@ def find_records(
             bad = bad or (closed and octet != 13)
             field_begins = False
         i += 1
-    if start < len(data) and (data[start] != 13 or start + 1 < len(data)):  # a lone line end is not a record
+    if start < len(data) and (data[start] != 13 or start + 1 < len(data)):  # a final CR alone is not a record
         starts[count], sound[count] = start, not bad
         count += 1
     return count, end, opened, False, field

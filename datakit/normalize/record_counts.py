@@ -27,8 +27,12 @@ REMOVED = (
     QUARANTINED,
 )
 REPAIRED = ("normalize/invalid_utf8", "normalize/nul", "normalize/whitespace_runs")
-ENOUGH = 1000  # a task gives up only after this many quarantined entries, since perhaps only its first file is bad
-NEARLY_ALL = 0.9  # a task gives up above this share of unusable records; below 1, since bad files may have good lines
+# Before the end of its slice, a task gives up only after this many quarantined entries, since perhaps only its first
+# file is bad.
+ENOUGH = 1000
+# A task gives up only if more than this share of its records is unusable. The share is below 1, since a file of the
+# wrong kind may have a few usable lines.
+NEARLY_ALL = 0.9
 
 
 @dataclass

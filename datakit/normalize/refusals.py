@@ -49,12 +49,13 @@ def _refusals(context: ReadContext, own: RouteArguments, check: Check) -> Iterat
             try:
                 union = unite([("", union), (part.path, columns.union)], largest)
             except RefusedError:
-                unite([*sound, (part.path, columns.union)], largest)  # raises the error with the names of both files
+                # raises an error that names both files, unlike the error caught here
+                unite([*sound, (part.path, columns.union)], largest)
             sound.append((part.path, columns.union))
         except RefusedError as error:
             yield error
         except DatakitError:
-            continue  # not about this file alone; the next run reports it
+            continue  # not a refusal of the file; if the error persists, the next run reports it
 
 
 def _only(own: RouteArguments, part: FileRange) -> RouteArguments:

@@ -55,7 +55,7 @@ from datakit.storage.row_size import row_sizes, value_bytes
 from datakit.text.string_buffers import string_buffers
 
 PHASE = "route"
-HIGH, LOW, TEXT, FILE, POSITION = "high", "low", "text", "file", "position"  # our columns in the exchange
+HIGH, LOW, TEXT, FILE, POSITION = "high", "low", "text", "file", "position"  # datakit's own columns in the exchange
 UPSTREAM = "."  # prefix for the names of upstream columns in the exchange
 ROW_BYTES = 20  # size of a row's file, position and text offset in the exchange
 BUDGET_BYTES = 256 << 20  # memory for the exchange writer; a slice with 64 MiB of text usually fits in one exchange run
@@ -102,7 +102,8 @@ class Router:
         records, texts = self._apply_rules(records, texts)
         high, low = hash_texts(texts)
         if self._config.sample < 1:
-            kept = low < np.uint64(int(self._config.sample * 2.0**64))  # the low id bits do not select the partition
+            # partitions are selected by the high bits, so the low bits sample every partition equally
+            kept = low < np.uint64(int(self._config.sample * 2.0**64))
             self._count(sample_dropped=len(kept) - int(kept.sum()))
             records, texts, high, low = records.filter(kept), texts.filter(pa.array(kept)), high[kept], low[kept]
         files, positions = self.files.origins(records)

@@ -35,7 +35,7 @@ from datakit.text.string_buffers import string_buffers
 
 PHASE = "sort"
 GATHER_BYTES = 16 << 20  # maximum size of the rows gathered at a time; limits the size of the copy made for writing
-PIECE_BYTES = 1 << 30  # bytes of rows in a piece; half of what an array's 32-bit offsets can address
+PIECE_BYTES = 1 << 30  # maximum size of the rows in a piece; half of what an array's 32-bit offsets can address
 CONVERTED_ROWS = 1 << 23  # rows converted at a time; few enough for 32-bit offsets into their ids and source names
 DUPLICATES = pa.schema([("id", pa.string()), ("source_id", pa.string()), ("kept_source_id", pa.string())])
 

@@ -50,7 +50,7 @@ NAME = "normalize"
 FORMAT_VERSION = 2
 FIND_TYPES = "datakit.normalize.where.column_types:find_types"
 DECLARED = {"bool": "bool", "int64": "int64", "float64": "float64", "string": "string", "date": "date32"}
-RECORD_COPIES = 4  # the bytes as read, the parsed columns, the text, and the rows of an exchange run
+RECORD_COPIES = 4  # in memory: the bytes as read, the parsed columns, the text, and the rows of an exchange run
 MOST_BITS = 20  # a million partitions; at 1 GiB each, they would hold more text than exists
 PRELOADS = (
     Preload(__name__),
@@ -206,7 +206,8 @@ def _bucket_bits(slices: Sequence[Sequence[FileRange]], config: Config) -> int:
     estimate is based on the bytes to be read. If there turns out to be more text, several partitions share a bucket.
     """
     expected = sum(part.weight for ranges in slices for part in ranges)
-    sizes = (expected, min(expected, 1 << 30))  # slightly more than 1 GiB yields fewer partitions than 1 GiB
+    # more text can mean fewer bits: slightly more than 1 GiB is divided into fewer partitions than exactly 1 GiB
+    sizes = (expected, min(expected, 1 << 30))
     return max(partition_bits(size, config.partition_bytes) for size in sizes)
 
 

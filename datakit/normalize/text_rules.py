@@ -45,7 +45,8 @@ def apply_rules(texts: pa.LargeStringArray | pa.LargeBinaryArray, longest_run: i
     """Apply the rules to texts as they were read; a null counts as blank. Runs of white space are cut to `longest_run`
     characters.
     """
-    from datakit.normalize import kernels  # imported only here, because it imports numba, which only tasks need
+    # imported only here: it imports numba, which a command that only plans does not need
+    from datakit.normalize import kernels
 
     if texts.null_count:
         texts = pc.fill_null(texts, b"" if pa.types.is_large_binary(texts.type) else "")

@@ -10,7 +10,8 @@ from datakit.normalize.readers import csv_records, json_lines
 
 def warm() -> None:
     """Call every kernel with the argument types that tasks use."""
-    assert kernels  # imported above, with numba, so that the fork server can announce a compilation
+    # a use of the import above: a compilation can be announced only if numba is imported before this function is called
+    assert kernels
     text_rules.warm()
     json_lines.warm()
     csv_records.warm()

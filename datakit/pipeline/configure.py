@@ -151,7 +151,7 @@ def _tokenize_tables(table: dict[str, Any] | None, place: str) -> Iterator[_Tabl
     training = table.get(TRAIN_TABLE)
     if table.get("tokenizer") == TRAIN:
         if not isinstance(training, dict | None):
-            raise RecipeError(f"{place}, [tokenize.train] must be a table of training settings")
+            raise RecipeError(f"{place}: [tokenize.train] must be a table of training settings")
         yield _Table(train_stage.NAME, None, training or {}, train_stage.Config, f"{place}, [tokenize.train]")
     elif training is not None:
         raise RecipeError(

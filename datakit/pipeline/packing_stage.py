@@ -26,7 +26,7 @@ from datakit.loader.sources.token_source import BlockAxis, TokenSource
 from datakit.storage import atomic, urls
 from datakit.storage.manifest import Partition
 
-BLOCKS_A_TASK = 256  # 268 million tokens if a block has 2^20
+BLOCKS_A_TASK = 256  # 268 million tokens if a block has 2^20 tokens
 BLOCKS_A_REPORT = 16  # number of blocks counted between two heartbeats
 SCHEMA = pa.schema([("sequences", pa.int32())])
 PRELOADS = (Preload(__name__),)
@@ -42,7 +42,7 @@ class PackedTokens:
     cache: str
     source: str | None
     validation_tokens: int
-    simulate: list[int] | None  # [run_tokens, target_tokens]
+    simulate: list[int] | None  # the fields of a `SimulatedEpochs`: [run_tokens, target_tokens]
 
 
 def plan(step: Step) -> Plan:

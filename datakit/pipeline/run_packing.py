@@ -3,8 +3,8 @@
     pack_mixture(load_mixture("mix.toml"), "data", workers=4)
     Loader(load_mixture("mix.toml", packing_root="data"))
 
-A step depends only on the tokens and the packing, so several mixtures can share it. Finished steps are reused: a second
-run only reads manifests.
+A step depends only on the tokens, the length of a block or sequence and the packing, so several mixtures can share it.
+Finished steps are reused: a second run only reads manifests.
 """
 
 from __future__ import annotations
@@ -133,9 +133,8 @@ def _step(mixture: Mixture, name: str, counted: CountsStep) -> Step:
     epochs = None if simulate is None else [simulate.run_tokens, simulate.target_tokens]
     tokens = PackedTokens(name, source.url, source.source, component.validation_tokens, epochs)
     manifest = read_manifest(source.url)
-    cache = StepInput(
-        manifest.stage, source.source, source.url, manifest, covered=False
-    )  # the step's parameters identify the tokens
+    # the fingerprint need not cover the cache, because the step's parameters identify the tokens
+    cache = StepInput(manifest.stage, source.source, source.url, manifest, covered=False)
     parameters, operations = asdict(counted.parameters), asdict(tokens)
     return Step(
         counted.stage, HOME, counted.directory, counted.fingerprint, parameters, (cache,), operations, FORMAT_VERSION

@@ -66,7 +66,7 @@ class StepResult:
     stage: str
     source: str | None
     directory: str
-    manifest: Manifest = field(repr=False)  # it may list thousands of partitions
+    manifest: Manifest = field(repr=False)  # too long to show: it may list thousands of partitions
     reused: bool
     seconds: float
     peak_memory: int = 0

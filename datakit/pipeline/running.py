@@ -179,7 +179,7 @@ class _Run:
         except PartialError as error:
             self._unfinished[node.label] = str(error)
             return None
-        except RefusedError as error:  # the same stage of other sources may refuse inputs too; report all together
+        except RefusedError as error:  # the same stage may refuse other sources, too; report all together
             self._refused.append((node, error))
             self._unfinished[node.label] = f"{node.label}: some of its inputs cannot be used"
             return None

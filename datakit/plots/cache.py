@@ -11,7 +11,7 @@ from datakit.storage import urls
 
 BARS = 20  # maximum number of sources or tokens shown: as many bars as are legible at the height of the figure
 SHOWN_NAME = 28  # maximum number of characters in a label
-FONTS = (  # the first comes with matplotlib; the others, if installed, add scripts that the first lacks
+FONTS = (  # the first comes with matplotlib; the others, if installed, add characters that the first lacks
     "DejaVu Sans Mono", "DejaVu Sans", "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans", "Noto Sans Devanagari",
     "Noto Sans Thai", "WenQuanYi Zen Hei", "Arial Unicode MS",
 )  # fmt: skip

@@ -15,7 +15,8 @@ from datakit.trainer.metrics.json_lines import read_metrics
 
 MOST_INSIDE = 4  # maximum number of lines for which the legend is inside the axes
 MOST_NAMED = 20  # maximum number of lines named in the legend: as many as fit beside the axes
-SMOOTHED_OVER = 50  # the loss is averaged over a 50th of the run, so that the curve of a short run does not lag
+# The loss is averaged over a 50th of the run. With a fixed number of steps, the curve of a short run would lag.
+SMOOTHED_OVER = 50
 
 
 def plot_run(directory: str, target: str | None = None) -> str:

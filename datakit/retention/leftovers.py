@@ -80,7 +80,8 @@ def remove_leftovers(root: str, found: list[Leftover]) -> None:
 
 
 def _remove_temporary_file(path: Path) -> None:
-    if not stale_files.remove_unlocked(path) and not locks.is_locked(path):  # it is old, and cannot be locked
+    # if the file is neither removed here nor locked, it cannot be locked (some file systems have no locks)
+    if not stale_files.remove_unlocked(path) and not locks.is_locked(path):
         removal.remove(str(path))
 
 
@@ -173,7 +174,7 @@ def _temporary_files(root: str, limit: _AgeLimit) -> Iterator[Leftover]:
     for path in Path(urls.local_path(root)).rglob(f"{atomic.TEMPORARY_PREFIX}*"):
         try:
             state, size = path.lstat(), _size(path)
-        except FileNotFoundError:  # another run has just given the file its final name
+        except FileNotFoundError:  # the file has just been renamed or removed
             continue
         if locks.is_locked(path):
             continue

@@ -35,10 +35,12 @@ from datakit.storage.io_errors import SPACE, storage_errors, translated
 TEMPORARY_PREFIX = ".tmp-"
 HASH_CHUNK = 4 << 20
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)  # exFAT and some network mounts lack hard links
-S3_PART_BYTES, S3_PARTS_AT_ONCE, S3_MOST_PARTS = 8 << 20, 4, 10_000  # s3fs's defaults would take 500 MB of memory
+# with s3fs's defaults for the first two, an upload would take 500 MB of memory; the third is the limit of S3
+S3_PART_BYTES, S3_PARTS_AT_ONCE, S3_MOST_PARTS = 8 << 20, 4, 10_000
 SHOWN_BYTES = 60  # a temporary name ends with at most this many bytes of the file's name; a name may have 255 bytes
 NO_LOCK = "0" * 16  # replaces the lock domain in the names of files that are not locked
-MOST_LOCKS = 256  # each takes a descriptor, of which a process may have only 1,024; further files are not locked
+# each lock takes a file descriptor, of which a process often may have only 1,024; further files are not locked
+MOST_LOCKS = 256
 CONFLICT_WAITS = (0.1, 0.3, 1.0, 3.0)
 
 
@@ -68,7 +70,7 @@ def staging(url: str) -> Iterator[Path]:
         path, lock = _locked_file(folder, urls.name(url), 0o666 if local else 0o600)
     try:
         yield path
-    except OSError as error:  # raised for this file or for any other file that the block uses
+    except OSError as error:  # concerns this file or any other file that the `with` block uses
         refusal = translated(error, url, "write")
         if refusal is not None and (error.errno in SPACE or error.filename in (str(path), path)):
             raise refusal from error

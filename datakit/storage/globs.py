@@ -40,7 +40,7 @@ _DANGLING = "a link to a file that does not exist"
 _OUTSIDE = "a link that leads out of the source's folder"
 _HIDDEN = "hidden"
 SHOWN = 5  # maximum number of files that a message names
-MOST_PATHS = 1000  # maximum number of paths to one directory; 30 directories with two links each can create 2**30
+MOST_PATHS = 1000  # maximum number of paths to one directory; 30 directories with two links each can create 2**30 paths
 
 
 @dataclass(frozen=True)

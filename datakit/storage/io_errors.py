@@ -140,7 +140,8 @@ def translated(error: Exception, url: str, verb: str) -> DatakitError | None:
 
 def _of_system(error: OSError, url: str, verb: str) -> DatakitError:
     if error.errno in SPACE:
-        if "://" in url and not url.startswith("file://"):  # stores never fill up, so the temporary disk is full
+        if "://" in url and not url.startswith("file://"):
+            # an object store never fills up, so the disk of temporary files is full
             return _temporary_full(url, verb)
         where = f" ({error.filename})" if error.filename else ""
         advice = "free some space (the next run continues from here), or choose another --root"

@@ -29,7 +29,7 @@ from pathlib import Path
 import xxhash
 
 UNSUPPORTED = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF)
-_held: set[int] = set()  # descriptors of the locks of this process
+_held: set[int] = set()  # the descriptors of this process's locks, which a forked process closes
 
 
 def domain(folder: str) -> str:
@@ -73,7 +73,7 @@ def share(path: Path) -> int:
 
 def release(descriptor: int) -> None:
     """End a lock."""
-    _held.discard(descriptor)  # before closing it, because the same number may then be given to another file
+    _held.discard(descriptor)  # before it is closed: the number may be given to another file right afterward
     os.close(descriptor)
 
 

@@ -36,8 +36,8 @@ FILE_NAME = "manifest.json"
 PARTIAL_NAME = "partial.json"
 DATA_FOLDER = "data"
 PIECE = 1000  # maximum number of partitions or files that are encoded at a time
-NUMBERED = re.compile(r"(datakit\.[a-z]+)/([0-9]{1,9})")  # matches a format: its name and its number
-CHECKSUM_LINE = re.compile(rb'\n "checksum": "[0-9a-f]{32}",')  # the first line, because keys are sorted
+NUMBERED = re.compile(r"(datakit\.[a-z]+)/([0-9]{1,9})")  # the name and the number of a file format
+CHECKSUM_LINE = re.compile(rb'\n "checksum": "[0-9a-f]{32}",')  # the line after the `{`, because keys are sorted
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -168,7 +168,7 @@ def pieces(manifest: Manifest) -> Iterator[bytes]:
     plain |= {"format": manifest.format} | {name: [] for name in lists}
     rest = msgspec.json.format(canonical_json(plain), indent=1) + b"\n"
     for name, entries in lists.items():
-        # The place is unique: only top-level keys follow a line feed and one space.
+        # There is exactly one match, because only top-level keys follow a line feed and a single space.
         before, rest = rest.split(b'\n "%s": []' % name.encode())
         yield before + b'\n "%s": [' % name.encode()
         for start in range(0, len(entries), PIECE):

@@ -129,7 +129,7 @@ def open_shard(url: str) -> pq.ParquetFile:
     that of a named pipe, a socket or a device.
     """
     if urls.is_local(url):
-        urls.size(url)  # pyarrow would wait for the writer of a named pipe
+        urls.size(url)  # refuses, for example, a named pipe, for whose writer pyarrow would wait
     source: Any = urls.local_path(url) if urls.is_local(url) else urls.open_read(url)
     try:
         return pq.ParquetFile(source)

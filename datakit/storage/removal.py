@@ -37,7 +37,9 @@ def remove_tree(url: str) -> None:
 
 
 def _remove_local_tree(path: str) -> None:
-    """Remove a directory tree. Tries again while other processes remove files from it or write files into it."""
+    """Remove a directory tree. Tries again, a limited number of times, if other processes remove files from it or write
+    files into it.
+    """
     for patience in range(REMOVAL_TRIES, -1, -1):
         try:
             shutil.rmtree(path)

@@ -82,7 +82,8 @@ def scratch_directory(prefix: str = SCRATCH) -> Iterator[Path]:
     try:
         os.close(os.open(path / LOCK, os.O_CREAT | os.O_EXCL, 0o600))
         lock = locks.share(path / LOCK)
-        os.write(lock, locks.domain(str(path)).encode())  # without this, the directory is removed only if it is old
+        # without this, other processes would remove the directory of a dead process only after a day
+        os.write(lock, locks.domain(str(path)).encode())
         yield path
     finally:
         _remove_scratch(path, lock)

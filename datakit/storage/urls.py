@@ -23,7 +23,8 @@ from datakit.storage.io_errors import read_errors
 
 SPLITTER = "://"
 PARALLEL_REQUESTS = 8
-TIME_KEYS = ("LastModified", "mtime", "last_modified", "created")  # of S3, GCS, Azure and fsspec's memory file system
+# The keys of the time of a file's last write in S3, GCS, Azure and fsspec's memory file system, in this order.
+TIME_KEYS = ("LastModified", "mtime", "last_modified", "created")
 CHECKSUM_KEYS = ("ETag", "etag", "md5Hash", "sha256", "blob_id")
 T = TypeVar("T")
 
@@ -127,7 +128,7 @@ def filesystem(url: str) -> tuple[Any, str]:
     import fsspec  # importing it takes 60 ms, and no local run needs it
 
     scheme = protocol(url)
-    # a signature covers the URL as it is written, so aiohttp must not change its percent-encoding
+    # a signed URL is valid only exactly as written, so aiohttp must not change its percent-encoding
     as_written = {"encoded": True} if split_query(url)[1] else {}
     try:
         file_system = fsspec.filesystem(scheme, use_listings_cache=False, **as_written)

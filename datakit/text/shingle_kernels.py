@@ -69,7 +69,8 @@ def hash_words(
         byte = data[position]
         if byte < _ASCII_END:
             entry = table[byte]
-            inside = _ZERO - np.uint64(entry >> _WORD_BIT)  # all ones for word characters, else 0; ASCII is never ALONE
+            # A mask: all bits are set for a word character, and none for any other. No ASCII character is ALONE.
+            inside = _ZERO - np.uint64(entry >> _WORD_BIT)
             hashes[count] = open_word
             count += int((open_word != _ZERO) & (inside == _ZERO))
             open_word = ((open_word ^ np.uint64(entry)) * GOLDEN) & inside

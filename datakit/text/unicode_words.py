@@ -28,7 +28,8 @@ FILE = Path(__file__).with_name("unicode_tables.bin")
 @functools.cache
 def character_table() -> np.ndarray:
     """Return uint32 [CODE_POINTS]: for a word character, its lowercase form and the flag WORD or ALONE; otherwise 0."""
-    numbers = np.frombuffer(zlib.decompress(FILE.read_bytes()), "<u4")  # three lengths, then three lists of pairs
+    # The number of pairs in each of three lists, then the lists: two of ranges, and one of (character, lowercase form).
+    numbers = np.frombuffer(zlib.decompress(FILE.read_bytes()), "<u4")
     ends = 3 + 2 * np.cumsum(numbers[:3].astype(np.int64))
     words, spaceless, pairs = (part.reshape(-1, 2) for part in np.split(numbers, [3, *ends])[1:4])
     characters = np.arange(CODE_POINTS, dtype=np.uint32)

@@ -26,7 +26,7 @@ from datakit.errors import ColumnError, InputError, TokenizerError
 from datakit.tokenize.chat_format import ChatFrames
 
 TRANSFORM_VERSION = 1
-LONGEST_SHOWN = 20  # maximum number of characters in a role that is shown; a longer one may be a document's text
+LONGEST_SHOWN = 20  # an error quotes a role of at most this many characters; a longer one may be a document's text
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,9 @@ class PartitionToEncode(msgspec.Struct, frozen=True):
     directory of its step. shard: the path, in the cache, of the shard to write.
     """
 
-    url: str = msgspec.field(name="dataset")  # the name in the ledgers of unfinished steps of all versions
+    # A task's digest in a ledger covers this name. If the name changed, tasks that an older version finished would run
+    # again when a newer version resumes the step.
+    url: str = msgspec.field(name="dataset")
     name: str
     shard: str
     source: str
@@ -70,7 +72,8 @@ class Encoding:
         special_strings = config.special_strings
         text, trusted, content = (tokenizer.encoder(encoder, policy) for policy in (special_strings, "keep", "text"))
         frames = None
-        if CHAT in config.formats.values():  # the first task, whatever its source, refuses an unsafe format
+        # Done in every task, even one without conversations, so that the first task refuses an unsafe format.
+        if CHAT in config.formats.values():
             frames = chat_frames(chat_format(config.chat_format), trusted, special_ids(tokenizer))
         if contract.long_texts == PARTS:
             texts, contents = tokenizer.long_texts(text, special_strings), tokenizer.long_texts(content, "text")

@@ -99,7 +99,7 @@ def _require_ordinary_text(tokenizer: AnyTokenizer, encoder: Encoder) -> None:
         if number in encoder.encode_batch([token, f"a{token}b", f"a {token} b"])[0]:
             raise TokenizerError(
                 f"tokenize.special_strings = 'text' is impossible with this tokenizer, because its model encodes "
-                f"the string {token!r} as the special token in any text; set tokenize.special_strings to 'keep'"
+                f"the string {token!r} as a special token even in ordinary text; set tokenize.special_strings to 'keep'"
             )
 
 

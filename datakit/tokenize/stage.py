@@ -46,7 +46,8 @@ CONTRACT_SETTINGS = ("encoder", "add", "bos", "eos", "special_strings")
 def plan(step: Step) -> Plan:
     """Plan one task that makes the contract, then the tasks that encode all partitions."""
     (clean,) = step.inputs_of("consolidate")
-    config = config_of({"tokenizer": "", **step.parameters}, Config)  # a tokenizer file is identified only by its hash
+    # For a tokenizer file, the parameters hold the file's hash instead of the key `tokenizer`, which Config requires.
+    config = config_of({"tokenizer": "", **step.parameters}, Config)
     settings = {key: getattr(config, key) for key in CONTRACT_SETTINGS}
     task = Task("contract", f"{tasks.__name__}:settle_contract", settings)
     code = code_of(config.tokenizer)

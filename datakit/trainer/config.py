@@ -57,7 +57,7 @@ class Log:
     project: str = "datakit"
     watch: tuple[str, ...] = ()  # kinds of norms to log, a subset of norms.WATCHABLE
     watch_every: int = 10
-    profile: tuple[int, int] | None = None  # (first, end): trace the training steps first to end - 1
+    profile: tuple[int, int] | None = None  # (first, end): trace the training steps first to end - 1, counted from 0
     progress_seconds: float = 5.0
 
     def __post_init__(self) -> None:
@@ -90,9 +90,11 @@ class Run:
     seed: int = 0
     initialize_from: str | None = None  # directory of another run, from which only the weights are taken
     resume_from: str | None = None  # directory of another run to continue, e.g. with a changed mixture
-    expect: dict[str, float] = field(default_factory=dict)  # metric -> expected value; overrides the scaling law
+    # metric -> expected value; overrides the scaling law's prediction
+    expect: dict[str, float] = field(default_factory=dict)
     replicas: int = 1  # number of full copies of the weights; each is sharded over its share of the devices
-    norm_band: tuple[float, float] = (0.2, 5.0)  # allowed range of a group's norm, relative to its norm at the start
+    # Allowed range of the ratio of a group's norm to its norm at the start. AdamH's groups use `norms.FIXED_BAND`.
+    norm_band: tuple[float, float] = (0.2, 5.0)
     peak_flops: float | None = None  # dense bf16 FLOP/s of one device; None: look it up in `trackers.PEAK_FLOPS`
     compilation_cache: str = "~/.cache/datakit/jax"  # folder for compiled functions, shared by all runs; "" disables it
     checkpoint: Checkpoints = field(default_factory=Checkpoints)

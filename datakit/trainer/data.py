@@ -6,10 +6,10 @@ tokenizer, builds the mixture and the validation sets, and rounds up the default
     source = "web"
     validation_tokens = 2_000_000           # number of tokens to hold out as a validation set named `web`
 
-    [data.evaluation."exams/law"]           # a further validation set, in addition to held-out documents
+    [data.evaluation."exams/law"]           # a validation set in addition to the held-out documents
     cache = "data/exams"
 
-    [data]                                  # alternatively, a mixture file; then only `evaluation` may be added
+    [data]                                  # alternatively, a mixture file and, at most, [data.evaluation.*] tables
     mixture = "mix.toml"
 
 Paths are relative to the run file. At the start of a `cache` path, {root}/ stands for the command's --root. The root
@@ -88,7 +88,7 @@ class Data:
     mixture: Mixture
     evaluations: EvaluationsAt
     token_bytes: np.ndarray | None  # the length of each token in bytes [V]; None: unknown
-    vocabulary: int  # the tokenizer's vocabulary size, rounded up
+    vocabulary: int  # the tokenizer's vocabulary size, rounded up to a multiple of MULTIPLE
     caches: Mapping[str, Cache]  # keyed by directory
     notes: tuple[str, ...] = ()
     resolved: Mapping[str, Resolved] = field(default_factory=dict)  # by dataset

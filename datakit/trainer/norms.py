@@ -19,7 +19,9 @@ from datakit.trainer.models.shapes import Array
 from datakit.trainer.models.weights import Tree, Weight, leaves
 
 WATCHABLE = ("grad", "params", "updates", "opt_state")
-FIXED_BAND = (0.99, 1.01)  # allowed ratios for AdamH's groups; rounding alone changes a norm by far less than 1 %
+# The allowed ratios of a norm to its value at the start of the run, for the groups whose norms AdamH keeps constant.
+# Rounding changes a norm by far less than 1 %.
+FIXED_BAND = (0.99, 1.01)
 
 
 def group_norms(table: Tree, params: Tree) -> dict[str, Array]:

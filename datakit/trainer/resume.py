@@ -33,7 +33,7 @@ class Start:
     counts: dict[str, int]
     norms: dict[str, float]
     folders: tuple[str, str]  # the folders of the permanent and of the rolling checkpoints
-    resumed_from: int | None  # training step; None: the run starts at step 0
+    resumed_from: int | None  # the step at which training resumes; None: the run starts at step 0
     origin: dict[str, Any] | None  # identity of another run's checkpoint, if this run started from one
 
 

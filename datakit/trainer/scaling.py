@@ -40,7 +40,7 @@ class Heuristic:
     adamh_over_adam: float = 13 / 3
     largest_rate: float = 0.05
     beta1: float = 0.9062
-    beta2_base: float = 0.999  # beta2 for a batch of 32 sequences; a later sweep favored 0.998
+    beta2_base: float = 0.999  # beta2 for a batch of `smallest_batch` sequences; a later sweep favors 0.998
     beta2_range: tuple[float, float] = (0.95, 0.9999)
     epsilon: float = 1e-15
     epsilon_batch: int = 32
@@ -49,7 +49,8 @@ class Heuristic:
     bits_per_byte: tuple[float, float, float] = (0.4814, 25.97, -0.0915)  # the same formula, on English web text
     critical_batch: tuple[float, float] = (1.87e-5, 0.388)  # scale * C**exponent, in sequences
     fitted: tuple[float, float] = (1e18, 1e23)  # range of budgets to which the laws were fitted, in FLOPs
-    vocabulary: int = 128_256  # losses per token can be compared only between runs with the same tokenizer
+    # Vocabulary size of the fit. Losses per token can be compared only between runs with the same tokenizer.
+    vocabulary: int = 128_256
 
 
 APRIL = Heuristic()

@@ -64,7 +64,8 @@ class Outcome:
     steps: int
     figures: dict[str, Any]  # the metrics; the field's name is their key in the manifest and in JSON output
     comparison: dict[str, Any]
-    resumed_from: int | None = None  # the step of the restored checkpoint
+    # The step at which training resumed; None: it started at step 0, or the run was already finished.
+    resumed_from: int | None = None
 
 
 def say_on_stderr(line: str) -> None:
@@ -224,7 +225,7 @@ class _Loop:
             self.trackers.log(step, row)
         if saves:
             self.writer.save(state, self._marker(state, permanent=last))
-        if evaluates and not stopping:  # if the run is stopping, this is left to the next start
+        if evaluates and not stopping:  # if the run is stopping, the next start evaluates
             more = self._evaluate(step, state)
         more["throughput/hook_time"] = time.perf_counter() - started
         if logs:

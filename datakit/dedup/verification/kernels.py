@@ -29,7 +29,7 @@ from datakit.text.numba_cache import Decorator, cached_njit
 
 NONE = -1
 CANDIDATES, RULED_OUT, COMPARISONS, REJECTED, CAPPED, CROWDED = range(6)  # indices in COUNTED
-_STRIDE = 64  # number of steps after which an intersection checks whether the threshold is still within reach
+_STRIDE = 64  # number of steps between two checks of whether an intersection can still reach the threshold
 _RANK_BITS = 48
 _RANK = np.int64((1 << _RANK_BITS) - 1)
 _ONE = np.uint64(1)

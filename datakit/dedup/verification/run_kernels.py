@@ -58,7 +58,7 @@ def verify(documents: Documents, rules: Rules, scratch: Path) -> tuple[np.ndarra
 
 def warm() -> None:
     """Load the kernels from numba's cache, or compile them, so that no task has to do so."""
-    # read-only arrays, like those from Arrow
+    # Numba compiles separate code for read-only arrays, such as these and those that tasks get from Arrow.
     values, offsets = np.frombuffer(bytes(16), np.uint64), np.frombuffer(bytes(24), np.int64)
     copy_lists(values, offsets, np.zeros(2, np.uint64), np.zeros(3, np.int64), np.zeros(2, np.int64))
     documents = Documents(

@@ -25,9 +25,9 @@ from datakit.engine.task import OutputFile, Phase, Step, Task, TaskContext, Task
 from datakit.errors import CorruptError
 from datakit.storage import atomic, urls
 
-MOST_READS = 10**6  # chosen because an object store serves this many reads within minutes
+MOST_READS = 10**6  # more reads (runs x reducers) cause a merge; an object store serves this many within minutes
 WINDOW_BYTES = 64 << 20
-INDEX_BYTES = 64 << 20  # limit on the size of the input indexes in memory, and on that of a merged run's index
+INDEX_BYTES = 64 << 20  # limit on the total size of the input indexes in memory, and on a merged run's index
 MEMORY_BYTES = 512 << 20  # two copies of a window, the indexes, temporary copies of the merged index, and a margin
 
 

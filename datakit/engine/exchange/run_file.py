@@ -34,7 +34,8 @@ from datakit.storage.io_errors import scratch_errors
 MAGIC = b"dkrun/1\n"
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 INDEX_SUFFIX = ".index"
-_FIXED = struct.Struct("<8sIIQII")  # magic; numbers of buckets, segments, rows, schemas and bytes before the offsets
+# The magic; the numbers of buckets, segments, rows and distinct schemas; and the position of the first offset.
+_FIXED = struct.Struct("<8sIIQII")
 HEAD_BYTES = 64 << 10
 PIECE_BYTES = 32 << 20
 

@@ -32,7 +32,7 @@ from datakit.storage import atomic, locks, urls
 from datakit.storage.json_data import decode, decode_errors
 
 FOLDER = "ledger"
-SYNC_SECONDS = 1.0  # if the machine crashes, tasks that ended within this time before the crash are repeated
+SYNC_SECONDS = 1.0  # between two flushes to a disk; tasks that end after the last flush before a crash are repeated
 OBJECT_LINES = 500
 OBJECT_SECONDS = 10.0
 FIRST_SEGMENT = "-00000.jsonl"
@@ -217,7 +217,7 @@ def _decoded(text: bytes, decoder: msgspec.json.Decoder[Line], others: msgspec.j
     with decode_errors():
         try:
             return decoder.decode(text)
-        except msgspec.ValidationError:  # well-formed JSON of an unknown form
+        except msgspec.ValidationError:  # valid JSON that this version does not understand
             return others.decode(text)
 
 

@@ -167,7 +167,7 @@ def _failure(directory: str) -> str:
     url = urls.join(directory, PARTIAL_NAME)
     try:
         partial = decode(urls.read_bytes(url), _Partial)
-    except NotFoundError:  # another driver has just continued the step
+    except NotFoundError:  # another driver has just continued the step and removed this list
         return ""
     except msgspec.DecodeError as error:
         return f"{url} cannot be read: {error}; run again"

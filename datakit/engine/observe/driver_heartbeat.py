@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-STOP_SECONDS = 5.0  # how long `stop` waits for a call in progress, which may be waiting for a store
+STOP_SECONDS = 5.0  # how long `stop` waits for the end of a call of `beat`, which may be waiting for a store
 
 
 class DriverHeartbeat:

@@ -68,7 +68,8 @@ class RunEvents:
 
     def _view(self, event: Event) -> StepView:
         """Return the state of the event's step. A step that is not named in any earlier event is taken to have started
-        at the time of this event."""
+        at the time of this event.
+        """
         name = f"{event['stage']} {event['dataset']}"
         if name not in self.views:
             self.views[name] = StepView(name, started=time.monotonic() - max(0.0, time.time() - event["time"]))

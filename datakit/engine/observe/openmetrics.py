@@ -27,7 +27,7 @@ from datakit.storage.manifest import Manifest
 from datakit.storage.stale_files import remove_dead_files_in
 
 ADDRESS = "127.0.0.1"
-FILE_SECONDS = 10.0  # time between two versions of the file
+FILE_SECONDS = 10.0  # the file is written this often while a step runs, and whenever a step ends
 
 
 @contextmanager
@@ -62,7 +62,7 @@ class OpenMetrics:
             from prometheus_client import CollectorRegistry, disable_created_metrics
         except ModuleNotFoundError as error:
             raise UsageError("--metrics-file and --metrics-port need `pip install 'datakit[metrics]'`") from error
-        disable_created_metrics()  # the time at which each series began is of no use
+        disable_created_metrics()  # leaves out the times at which the series began, which are of no use
         self._registry = CollectorRegistry()
         self._metrics: dict[str, Any] = {metric.name: _create(metric, self._registry) for metric in METRICS}
 
@@ -124,7 +124,8 @@ class MetricsFile(RunMetrics):
             raise UsageError(f"--metrics-file {path}: {error}") from error
 
     def _write(self) -> None:
-        with atomic.staging(f"{self.path}.new") as path:  # node_exporter reads all files whose names end with .prom
+        # The temporary file's name ends with .new because node_exporter reads every file whose name ends with .prom.
+        with atomic.staging(f"{self.path}.new") as path:
             path.write_bytes(self._text())
             os.replace(path, self.path)
         self._written = time.monotonic()

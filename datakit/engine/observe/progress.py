@@ -45,7 +45,7 @@ COLUMNS = (
     "time",
 )
 WORDS = ("step", "state")  # aligned left; the other columns are aligned right
-# left out in this order if needed
+# Columns that are left out, in this order, until the table fits the terminal.
 DISPENSABLE = ("records/s", "running", "peak / budget", "MB/s", "left", "skipped", "written")
 LINE_WIDTH = 80
 GAP = "  "

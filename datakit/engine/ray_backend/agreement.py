@@ -180,7 +180,7 @@ def private_token() -> Iterator[None]:
 
 
 def examine(expected: Expected) -> NodeReport:
-    """Return a report on this node: the nonce that it reads, its versions, and its files of datakit."""
+    """Return a report on this node: the nonce that it reads, its library versions, and its datakit files."""
     host, pid, nonce, trouble = os.uname().nodename, os.getpid(), None, ""
     for attempt in range(READ_TRIES):
         time.sleep(READ_WAIT_SECONDS if attempt else 0)

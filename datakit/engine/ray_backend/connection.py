@@ -37,7 +37,7 @@ from datakit.storage.stale_files import RAY, remove_dead_scratch, scratch_direct
 
 LOCAL, AUTO = "local", "auto"
 OBJECT_STORE_BYTES = 80 << 20  # Ray's minimum is 75 MiB; only tasks' results go through this store
-# If the head node has been silent for this long, Ray ends the process.
+# Ray ends the process if the head node has been silent for as many seconds as this variable says (60 by default).
 RAY_TIMEOUT, RAY_TIMEOUT_SECONDS = "RAY_gcs_rpc_server_reconnect_timeout_s", 60.0
 SHUTDOWN_SECONDS = 15.0  # reserved for leaving a cluster that does not answer, before Ray ends the process
 TOKEN_ADVICE = (
@@ -69,7 +69,9 @@ class Head:
         return True
 
     def nodes(self) -> list[dict[str, Any]]:
-        """Return Ray's list of nodes. Raises StepFailedError if this process's node is dead: Ray would wait forever."""
+        """Return Ray's list of nodes. Raises StepFailedError if this process's node is dead, because Ray
+        would otherwise wait forever.
+        """
         with connection_errors():
             nodes = ray.nodes()
         own = next((node for node in nodes if node["NodeID"] == self._own and not node["Alive"]), None)
@@ -107,7 +109,7 @@ def connected(address: str, workers: int | None) -> Iterator[None]:
         try:
             yield
         finally:
-            ray.shutdown()  # this also sends the last metrics to Ray's nodes
+            ray.shutdown()  # besides leaving the cluster, this sends the run's last metrics
 
 
 class _OwnImportPath(JobConfig):

@@ -63,7 +63,8 @@ class RayExecutor(Executor):
         not answer or its software differs from the driver's, and UsageError if the cluster cannot be joined.
         """
         self._waiting = deque[Attempt]()
-        self._workers = None if address == LOCAL else workers  # a private cluster is started with this many CPUs
+        # A private cluster is started with `workers` CPUs, so it needs no further limit.
+        self._workers = None if address == LOCAL else workers
         self._running: dict[ray.ObjectRef, _Sent] = {}
         self._recalled: set[ray.ObjectRef] = set()
         self._variables, self._reports = encode(sent_variables()), DiskReports()

@@ -70,7 +70,7 @@ def run_step(
         manifest = run.run(plan)
     except OvertakenError as overtaken:
         manifest = overtaken.manifest
-        remove_exchange(step)  # our last attempts may have left files there
+        remove_exchange(step)  # our last attempts may have written files there since the other driver removed it
     except BaseException as error:
         observer.step_failed(step, error)
         raise
@@ -122,12 +122,13 @@ class StepRun:
                 raise
             raise OvertakenError(existing) from None  # another driver finished the step and removed files
         self.ledger.flush()
-        stale_files.remove_dead_files(self.step.directory)  # again: processes may have died since the start
+        stale_files.remove_dead_files(self.step.directory)  # repeated, because processes may have died since the start
         return finish_step(self.step, output, self._tally)
 
     def _drive(self, plan: Plan) -> Output:
         """Run the phases in order; return the plan's Output. When a phase ends, the driver drops its tasks and results;
-        only those that the plan still holds stay in memory."""
+        only those that the plan still holds stay in memory.
+        """
         try:
             phase = next(plan)
             while True:

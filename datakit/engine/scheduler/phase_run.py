@@ -40,7 +40,7 @@ from datakit.errors import (
 from datakit.storage import urls
 from datakit.storage.manifest import PARTIAL_NAME, Manifest, find_manifest
 
-WINDOW = 3  # attempts submitted per slot, including running ones, so that no slot waits for the driver
+WINDOW = 3  # maximum number of attempts per slot, running or waiting; more than 1, so that no slot waits for the driver
 WAIT_SECONDS = 0.5
 SHOWN = 20  # maximum number of failed tasks listed in a message
 MOST_REFUSALS = 100  # if this many tasks refuse their inputs and none has succeeded, the others are not tried
@@ -107,7 +107,8 @@ class PhaseRun:
 
     def run(self, pending: Sequence[Task], shared: str | None) -> dict[str, bytes]:
         """Run the pending tasks and return their packed results, keyed by task key. If some tasks fail, raise
-        PartialError once all other tasks are done, or StepFailedError if no task succeeded.
+        PartialError once all other tasks are done, or StepFailedError if no task succeeded and no bad
+        record was identified.
         """
         self._shared = shared
         try:
@@ -209,7 +210,7 @@ class PhaseRun:
     def _enter(self, task: TaskState, outcome: Outcome) -> None:
         digest = self._digests.of(task.attempt.task)
         if task.bisection is not None:
-            # The outcome covers only one half of the input, so its result must not be recorded for the whole task.
+            # The outcome covers only a part of the task's input, so its result must not be recorded for the whole task.
             self._ledger.append(attempt_line(replace(outcome, result=None), digest))
             self._bisect(task, task.bisection, outcome)
             return
@@ -243,7 +244,8 @@ class PhaseRun:
 
     def _refuse(self, task: TaskState, outcome: Outcome) -> None:
         """If an input was refused, let the other tasks go on, so that all such inputs are found; otherwise, stop the
-        phase."""
+        phase.
+        """
         self._observer.attempt_ended(outcome, Verdict.REFUSE)
         if not _about_inputs(outcome):
             raise _refusal_class(outcome)(outcome.message)

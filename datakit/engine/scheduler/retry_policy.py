@@ -26,7 +26,8 @@ from dataclasses import dataclass, field, replace
 from datakit.engine.executor import Attempt, Cause, Outcome, Verdict
 from datakit.engine.task import ALL_RECORDS, QuarantinedRecord, RecordRange
 
-# Attempts per cause (chosen, not measured): one retry shows whether a fault lasts; external causes get more tries.
+# Maximum number of attempts that may end for each cause. Chosen, not measured: one retry shows whether a fault lasts;
+# after a lack of memory, two retries get more memory; external causes get more tries.
 TRIES = {
     Cause.ERROR: 2,
     Cause.CRASH: 2,
@@ -37,9 +38,9 @@ TRIES = {
     Cause.QUARANTINE: 1,
 }
 DEATHS = (Cause.CRASH, Cause.HANG, Cause.MEMORY)
-MEMORY_STEP, MEMORY_LEVELS = 2, 3  # the declared memory x1, x2, x4
-ALL_MEMORY = 1 << 50  # more than a machine has, so the attempt gets what the machine has
-NARROWINGS = 4  # maximum number of retries granted, despite the limits in TRIES, to identify a bad record
+MEMORY_STEP, MEMORY_LEVELS = 2, 3  # retries get 1, 2 or 4 times the declared memory
+ALL_MEMORY = 1 << 50  # more than any machine has, so the attempt gets all memory that its machine has for attempts
+NARROWINGS = 4  # maximum number of retries granted, regardless of the limits in TRIES, to identify a bad record
 BREAKER_TASKS = 5  # the phase stops if this many tasks have failed with the same error and none has succeeded
 BACKOFF_SECONDS = 0.5  # wait after the first lost worker, doubled for each further one
 BACKOFF_CAP_SECONDS = 30.0

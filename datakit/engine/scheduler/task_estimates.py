@@ -20,8 +20,12 @@ from datakit.engine.task import Phase, Task
 LEARN_FROM = 20  # number of finished tasks: the minimum for a meaningful 95th percentile
 REMEMBERED = 500  # only this many of the latest finished tasks count, so that estimates follow changes in the input
 REFRESH = 25  # number of finished tasks between two estimates
-MARGIN, LEAST, MOST = 1.5, 0.25, 4.0  # chosen, not measured: low values cause retries, high ones leave slots idle
-SMALLEST_BUDGET = 64 << 20  # chosen, not measured: room for what libraries allocate regardless of the input
+# The factor is MARGIN times the 95th percentile, but at least LEAST and at most MOST. Chosen, not measured: low values
+# cause retries, high ones leave slots idle.
+MARGIN, LEAST, MOST = 1.5, 0.25, 4.0
+# In bytes: the factor reduces no budget below this, because libraries allocate some memory regardless of the input.
+# Chosen, not measured.
+SMALLEST_BUDGET = 64 << 20
 # Starting a child takes 5 ms, which is 10 % of 50 ms (the limit for a tiny task) and 1 % of a batch.
 TINY_SECONDS, BATCH_SECONDS, BATCH_TASKS = 0.05, 0.5, 256
 BATCHES_PER_SLOT = 4  # at least this many batches per slot must remain, so that all slots are busy to the end

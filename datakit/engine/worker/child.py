@@ -141,7 +141,7 @@ def require_one_thread(started_by: str) -> None:
 
 def _die_with_the_server() -> None:
     die_with(os.getppid())
-    os.setsid()  # a process group of its own, so that processes started by a task are killed with it
+    os.setsid()  # makes a process group of its own, so that processes that a task starts are killed with the child
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
 
@@ -159,7 +159,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
     kind = type(error).__name__
     if any(_is_memory(link) for link in chain_of(error)):
         return {"error": kind, "message": f"an allocation failed at {_place(error)}", "cause": "memory"}
-    if isinstance(error, RefusedError):  # one line per input, for the driver to collect
+    if isinstance(error, RefusedError):  # one line per refused input; the driver collects these lines
         return {"error": kind, "message": "\n".join(messages_of([error])), "cause": _cause(error)}
     if isinstance(error, DatakitError):
         return {"error": kind, "message": str(error), "cause": _cause(error)}

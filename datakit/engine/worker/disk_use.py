@@ -37,7 +37,7 @@ def written_bytes(pid: int | str) -> int:
     try:
         with open(f"/proc/{pid}/io", "rb") as file:
             return int(file.read().partition(_WRITTEN)[2].partition(b"\n")[0] or 0)
-    except (OSError, ValueError):  # also if the kernel does not count the bytes, which `datakit doctor` reports
+    except (OSError, ValueError):  # the process is gone, or the kernel counts no bytes, which `datakit doctor` reports
         return 0
 
 
@@ -98,7 +98,8 @@ class DiskWatch:
         if time.monotonic() < self._due:
             return None
         self._due = time.monotonic() + CHECK_SECONDS
-        self.written = max(self.written, written_bytes(pid))  # read before `state`: a task may begin in between
+        # Read before `state`: otherwise, if a task began in between, its writes would be charged to the previous task.
+        self.written = max(self.written, written_bytes(pid))
         state = heartbeat.state()
         self.report(self.written)
         file = state.in_progress.file if state.in_progress is not None else ""

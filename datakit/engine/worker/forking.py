@@ -56,10 +56,10 @@ class Forker(ABC):
         """Do the work of the forked process, which no longer holds any of the loop's resources."""
 
     def _started(self, pid: int, message: bytes) -> None:  # noqa: B027 - optional
-        """Note that a process has been forked."""
+        """Record that a process has been forked."""
 
     def _ended(self, pid: int) -> bytes:
-        """Note that a process has been reaped; return the bytes to append to the report about it."""
+        """Record that a process has been reaped, and return the bytes to append to the report about it."""
         return b""
 
     @abstractmethod

@@ -26,8 +26,9 @@ from datakit.engine.worker.framing import receive_frame, send_frame
 from datakit.storage.stale_files import remove_dead_scratch
 
 SINGLE_THREADED = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-ARENA_BYTES = "64MiB"  # mimalloc (Arrow) reserves this much at a time; its default, 1 GiB, could exceed the hard limit
-# The process is not started with `-m`, because `__main__` must not be a second copy of a module of this package.
+# mimalloc (Arrow) reserves this much at a time; its default, 1 GiB, could exceed a child's hard limit
+ARENA_BYTES = "64MiB"
+# The template process is not started with `-m`, so that `__main__` is not a second copy of `forkserver_template`.
 PROGRAM = "from datakit.engine.worker.forkserver_template import main; main()"
 CLOSE_SECONDS, KILL_SECONDS = 1.0, 10.0  # time allowed for an exit once the control socket is closed, and after SIGKILL
 
@@ -73,7 +74,7 @@ class Template:
         read, write = os.pipe()
         descriptors = [write, control.fileno(), output.descriptor]
         try:
-            with contextlib.suppress(OSError):  # if the process is gone, no pid arrives
+            with contextlib.suppress(OSError):  # if the process is gone, `os.read` below returns no pid
                 socket.send_fds(self._control, [forkserver_template.KERNELS.pack(kernels)], descriptors)
         finally:
             os.close(write)
@@ -179,7 +180,8 @@ class ForkServerPool:
     def __init__(self, limit: int = 2) -> None:
         self.on_compiling: Callable[[], None] = lambda: None  # called when a server starts to compile kernels
         self._limit, self._lock = limit, threading.Lock()
-        installation_at_start()  # called before the first server starts, so that an upgrade during the run is noticed
+        # Record datakit's files before the first server starts, so that an upgrade during the run is noticed.
+        installation_at_start()
         self.compiling: bool = False  # True while a server that is starting is compiling kernels
         remove_dead_scratch()
         self._servers: dict[tuple[Preload, ...], ForkServer] = {}

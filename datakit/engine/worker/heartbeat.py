@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from datakit.engine.task import RecordRange
 
-# last update (ns of the monotonic clock), records, bytes, task index, bytes written before the task
+# last update (ns of the monotonic clock), records read, bytes read, task index, bytes written before the task began
 PROGRESS = struct.Struct("<QQQQQ")
 VALID_SLOT = PROGRESS.size  # offset of the byte that selects the slot
 HELD = struct.Struct("<qQQ")  # position, records, length of the file's name

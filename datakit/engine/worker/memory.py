@@ -22,8 +22,9 @@ from datakit.engine.worker import cgroups
 
 MEMORY_SHARE = 0.85  # share of memory for all attempts; the rest is for the driver, fork servers and page cache
 PAGE = os.sysconf("SC_PAGE_SIZE")
-BACKSTOP_MARGIN = 3 << 30  # for stacks and for large reservations by allocators; no healthy task came near the limit
-# A hard limit is (1 + this) times the budget; peaks stay below 1.1 times the budget (docs/measurements.md).
+BACKSTOP_MARGIN = 3 << 30  # for stacks and for large reservations by allocators
+# A hard limit lets a child reserve its remaining budget plus this share of its whole budget. Measured peaks stay below
+# 1.1 times the budget (docs/measurements.md).
 HARD_LIMIT_MARGIN = 0.05
 SMALL_BUDGET = 128 << 20  # if a measurement is 30 ms late, a memory bomb (4 GiB/s) may exceed a smaller budget
 

@@ -12,8 +12,8 @@ the next measurement therefore gets a hard limit, which the kernel enforces: the
 plus 5 % of the budget. The watcher lifts this limit once the child's growth has slowed, since libraries may reserve
 more than they use. (`forkserver_client.py` makes Arrow reserve little at a time.) A budget below 128 MiB can be
 exceeded between two slightly late measurements, so a child with such a budget keeps its hard limit throughout. If the
-child reaches this limit, the task's next two attempts get two and four times the declared memory, usually more than 128
-MiB.
+child reaches this limit, the task's next two attempts get two and four times the declared memory. Usually, this is more
+than 128 MiB, so these attempts start without a hard limit.
 
 A measurement takes 6 microseconds. The next one is due when the child, growing at four times the fastest rate seen,
 could have used up its remaining budget: after 50 ms if the child is far below its budget, and after a quarter of a
@@ -44,11 +44,14 @@ from datakit.engine.worker.memory import (
     used_memory,
 )
 
-LONGEST_INTERVAL, SHORTEST_INTERVAL = 0.05, 0.00025  # seconds: 20 and 4,000 measurements/s; 0.01 and 2.4 % of a CPU
+# Seconds between two measurements of a child: 20 and 4,000 measurements per second take 0.01 and 2.4 % of a CPU.
+LONGEST_INTERVAL, SHORTEST_INTERVAL = 0.05, 0.00025
 FASTEST_GROWTH = 16 << 30  # bytes per second: four times the growth of the fastest bomb seen
-LATENESS_SECONDS = 0.1  # delay of a measurement on a busy machine; with 0.02, fast growth was often judged slow
+LATENESS_SECONDS = 0.1  # assumed delay of a measurement on a busy machine; with 0.02, fast growth was often judged slow
 HARD_LIMIT_SECONDS = 0.25  # a hard limit remains this long after fast growth: the child may just be waiting for a CPU
-NEAR_LIMIT = 0.95  # share of the first limit; if a child reserved more, failed allocations are attributed to that limit
+# Share of the limit that a child sets at its start (`first_limit`). If the child has reserved more than this share, its
+# failed allocations are attributed to the limit.
+NEAR_LIMIT = 0.95
 ENTRIES = 4096  # size of the table; a fork server has far fewer children, and free entries are reused in rotation
 CHILD = struct.Struct("<qqqq")  # a _Child, written by the fork server
 OBSERVED = struct.Struct("<qq??")  # an _Observed, written by the watcher

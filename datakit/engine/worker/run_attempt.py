@@ -48,9 +48,9 @@ def run_attempt(
     report_written: Callable[[int], None] = lambda written: None,
 ) -> Outcome:
     """Run one attempt to its end, and return an outcome even if the child or the fork server dies. Raises RootError if
-    access to the shared data is denied. `report_silence` is called repeatedly: with True while the heartbeat has been
-    still for over a quarter of `hang_seconds`, and otherwise with False. `report_written` is called with the number of
-    bytes written so far.
+    access to the shared data is denied. `report_silence` is called repeatedly: with True while there has been no
+    heartbeat for more than a quarter of `hang_seconds`, and otherwise with False. `report_written` is called with the
+    number of bytes written so far.
     """
     started = time.monotonic()
     with scratch_directory() as scratch:

@@ -53,7 +53,8 @@ def fixed_point(weights: Sequence[float]) -> np.ndarray:
     missing = SCALE - sum(parts)
     for i in by_remainder[: max(0, missing)]:
         parts[i] += 1
-    parts[parts.index(max(parts))] += min(0, missing)  # the largest value is reduced because tiny ones were raised to 1
+    # If raising tiny values to 1 made the sum too large, the largest value is reduced.
+    parts[parts.index(max(parts))] += min(0, missing)
     return np.array(parts, np.int64)
 
 

@@ -23,9 +23,9 @@ class Preview:
 
     names: list[str]
     steps: np.ndarray
-    tokens: np.ndarray  # cumulative: int64 [points, components]
-    epochs: np.ndarray  # cumulative: float [points, components]
-    share: np.ndarray  # share of the tokens between consecutive points: float [points - 1, components]
+    tokens: np.ndarray  # cumulative: int64 [len(steps), components]
+    epochs: np.ndarray  # cumulative: float [len(steps), components]
+    share: np.ndarray  # share of the tokens between consecutive entries of `steps`: float [len(steps) - 1, components]
     changes: list[tuple[int, str]]  # (step, description)
     ending: str
 

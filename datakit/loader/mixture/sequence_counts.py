@@ -18,7 +18,7 @@ from datakit.loader.permutation import Order
 from datakit.loader.sources.token_source import BlockAxis, TokenSource
 
 BLOCKS_AT_ONCE = 1 << 18  # number of blocks whose counts are added up at a time, at about 100 bytes of memory each
-MAX_COUNTED_BLOCKS = 4096  # maximum number of blocks to count at startup (4 G tokens, about 3 s)
+MAX_COUNTED_BLOCKS = 4096  # maximum number of blocks to count at startup (by default, 4 G tokens; takes about 3 s)
 
 
 class PlainCounts:

@@ -20,7 +20,9 @@ from datakit.loader.mixture.apportion import SCALE, BlockCounts
 from datakit.loader.permutation import Permutation, derive_key
 
 CACHED_BLOCKS = 64  # 2 MB at 2,048 slots
-MAX_BLOCKS = 4_000_000  # maximum number of blocks to search for a component's end (8 billion slots, in about a minute)
+# Maximum number of mixture blocks to search for the end of a component's epochs. By default, they have 8 billion slots,
+# and the search takes about a minute.
+MAX_BLOCKS = 4_000_000
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from datakit.loader.sources.token_source import BlockAxis
 LISTED_BLOCKS = 1 << 15  # if an epoch has more blocks than this and is a single window, its blocks are not listed
 GROUP = 16  # blocks in each group of such a window
 MAX_TABLE = 1 << 20  # the order of a window of up to this many sequences is kept as a table, at 16 bytes per sequence
-CACHED_WINDOWS = 6  # enough for the current and the next window at each of the lengths just before and after a change
+CACHED_WINDOWS = 6  # enough for the current and the next window, at both the old and the new length around a change
 
 
 class Unit(NamedTuple):

@@ -37,7 +37,7 @@ class Batch:
     components: np.ndarray  # int32 [rows]: index of the row's component in `names`; -1 for a row of padding
     run_counts: np.ndarray | None  # int64 [rows]: number of segments in each row; None if segments=False
     run_starts: np.ndarray | None  # int32 [segments]: where each segment starts within its row
-    source_mask: np.ndarray | None  # bool [rows, length]: loss masks of the rows' sources; None if no source has one
+    source_mask: np.ndarray | None  # bool [rows, length]: loss masks of the rows' sources; None if none has one
 
     def __repr__(self) -> str:
         rows = np.bincount(self.components[self.components >= 0], minlength=len(self.names)).tolist()

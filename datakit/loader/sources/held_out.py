@@ -39,7 +39,7 @@ def held_out(source: TokenSource, tokens: int, purpose: str, name: str) -> Range
 
 
 def kept(source: TokenSource, tokens: int, purpose: str, name: str) -> Ranges:
-    """Choose ranges as `held_out` does, but with a total of `tokens` tokens to within about half a document."""
+    """Choose ranges as `held_out` does, but with a total that differs from `tokens` by only about half a document."""
     _check_amount(source, tokens, purpose, name)
     spread = (_evened_out(source, tokens, strata, purpose) for strata in STRATA)
     return _closest(source, tokens, purpose, name, KEPT_TOLERANCE, spread, [[_one_document(source, tokens)]])
@@ -55,7 +55,9 @@ def _check_amount(source: TokenSource, tokens: int, purpose: str, name: str) -> 
 def _closest(
     source: TokenSource, tokens: int, purpose: str, name: str, tolerance: float, *choices: Iterable[Ranges]
 ) -> Ranges:
-    """Return the first choice with `tokens` tokens to within the tolerance or, if there is none, the closest one."""
+    """Return the first choice whose number of tokens differs from `tokens` by at most the tolerance or, if there is
+    none, the closest choice.
+    """
 
     def error(found: Ranges) -> float:
         return abs(total(found) - tokens) if 0 < total(found) < source.tokens else float("inf")
@@ -114,7 +116,9 @@ def _evened_out(source: TokenSource, tokens: int, strata: int, purpose: str) -> 
 
 
 def _one_document(source: TokenSource, tokens: int) -> tuple[int, int]:
-    """Return the range of the first document that starts in the last `tokens` tokens; if none does, of the last one."""
+    """Return the range of the first document that starts in the last `tokens` tokens; if none does, the range of
+    the last document.
+    """
     start = _next_border(source, source.tokens - tokens)
     if start == source.tokens:
         start = int(source.document_borders(source.tokens - 1, source.tokens)[0])

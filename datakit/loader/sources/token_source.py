@@ -16,12 +16,12 @@ import xxhash
 
 from datakit.errors import LoaderError
 
-BLOCK_TOKENS = 1 << 20  # default size of a block: 2 to 4 MB per read, 256 sequences of 4,096 tokens
+BLOCK_TOKENS = 1 << 20  # tokens in a block by default: 2 MB (uint16) or 4 MB (uint32) per read; 256 sequences of 4,096
 
 
 @runtime_checkable
 class TokenSource(Protocol):
-    """An axis of tokens, divided into documents. The methods must be thread-safe.
+    """A sequence of tokens, divided into documents. The methods must be thread-safe.
 
     dtype: uint16, or uint32 with ids below 2^31. identity: hash of the content; equal identities mean equal tokens in
     the same order. has_loss_mask: True if the source states for each token whether a model should learn it.

@@ -13,7 +13,7 @@ from datakit.normalize.columns.schema_union import shown, storable
 from datakit.normalize.columns.upstream_columns import LEADING
 from datakit.normalize.config import Config
 
-EDITED = "edited_id"  # a column that consolidate replaces
+EDITED = "edited_id"  # consolidate adds this column; an upstream one is renamed, unless datakit wrote it
 RENAMED = "upstream_"  # prefix for an upstream column whose name datakit itself uses
 
 

@@ -26,7 +26,9 @@ from datakit.errors import ColumnError, RefusedError, refuse_all
 from datakit.normalize.columns.number_types import Largest, Path, float_texts, is_number, unify_numbers
 from datakit.printable import one_line
 
-MOST_FIELDS = 2_000  # more than any real schema has, yet few enough for small Parquet footers and fast Arrow code
+# maximum number of columns in a source, and of fields in a column: more than any real schema has, yet few enough for
+# small Parquet footers and fast Arrow code
+MOST_FIELDS = 2_000
 NO_LARGE: Largest = {}
 
 
@@ -197,7 +199,7 @@ def fit(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _fit_struct(array: pa.StructArray, kind: pa.DataType) -> pa.Array:
-    if types.is_string(kind):  # a struct without fields
+    if types.is_string(kind):  # `storable` makes strings of structs without fields
         return pa.array(["{}"] * len(array), pa.string(), mask=array.is_null().to_numpy(zero_copy_only=False))
     have = dict(zip((field.name for field in array.type.fields), array.flatten(), strict=True))
     children = [
@@ -213,7 +215,8 @@ def _fit_list(array: pa.Array, kind: pa.DataType) -> pa.Array:
     maker = pa.LargeListArray if types.is_large_list(kind) else pa.ListArray
     if not len(array):
         return pa.array([], kind)
-    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()  # a slice's `values` are those of the whole array
+    # if `array` is a slice of another array, `array.values` still holds the elements of that whole array
+    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
     offsets = pc.call_function("subtract", [array.offsets, first]).cast(
         pa.int64() if types.is_large_list(kind) else pa.int32()
     )

@@ -59,7 +59,8 @@ class UpstreamColumns:
         try:
             self.union = unite([("", self.union), (file, others)], self.largest)
         except RefusedError:
-            unite(self._by_file.items(), self.largest)  # raises an error that names both files
+            # raises an error that names both files, unlike the error caught here
+            unite(self._by_file.items(), self.largest)
             raise
 
     def _field(self, file: str, field: pa.Field) -> pa.Field:

@@ -43,8 +43,8 @@ SAMPLED_FILES = 3  # per group: the first, the middle and the last file
 CHECKED_BYTES = 16 << 20  # a compressed file of at most this size is decompressed to its end, in about 0.2 s
 SHOWN_IDS = 3
 SHOWN_PROBLEMS = 3
-TOLERATED = 1 << 30  # limit on quarantined records; more than a chunk can hold
-ID_ENDING = re.compile(r"(?:_id|_ID|[a-z]I[dD])$")  # matches the ends of review_id and reviewId
+TOLERATED = 1 << 30  # limit on quarantined records: more than a chunk can hold, so the limit is never reached
+ID_ENDING = re.compile(r"(?:_id|_ID|[a-z]I[dD])$")  # matches the ends of names such as review_id and reviewId
 TEXT_NAMES = ("text", "content", "raw_content", "body", "markdown", "document", "article", "code", "story")
 ID_NAMES = ("id", "doc_id", "document_id", "docid", "uuid", "guid", "key", "hash", "sha", "url", "path")
 
@@ -189,7 +189,7 @@ def _damage(place: Place, file: FileInfo) -> str:
     except DamagedStreamError as error:
         return str(error)
     except UnreadableError:
-        pass  # reported when the sample was read
+        pass  # already reported, when the sample was read
     return ""
 
 

@@ -139,7 +139,8 @@ class _ChunkParser:
 
         good = np.ones(len(positions), bool)
         valid, invalid = valid_utf8(data)
-        if invalid:  # pyarrow cannot pass invalid UTF-8 to `bad`
+        if invalid:
+            # pyarrow cannot pass invalid UTF-8 to `bad`, so malformed records are found in a repaired copy and left out
             _table(valid, self._names, self._dialect, bad)
             good[list(wrong)] = False
             data = _selected(data, starts, positions, good)[0]

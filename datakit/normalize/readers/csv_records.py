@@ -118,7 +118,8 @@ class RecordCutter:
         return f"the quote at byte {place} is not closed {within} (set quoting = {UNQUOTED!r} if a quote is text)"
 
     def _find_records(self, data: bytes) -> tuple[np.ndarray, np.ndarray, int, int, bool, int]:
-        from datakit.normalize import kernels  # imported only here, because it imports numba, which only tasks need
+        # imported only here: it imports numba, which a command that only plans does not need
+        from datakit.normalize import kernels
 
         starts = np.zeros(data.count(b"\n") + data.count(b"\r") + 1, np.int64)
         sound = np.zeros(len(starts), np.bool_)

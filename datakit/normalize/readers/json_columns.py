@@ -68,7 +68,7 @@ def _sound(table: pa.Table) -> bool:
     try:
         check_arrays(table)
     except pa.ArrowInvalid:
-        return False  # for example a list that starts with null, which the line parser reads correctly
+        return False  # the line parser reads the chunk; one cause is a list that starts with null (sound_arrays.py)
     return True
 
 

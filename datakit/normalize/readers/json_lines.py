@@ -35,7 +35,8 @@ class Lines:
 
 def find_lines(chunk: bytes | memoryview) -> Lines:
     """Return the nonblank lines of a chunk."""
-    from datakit.normalize import kernels  # imported only here, because it imports numba, which only tasks need
+    # imported only here: it imports numba, which a command that only plans does not need
+    from datakit.normalize import kernels
 
     data = np.frombuffer(chunk, np.uint8)
     breaks = np.flatnonzero(data == 10)

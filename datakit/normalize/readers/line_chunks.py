@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-CHUNK_BYTES = 4 << 20  # amortizes the parser's cost per call, and is small enough for a task to hold several copies
+CHUNK_BYTES = 4 << 20  # large enough to amortize the parser's cost per call, small enough for several copies in a task
 
 
 class LineCutter:

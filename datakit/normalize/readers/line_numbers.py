@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import BinaryIO
 
-MOST_BYTES = 256 << 20  # up to this many bytes are read again, at most once per task and only if a record is unusable
+# the lines before a task's part of a file are counted only if they have at most this many bytes in total
+MOST_BYTES = 256 << 20
 BLOCK_BYTES = 1 << 20
 
 

@@ -27,7 +27,8 @@ from datakit.normalize.readers.text import read_texts
 from datakit.storage import urls
 
 SLICE_BYTES = 64 << 20  # about 0.3 s of work: much longer than a fork takes, yet little to repeat after a failure
-TEXT_SLICE_BYTES = 16 << 20  # per slice of one-document files; smaller, since reading such files takes longer
+# for files that hold one document each; below SLICE_BYTES, since reading the same amount from them takes longer
+TEXT_SLICE_BYTES = 16 << 20
 EXPANSION = 4  # approximate bytes of text per byte of a compressed file
 FILE_OVERHEAD = 64 << 10  # opening a file takes about as long as reading this many bytes
 FOOTER_THREADS = 16  # number of footers read in parallel; in an object store, each takes one small request
@@ -152,7 +153,8 @@ def despite_damage(context: ReadContext, ranges: Sequence[FileRange], work: Call
     except Exception:
         damaged = _find_damage(context, ranges)
         if not damaged:
-            raise  # with the records in progress still announced, so that the next attempt tries them one by one
+            # `release` is not called, so the records in progress stay known, and the next attempt tries them one by one
+            raise
         context.task.release()
     return work(_streams(context, ranges, damaged))
 

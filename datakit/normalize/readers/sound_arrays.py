@@ -1,10 +1,10 @@
 """Checks that the sizes, offsets and dictionary indices of arrays returned by a library are consistent. Arrow itself
 checks them only on request. pyarrow's JSON reader drops the null values at the start of a list and returns offsets past
-the end of the values (apache/arrow#51305); a later filter then moves values to other records. A damaged Arrow file has
-the same effect. Every array that comes from a file or from user code is therefore checked once, when datakit receives
-it. Whether strings are valid UTF-8 is not checked here: `text_rules.py` repairs the text column, and `valid_strings.py`
-repairs all other columns. Cost: one pass over offsets and indices, 0.1 ms per million offsets, whatever the size of the
-values.
+the end of the values (apache/arrow#51305); a later filter then moves values to other records. A damaged Arrow file can
+have the same effect. Every array that comes from a file or from user code is therefore checked once, when datakit
+receives it. Whether strings are valid UTF-8 is not checked here: `text_rules.py` repairs the text column, and
+`valid_strings.py` repairs all other columns. Cost: one pass over offsets and indices, 0.1 ms per million offsets,
+whatever the size of the values.
 """
 
 from __future__ import annotations

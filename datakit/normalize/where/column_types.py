@@ -24,7 +24,7 @@ from datakit.normalize.transform import Transform
 from datakit.storage.fingerprint import config_of
 
 PHASE = "types"
-UNLIMITED = 1 << 62  # unusable records are counted, and their number is checked, when the records are routed
+UNLIMITED = 1 << 62  # no limit on unusable records in this phase: their number is checked in the routing phase
 
 
 def find_types(arguments: dict[str, Any], shared: dict[str, Any], task: TaskContext) -> TaskResult:

@@ -27,7 +27,7 @@ SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "integer_division": False,
     "ieee_floating_point_ops": True,
     "old_implicit_casting": False,
-}  # together with LOCAL, everything that a result could depend on besides the record
+}  # these settings and LOCAL are everything, besides the record, that a result could depend on
 LOCAL = "SET TimeZone = 'UTC'; SET Calendar = 'gregorian'"  # DuckDB's defaults are the machine's time zone and calendar
 
 

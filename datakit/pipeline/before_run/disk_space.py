@@ -21,7 +21,8 @@ from datakit.pipeline.graph import Graph, LocatedStep
 from datakit.pipeline.planning import Remaining, remaining
 from datakit.storage import urls
 
-# an 8-byte shingle per word of about 6 bytes, for the 15 % of the text that dedup's exchange holds (EXCHANGE_SHARE)
+# bytes of shingles per byte of text: an 8-byte shingle per word of about 6 bytes, for the 15 % of the text that dedup's
+# exchange holds (EXCHANGE_SHARE)
 SHINGLES_SHARE = 0.2
 TEMPORARY = "temporary files"
 

@@ -43,7 +43,7 @@ from datakit.storage.parquet import iterate_shard
 
 READ_AGAIN = 4 << 30
 SHOWN = 3
-LINE_BYTES = 1 << 20  # how much of a quarantined line is searched for the id
+LINE_BYTES = 1 << 20  # maximum size of the part of a quarantined line that is searched for the id
 TEXT_KINDS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 VIEWERS = {"gzip": "zcat", "zstd": "zstdcat", "bzip2": "bzcat", "xz": "xzcat"}
 
@@ -107,7 +107,8 @@ def _has_ids(step: Finished) -> bool:
 
 
 def _files(behind: Behind, source: str, base: str) -> tuple[Inputs, list[tuple[str, int]]] | None:
-    """Return the Inputs for a source's files and each file's (path, size); None if they should not be read again."""
+    """Return the Inputs for a source's files, and a list of the files as (path, size); or None if they should not be
+    read again."""
     step = behind.of("download", source)
     if step is None:
         return None

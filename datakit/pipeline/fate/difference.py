@@ -30,9 +30,8 @@ REASONS = (NO_SOURCE, INPUT, EXACT, FUZZY, CONSOLIDATE, TOKENIZE)
 REMOVALS = ("exact", "fuzzy")
 SUFFIXES = {"normalize": "", "consolidate": "", "tokenize": DOCUMENTS_SUFFIX}
 EXAMPLES = 3
-Listed = Callable[
-    [str, str, str, list[str]], None
-]  # arguments: "-" (only in the first step) or "+" (only in the second), the source, the reason, a list of ids
+# arguments: "-" (only in the first step) or "+" (only in the second), the source, the reason, a list of ids
+Listed = Callable[[str, str, str, list[str]], None]
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,8 @@ class _Tally:
 
     def __init__(self, sides: list[Behind], listed: Listed | None) -> None:
         self._sides, self._listed = sides, listed
-        self._counts: tuple[dict[tuple[str, str], int], ...] = ({}, {})  # by source and reason
+        # one dict for each step: (source, reason) -> number of documents that only this step has
+        self._counts: tuple[dict[tuple[str, str], int], ...] = ({}, {})
         self._examples: tuple[dict[tuple[str, str], list[str]], ...] = ({}, {})
         self._documents = [0, 0]
         self.in_both = 0

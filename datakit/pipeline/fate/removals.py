@@ -74,7 +74,7 @@ def text_of(behind: Behind, source: str, identity: str) -> str:
 
 
 def _containment(text: str, representative: str, ngram: int) -> float:
-    from datakit.text.shingles import shingle_sets  # imported here, because it loads numba
+    from datakit.text.shingles import shingle_sets  # imported only here, because it imports numba
 
     ends, values = shingle_sets(pa.array([text, representative], pa.large_string()), ngram)
     return float(np.isin(values[: ends[1]], values[ends[1] :]).mean()) if ends[1] else 0.0

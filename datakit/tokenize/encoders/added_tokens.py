@@ -1,7 +1,8 @@
 """Reads the added tokens of a tokenizer.json, and splits texts at them as `tokenizers` (the reference) does.
 
 An added token is matched before pre-tokenization. If special tokens are treated as ordinary text, the string of a
-special token is still skipped as a whole, so no other added token is found inside it.
+special token is still skipped as a whole, so no other added token of the same pass (before or after normalization) is
+found inside it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
     [tokenize]
     tokenizer = "my_package.dna:nucleotides"     # a function that returns a TextTokenizer
-    tokenizer_version = "2"                      # enters the fingerprint; must be the tokenizer's own version
+    tokenizer_version = "2"                      # enters the fingerprint; must equal the tokenizer's `version`
 
 Code cannot be hashed like a file, so the declared version takes the place of a hash. The tokenizer.json in the cache's
 directory states the tokenizer's function, name, version, vocabulary size and special tokens; the contract holds the

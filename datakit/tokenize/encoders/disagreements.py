@@ -88,8 +88,8 @@ def _begins_inside(content: str, parts: set[str], endings: set[str]) -> bool:
 
 
 def _meets(content: str, first: set[str], beginnings: set[str]) -> bool:
-    """Return True if `content` contains a string in `first` or ends with a shorter string in `beginnings`, which holds
-    all prefixes of the strings in `first`.
+    """Return True if `content` contains a string in `first`, or if a proper suffix of `content` is in `beginnings`, the
+    set of all prefixes of the strings in `first`.
     """
     size = len(content)
     inside = (content[start:stop] for start in range(size) for stop in range(start + 1, size + 1))
@@ -106,7 +106,8 @@ def _vocabulary_refusal(definition: dict[str, Any]) -> str:
         lacking = [byte for byte in UTF8_BYTES if characters[byte] not in vocabulary]
         return f"its vocabulary lacks the byte 0x{lacking[0]:02x}" if lacking else ""
     if model.get("ignore_merges"):
-        return ""  # with this setting, the reference also takes a whole word as a token if the word is an entry
+        # With this setting, both libraries take a word that is an entry as one token, even if no merge produces it.
+        return ""
     unknown = set("".join(vocabulary)).difference(vocabulary)
     if not unknown:
         return ""

@@ -171,7 +171,8 @@ class WordEncoder:
 
     def _ids(self, data: np.ndarray, start: int, stop: int) -> np.ndarray:
         self._spent += stop - start
-        if self._spent > RENEW_BYTES:  # the encoder caches every word, but long words rarely recur
+        # The encoder caches every word, but long words rarely recur. A new encoder starts with an empty cache.
+        if self._spent > RENEW_BYTES:
             self.encoder, self._spent = self.renew(), stop - start
         return self.encoder.encode_batch([data[start:stop].tobytes().decode()])[0]
 

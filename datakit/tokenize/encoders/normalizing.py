@@ -19,7 +19,9 @@ ALONE_BELOW = "\u0300"  # the first combining character; `stands_alone` is True 
 ALONE = frozenset(  # general categories of characters that stand alone
     ["Lu", "Ll", "Lt", "Nd", "No", "Zs", "Zl", "Zp", "Po", "Pd", "Ps", "Pe", "Pi", "Pf", "Sm", "Sc", "So", "Cf"]
 )
-LETTERS = (  # ranges of characters in category Lo that stand alone; elsewhere in Lo, some vowel signs compose
+# Ranges of characters in category Lo that stand alone. Some others in Lo, such as the vowels of Hangul, compose with
+# the character before them.
+LETTERS = (
     range(0x1100, 0x1160),  # leading consonants of Hangul; every decomposed syllable begins with one of them
     range(0x3041, 0x3097),
     range(0x30A1, 0x30FB),

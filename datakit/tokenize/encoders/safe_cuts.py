@@ -33,7 +33,9 @@ import numpy as np
 
 FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-CL100K_KIND = {  # as written in tokenizer files; digits per piece: 1 to 3 (cl100k), 1 (Qwen) or any number
+# The expressions as tokenizer files write them: contractions in two equivalent forms, and pieces of 1 to 3 digits
+# (cl100k), of 1 digit (Qwen) or of any number of digits.
+CL100K_KIND = {
     rf"{contractions}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     for contractions in ("(?i:'s|'t|'re|'ve|'m|'ll|'d)", "'(?i:[sdmt]|ll|ve|re)")
     for digits in (r"\p{N}{1,3}", r"\p{N}", r"\p{N}+")
@@ -42,7 +44,8 @@ WHITE_SPACE = b"\t\n\v\f\r "
 LETTERS, DIGITS = string.ascii_letters.encode(), string.digits.encode()
 PUNCTUATION = string.punctuation.encode()
 # The last bytes of white-space characters beyond ASCII (U+0085, U+00A0, U+1680, U+180E, U+2000-200A, U+2028, U+2029,
-# U+202F, U+205F, U+3000). Many other characters end in the same bytes, so a place after such a byte is never safe.
+# U+202F, U+205F, U+3000). Other characters end in these bytes too, and the byte alone does not tell which character it
+# ends, so a place after such a byte is never safe.
 DOUBTFUL = bytes([*range(0x80, 0x8B), 0x8E, 0x85, 0x9A, 0x9F, 0xA0, 0xA8, 0xA9, 0xAF])
 
 
@@ -91,8 +94,8 @@ class Splitter:
 
 
 def find_splitter(tokenizer: dict[str, Any]) -> tuple[Splitter | None, str]:
-    """Return the splitter for a tokenizer.json and "", or None and the reason why there is none. Do not reword the
-    reasons: manifests store them.
+    """Return (splitter, "") for a tokenizer.json, or (None, reason) if it has no splitter. Do not reword the reasons:
+    manifests store them.
     """
     family, reason = _family(tokenizer.get("pre_tokenizer"))
     if family is None:

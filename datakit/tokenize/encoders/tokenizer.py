@@ -150,7 +150,8 @@ def parse_reference(data: bytes, place: str) -> Tokenizer:
         text = data.decode()
         reference = tokenizers.Tokenizer.from_str(text)
     except BaseException as error:
-        if not (isinstance(error, Exception) or _is_panic(error)):  # the library raises no narrower exceptions
+        # The library raises plain Exceptions, so no narrower class can be caught.
+        if not (isinstance(error, Exception) or _is_panic(error)):
             raise
         raise TokenizerError(f"{place} is not a tokenizer.json that `tokenizers` can read: {error}") from error
     reference.no_truncation()
@@ -187,7 +188,7 @@ def _read(url: str) -> bytes:
     except NotFoundError as error:
         raise TokenizerError(f"tokenizer {url} was not found; give the path of a tokenizer.json") from error
     code = "import sys; from datakit.storage import urls; sys.stdout.buffer.write(urls.read_bytes(sys.stdin.read()))"
-    # The URL is not an argument, because other users can see the command line of a process.
+    # The URL may contain a signature. It is not passed as an argument, because other users can see a command line.
     done = subprocess.run(command(code), input=url.encode(), capture_output=True, env=environment(), check=False)
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]

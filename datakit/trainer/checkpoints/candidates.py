@@ -18,7 +18,8 @@ from datakit.storage.manifest import refuse_newer
 
 FORMAT = "datakit.checkpoint/1"
 MARKER = "commit.json"
-SET_ASIDE = "set-aside.json"  # name of the marker after a later start of the run has set the checkpoint aside
+# When the run starts again and sets a checkpoint aside, the marker is renamed to this.
+SET_ASIDE = "set-aside.json"
 NAME = re.compile(r"step-(\d{9,})")
 Say = Callable[[str], None]  # shows one line of text to the user
 
@@ -95,7 +96,8 @@ def candidate_at(path: epath.Path, say: Say) -> Candidate | None:
     """
     try:
         if urls.is_local(str(path)):
-            urls.size(str(path / MARKER))  # refuses what is not a file; reading a named pipe would not end
+            # Called only for its error if the marker is not a regular file: reading a named pipe would never end.
+            urls.size(str(path / MARKER))
         data = (path / MARKER).read_bytes()
     except (FileNotFoundError, NotFoundError):
         if not (path / SET_ASIDE).exists():

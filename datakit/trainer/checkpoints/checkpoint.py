@@ -12,7 +12,7 @@ matter when the process is killed.
 
 During a save, the training loop waits only while the state is copied to host memory; the rest of the save runs in the
 background. A checkpoint can be restored on any number of devices, because orbax reads each array into the requested
-sharding. Before a checkpoint is restored, its files are read once more to verify their checksums.
+sharding. Before a checkpoint is restored, its files are read an additional time to verify their checksums.
 """
 
 from __future__ import annotations
@@ -168,7 +168,8 @@ class Writer:
         """Remove unfinished checkpoints of earlier steps, and rolling ones older than the newest `keep_temporary`."""
         found = [one for one in candidates([self.temporary], lambda _: None) if not one.marker.permanent]
         for candidate in found[self.settings.keep_temporary :]:
-            (candidate.path / MARKER).unlink(missing_ok=True)  # first: a checkpoint without a marker is ignored
+            # The marker goes first: if the removal is interrupted, a checkpoint without a marker is ignored.
+            (candidate.path / MARKER).unlink(missing_ok=True)
             candidate.path.rmtree()
         for folder in {self.permanent, self.temporary}:
             for number, path in step_folders(folder):

@@ -17,7 +17,8 @@ from datakit.storage import urls
 from datakit.trainer.models.weights import Tree, leaves
 
 METADATA = "_METADATA"  # the file in which orbax lists the arrays of a checkpoint
-MODEL_PARTS = ("params/", "model/")  # these depend on the model alone; all other parts also depend on the optimizer
+# The parts of the state that depend on the model alone. The moments and averages depend on the model and the optimizer.
+MODEL_PARTS = ("params/", "model/")
 
 
 def check_fit(saved: Any, wanted: Tree, whole: bool, place: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 WINDOW = 20  # the median duration of this many recent steps determines the rates and the time left
-NOTABLE_WAIT = 0.05  # the wait for data is shown if it exceeds this share of the time
+NOTABLE_WAIT = 0.05  # the wait for data is shown if it exceeds this share of the total duration of these steps
 
 
 @dataclass

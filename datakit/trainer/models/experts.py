@@ -53,7 +53,8 @@ def experts(
     """
     compute = partial(_BACKENDS[resolve(backend)], gate=GATES[gate])
     if current_mesh().size > 1:
-        # check_vma supports no custom gradients with integer inputs; tests compare results on one and several devices.
+        # check_vma is off, because it supports no custom gradients with integer inputs. In its place, tests compare the
+        # results on one device and on several.
         compute = jax.shard_map(
             compute, in_specs=(P(BATCH), P(BATCH), P(BATCH), P(), P()), out_specs=P(BATCH), check_vma=False
         )

@@ -85,14 +85,14 @@ class Config:
     rope_theta: float = 10_000.0
     query_scale: float = 1.3
     norm_epsilon: float = 1e-5
-    init_scale: float = 0.5  # initial standard deviation x sqrt(hidden)
+    init_scale: float = 0.5  # the initial standard deviation is init_scale / sqrt(hidden)
     z_loss: float = 1e-4
     router_z_loss: float = 1e-3
     expert_gate: Literal["swiglu", "bilinear"] = "swiglu"  # activation of the routed experts and the shared one
     moe_backend: Backend = field(default="auto", metadata=OPERATION)
     remat: Literal["recompute_all", "save_moe", "none"] = field(default="recompute_all", metadata=OPERATION)
     compute: Literal["bfloat16", "float32"] = "bfloat16"
-    # Number of positions whose logits are in memory at once; None: as many as fit in `LOGIT_BYTES`
+    # Number of positions whose logits are in memory at once; None: as many as fit in `layers.LOGIT_BYTES`
     loss_piece: int | None = field(default=None, metadata=OPERATION)
 
     def __post_init__(self) -> None:

@@ -30,7 +30,8 @@ from datakit.trainer.models.weights import BATCH, current_mesh, gathered
 
 MASKED = -1e30  # finite, so that a fully masked row does not become NaN
 QUERY_BLOCKS, SMALLEST_BLOCK = 8, 32  # maximum number of query groups; their minimum size in positions; tuned on CPUs
-ROTARY_STRIDE = 512  # the same for all sequence lengths, so that a position's rotation does not depend on the length
+# See `rotary_table`. The same for all sequence lengths, so that a position's rotation does not depend on the length.
+ROTARY_STRIDE = 512
 # Maximum size of one piece's fp32 logits. On a CPU, they fit in the cache; on a GPU, they take little of its memory.
 LOGIT_BYTES = {"cpu": 8 << 20, "accelerator": 512 << 20}
 
@@ -119,7 +120,8 @@ def _attend(
     first: int,
 ) -> Float[Array, "B s M G H"]:
     """Compute the attention of consecutive queries, the first at position `start`, to the keys from `first` to the last
-    query's position."""
+    query's position.
+    """
     stop = start + query.shape[1]
     near_key, near_value = (wide[:, first:stop].astype(query.dtype) for wide in (key, value))
     seen = _visible(segments, window, start, first, stop)

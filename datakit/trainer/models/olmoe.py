@@ -54,7 +54,7 @@ class Config:
     expert_width: int = 1024
     query_key_norm: Literal["none", "whole", "head"] = "whole"
     renormalize: bool = False
-    window: int | None = None  # None: all previous positions
+    window: int | None = None  # number of positions that a position attends to, itself included; None: no limit
     rope_theta: float = 10_000.0
     norm_epsilon: float = 1e-5
     init_std: float = 0.02
@@ -64,7 +64,7 @@ class Config:
     moe_backend: Backend = field(default="auto", metadata=OPERATION)
     remat: Literal["recompute_all", "save_moe", "none"] = field(default="recompute_all", metadata=OPERATION)
     compute: Literal["bfloat16", "float32"] = "bfloat16"
-    # Number of positions whose logits are in memory at once; None: as many as fit in `LOGIT_BYTES`
+    # Number of positions whose logits are in memory at once; None: as many as fit in `layers.LOGIT_BYTES`
     loss_piece: int | None = field(default=None, metadata=OPERATION)
 
     def __post_init__(self) -> None:

@@ -38,7 +38,7 @@ class Output(NamedTuple):
     losses: Float[Array, "B S"]  # cross entropy in nats; position i predicts token i + 1
     weights: Float[Array, "B S"]  # 1 where the prediction counts toward the loss, otherwise 0
     auxiliary: Float[Array, ""]  # z-losses and balance losses, times their coefficients
-    state: Tree  # the model state for the next step (router biases)
+    state: Tree  # the model state for the next step (such as router biases)
     metrics: dict[str, Any]  # scalars, or arrays indexed by layer [L] or by layer and expert [L, E]
 
 

@@ -24,7 +24,8 @@ from jax.sharding import PartitionSpec as P
 from datakit.trainer.models.shapes import Array, Bool, Float, Int, UInt
 from datakit.trainer.models.weights import BATCH, current_mesh
 
-# Each round finds this many bits of a quantile, with 2**bits - 1 counts; more bits mean fewer rounds but more counts.
+# Each round of `kth_largest` finds this many bits of the value, on one device and on a mesh. A round that finds n bits
+# needs 2**n - 1 counts per expert, so more bits mean fewer rounds but more counts.
 ROUND_BITS = {"alone": 1, "mesh": 4}
 Axes = tuple[str, ...]  # the mesh axes over which the tokens of a function's arguments are split
 
@@ -117,9 +118,10 @@ def router_metrics(stats: RouterStatistics, choices: int) -> dict[str, Array]:
 def quantile_thresholds(
     logits: Float[Array, "T E"], bias: Float[Array, " E"], choices: int, valid: Bool[Array, " T"], axes: Axes = ()
 ) -> Float[Array, " E"]:
-    """Return, for each expert, the threshold that its excess reaches for T * K / E of the T valid tokens. A token's bar
+    """Return, for each expert, the threshold that its excess reaches for V * K / E of the V valid tokens. A token's bar
     is its (K + 1)-th largest biased logit. An expert's excess for a token is its unbiased logit minus the token's bar.
-    The threshold is the expert's q-th largest excess, with q = max(1, floor(T * K / E)).
+    The threshold is the expert's q-th largest excess, with q = max(1, floor(V * K / E)). With `axes`, V counts the
+    valid tokens of all devices.
     """
     logits = jax.lax.stop_gradient(logits)
     # We take the minimum instead of the last entry, because slicing top_k's result makes XLA:CPU sort everything.

@@ -83,7 +83,7 @@ def _made_again(place: str, contract: Contract, parameters: dict[str, Any]) -> C
             return _as_described(contract, description)
     try:
         tokenizer = tokenizer_at(place)
-    except TokenizerError:  # a file that only another program can read
+    except TokenizerError:  # the file cannot be loaded here, so no contract can be made from it
         return None
     bos, eos = (special.token if special is not None else None for special in (contract.bos, contract.eos))
     add = {(True, True): "both", (True, False): "bos", (False, True): "eos"}.get((bool(bos), bool(eos)), "none")

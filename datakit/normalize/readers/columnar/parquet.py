@@ -84,7 +84,9 @@ class _RowGroup:
         try:
             if ALL not in task.try_singly and places.isdisjoint(self.rows):
                 yield from self._until_damage(self._batches())
-            if self.next_row < end:  # a row group whose columns differ in length ends early, without an error
+            # Rows remain if no batches were decoded because an earlier attempt died, or if the batches ended early: at
+            # damage or, if the columns of the row group differ in length, without an error.
+            if self.next_row < end:
                 yield from self._until_damage(self._single_rows())
         except ImpassableError as error:
             self.context.counts.unreadable(self.path, error.row, task.skip[self.path, error.row])

@@ -24,7 +24,9 @@ from datakit.normalize.readers.sound_arrays import check_arrays
 from datakit.storage.row_size import row_sizes
 
 ALL = (ALL_RECORDS.file, ALL_RECORDS.position)
-MOST_DICTIONARY_BYTES = 1 << 37  # dictionary bytes read, once for each row; reading this much takes about a minute
+# The dictionaries of a row group are read once for each of its rows. This limits the sum of all these reads; reading
+# this many bytes takes about a minute.
+MOST_DICTIONARY_BYTES = 1 << 37
 
 
 class ImpassableError(Exception):

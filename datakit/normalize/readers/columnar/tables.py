@@ -30,9 +30,9 @@ from datakit.normalize.readers.valid_strings import with_valid_strings
 from datakit.printable import one_line
 from datakit.storage.row_size import row_sizes
 
-BATCH_BYTES = 8 << 20  # about the size of a decoded batch; equal to two chunks of JSON Lines
-PIECE_BYTES = 64 << 20  # most bytes in a piece, counted after decoding, because metadata may understate the size
-MOST_ROWS = 65_536  # rows per batch; pyarrow's own default for iter_batches
+BATCH_BYTES = 8 << 20  # about the size of a decoded batch; twice the size of a chunk of JSON Lines
+PIECE_BYTES = 64 << 20  # maximum size of a piece, measured in the decoded rows, because metadata may understate it
+MOST_ROWS = 65_536  # maximum number of rows in a batch; pyarrow's own default for iter_batches
 DAMAGE = (pa.ArrowException, OSError, UnicodeDecodeError)  # the last one is raised for a column name that is not UTF-8
 _SHARED = (types.is_dictionary, types.is_run_end_encoded, types.is_string_view, types.is_binary_view)
 
