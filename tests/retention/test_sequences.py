@@ -45,7 +45,8 @@ def needed(root: str, pins: set[str]) -> set[str]:
         else:
             found |= {step for step in steps_of(root) if step.startswith(f"{dataset}/")}
     for path in Path(root).glob("model*/train-*/caches.json"):
-        found |= {cache.removeprefix("../../") for cache, _ in json.loads(path.read_text()).values()}
+        record = json.loads(path.read_text())
+        found |= {record[place][0].removeprefix("../../") for place in record if place != "format"}
     return with_inputs(root, found)
 
 

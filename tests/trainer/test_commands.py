@@ -18,14 +18,13 @@ from datakit.cache.reader import open_cache
 from datakit.cli import main
 from datakit.errors import CheckpointError
 from datakit.leases.lease_files import USE, read_leases
-from datakit.retention.reachability import CACHES as KNOWN_CACHES
+from datakit.leases.training_record import read_record
 from datakit.retention.reachability import TRAINING_RUN, reachability
 from datakit.storage.latest import Current, record_latest
 from datakit.storage.manifest import read_manifest
 from datakit.toml_config import read_toml
 from datakit.trainer import config
 from datakit.trainer.commands import evaluate_file, train_file
-from datakit.trainer.data import CACHES
 from datakit.trainer.metrics.json_lines import read_metrics
 from tests.support.faults.cluster import wait_until
 from tests.support.paths import REPOSITORY
@@ -182,10 +181,12 @@ def put_cache(root: Path, number: int) -> None:
 
 
 def test_run_records_caches_that_it_names_directly(root: Path, directory: str) -> None:
-    assert (CACHES, bool(TRAINING_RUN.fullmatch(Path(directory).name))) == (KNOWN_CACHES, True)
-    record = json.loads((Path(directory) / CACHES).read_text())
-    assert {os.path.normpath(Path(directory, cache)) for cache, _ in record.values()} == {str(root / "cache")}
-    assert record.keys() == {cache for cache, _ in record.values()}
+    assert TRAINING_RUN.fullmatch(Path(directory).name)
+    record = read_record(directory)
+    assert record is not None and record.complete
+    caches = {cache for cache, _ in record.caches.values()}
+    assert {os.path.normpath(Path(directory, cache)) for cache in caches} == {str(root / "cache")}
+    assert record.caches.keys() == caches
 
 
 def test_training_holds_its_caches_in_the_root(tmp_path: Path) -> None:
