@@ -151,10 +151,11 @@ def _check(ferry: Ferry, options: Options) -> None:
         raise UsageError(
             f"the ferry {ferry.name} needs a cluster: give --ray host:port, and a --root that all nodes reach"
         )
-    if options.ttl_seconds < ferry.timeout + status.GRACE_SECONDS:
+    longest = (options.timeout or ferry.timeout) + status.GRACE_SECONDS
+    if options.ttl_seconds < longest:
         raise UsageError(
-            f"the ferry {ferry.name} may run for {ferry.timeout + status.GRACE_SECONDS:.0f} seconds, and its root must "
-            f"not expire before; give a longer --ttl than {options.ttl_seconds:.0f} seconds"
+            f"the ferry {ferry.name} may run for {longest:.0f} seconds, and its root must not expire before; give a "
+            f"longer --ttl than {options.ttl_seconds:.0f} seconds, or a shorter --timeout"
         )
     if options.scale != 1.0 and "generate" not in ferry.stages:
         raise UsageError(f"--scale is for ferries that generate their text, and {ferry.name} does not; leave it out")

@@ -1,8 +1,8 @@
 """Defines and reads the files in `<root>/.leases/`, through which processes on all hosts that share a root see what the
 others use.
 
-    use-<process>.json        the steps that a run, a training run or `datakit mixture pack` relies on
-    collect-<process>.json    the steps that `datakit gc` is about to remove
+    use-<process>.json        the steps that a run, a training run, an evaluation or `datakit mixture pack` relies on
+    collect-<process>.json    the steps that `datakit gc` or `datakit run --fresh` is about to remove
 
 The process that wrote a file writes it again every RENEW_SECONDS. A file counts as expired after EXPIRED_SECONDS
 without such a renewal, that is, after several missed ones. Both times are taken from the clock of the root's disk or

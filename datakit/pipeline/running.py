@@ -23,6 +23,7 @@ from datakit.engine.ray_backend.agreement import remove_dead_nonces
 from datakit.engine.ray_backend.metrics import RayMetrics
 from datakit.engine.scheduler.driver import run_step
 from datakit.errors import PartialError, RefusedError, RefusedInputsError, messages_of, refuse_all
+from datakit.leases.exclusive_removal import remove_unused
 from datakit.leases.lease import Lease
 from datakit.leases.lease_files import USE
 from datakit.leases.pins import refuse_pinned
@@ -34,7 +35,7 @@ from datakit.pipeline.root_layout import require_writable, run_directory, stage_
 from datakit.pipeline.run_summary import RunResult, StepResult
 from datakit.pipeline.tolerances import check_tolerances
 from datakit.recipe import Recipe
-from datakit.storage import removal, stale_files, urls
+from datakit.storage import stale_files, urls
 from datakit.storage.io_errors import unless_read_only
 from datakit.storage.latest import Current, record_latest
 
@@ -73,7 +74,7 @@ def run(
     ):
         graph = build(recipe, root, ListingOptions(offline=offline), until)
         lease.hold(graph.directories())
-        removed = _remove_own_steps(graph) if fresh else []
+        removed = _remove_own_steps(graph, lease, report) if fresh else []
         remove_dead_nonces(root)
         executor = LazyExecutor(workers, ray, root)
         progress = _Run(graph, executor, report, lease, check_disk=not ignore_disk_space)
@@ -127,17 +128,16 @@ def _current(step: StepResult) -> Current:
     return Current(urls.name(step.directory), step.manifest.identity)
 
 
-def _remove_own_steps(graph: Graph) -> list[str]:
+def _remove_own_steps(graph: Graph, lease: Lease, report: RunReport) -> list[str]:
     """Remove the dataset's own steps (not the shared steps of its sources), and return their directories. Raises
-    UsageError, and removes nothing, if one of them is pinned.
+    UsageError if one of them is pinned, and RetentionError if another process uses one; then nothing is removed.
     """
     located: dict[str, LocatedStep] = {}
     for node in graph.nodes:
         located[node.label] = graph.locate(node, located)
     own = [step.directory for step in located.values() if step.node.source is None and urls.listing(step.directory)]
     refuse_pinned(graph.root, own)
-    for directory in own:
-        removal.remove_tree(directory)
+    remove_unused(lease, own, f"datakit run {graph.dataset} --fresh", report.note)
     return own
 
 

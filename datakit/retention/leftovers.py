@@ -7,8 +7,9 @@
     rotated events     `events-00001.jsonl` and the like, in a log that has not changed within the age limit (a live run
                        writes to its log every 30 seconds); `events.jsonl`, with the first and the last events, is kept
 
-The output of finished steps is never touched, and neither is a directory that datakit did not create: a step's
-directory is recognized by its name and its ledger (or its `partial.json`). A resumed run can continue an unfinished
+The output of finished steps is never touched, and neither is anything that datakit did not create: a step's directory
+is recognized by its name and its ledger (or its `partial.json`), a temporary file by the form of its name. The only
+directory with such a name is a step whose removal was killed. A resumed run can continue an unfinished
 step, so only old unfinished steps are listed. To remove an unfinished step, datakit first renames it and then checks
 once more whether a driver is working on it; if so, the step is kept. Ages are measured by the clock of the root's disk
 or store (`store_clock.py`), because the clocks of this machine and of the machines that wrote the ledgers may be wrong.
@@ -172,6 +173,8 @@ def _temporary_files(root: str, limit: _AgeLimit) -> Iterator[Leftover]:
     if not urls.is_local(root):
         return
     for path in Path(urls.local_path(root)).rglob(f"{atomic.TEMPORARY_PREFIX}*"):
+        if not _is_ours(path):
+            continue
         try:
             state, size = path.lstat(), _size(path)
         except FileNotFoundError:  # the file has just been renamed or removed
@@ -182,6 +185,12 @@ def _temporary_files(root: str, limit: _AgeLimit) -> Iterator[Leftover]:
             yield Leftover(str(path), size, "a temporary file of a dead process")
         elif limit.exceeded(state.st_mtime):
             yield Leftover(str(path), size, "an old temporary file")
+
+
+def _is_ours(path: Path) -> bool:
+    """Return True if datakit gave a file its temporary name, or a step that it was removing."""
+    name = stale_files.original_name(path.name)
+    return name is not None and (_is_single(path) or STEP_NAME.fullmatch(name) is not None)
 
 
 def _size(path: Path) -> int:

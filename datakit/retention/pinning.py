@@ -2,10 +2,14 @@
 
 A pin is written before the announcements of `datakit gc` are read, as a lease is (`leases/lease.py`). If the step is
 gone after that, the pin is removed again and an error is raised, so a pin that was reported keeps its step.
+
+The pin belongs into the root in which the step really is, because `datakit gc` of that root could remove the step. A
+path that leads there through a link to a dataset or a step is refused. A link to the root itself is fine.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,10 +17,12 @@ from datakit.errors import NotFoundError, UsageError
 from datakit.leases.lease import wait_for_collections
 from datakit.leases.pins import Pin, read_pins, remove_pin, write_pin
 from datakit.pipeline.lineage import finished_step
-from datakit.pipeline.root_layout import SOURCES
+from datakit.pipeline.root_layout import RUNS, SOURCE_STAGES, SOURCES
 from datakit.retention.inventory import is_step, require_root
 from datakit.retention.trash import FOLDER
 from datakit.storage import urls
+from datakit.storage.globs import subdirectories
+from datakit.storage.latest import FILE_NAME as LATEST
 from datakit.storage.manifest import is_finished
 
 
@@ -37,7 +43,7 @@ def pin_step(step: str, reason: str, say: Callable[[str], None]) -> tuple[str, P
     if found is None:
         raise UsageError(f"{urls.absolute(step)} is neither a finished step nor a dataset; `datakit ls` lists both")
     directory = found[0]
-    root, path = split_root(directory)
+    root, path = root_of(directory)
     pin = write_pin(root, path, reason)
     wait_for_collections(root, [path], say)
     if not is_finished(directory):
@@ -52,7 +58,7 @@ def pin_step(step: str, reason: str, say: Callable[[str], None]) -> tuple[str, P
 def unpin_step(step: str) -> str:
     """Remove the pin of a step, given by its directory, which need not exist. Return the directory."""
     directory = urls.absolute(step)
-    remove_pin(*split_root(directory))
+    remove_pin(*root_of(directory))
     return directory
 
 
@@ -63,11 +69,33 @@ def list_pins(root: str) -> list[ListedPin]:
     return [ListedPin(place, is_finished(place), pin) for place, pin in places]
 
 
-def split_root(directory: str) -> tuple[str, str]:
-    """Return the root of a step, and the step's path in it. Raises UsageError for any other directory."""
+def root_of(directory: str) -> tuple[str, str]:
+    """Return the root in which a step really is, and the step's path in it. Raises UsageError for a step behind a link,
+    and for a directory that is not that of a step.
+    """
+    if not urls.is_local(directory):
+        return _split(directory)
+    real = os.path.realpath(urls.local_path(directory))
+    real_root, path = _split(real)
+    root = directory.removesuffix(f"/{path}")
+    if root == directory or os.path.realpath(urls.local_path(root)) != real_root:
+        raise UsageError(f"{directory} lies behind a link, and the step is really in the root {real_root}; give {real}")
+    return root, path
+
+
+def _split(directory: str) -> tuple[str, str]:
+    """Return the root of a step, and the step's path in it, from the path alone if possible. A folder named `sources`
+    above two others can be the folder of the sources or a root; the step's stage tells which.
+    """
     home = urls.parent(directory)
-    above = urls.parent(home)
-    root = urls.parent(above) if urls.name(above) == SOURCES else above
+    above, stage = urls.parent(home), urls.name(directory).rpartition("-")[0]
+    of_source = urls.name(above) == SOURCES and stage in SOURCE_STAGES
+    if of_source and (urls.exists(urls.join(home, LATEST)) or RUNS in subdirectories(home)):
+        raise UsageError(
+            f"{directory} belongs to a source or to a dataset of the root {above}, and the files beside it show both; "
+            f"move the {LATEST} and {RUNS} of {home} to where they belong, or rename {above}"
+        )
+    root = urls.parent(above) if of_source else above
     path = directory.removeprefix(f"{root}/")
     if not is_step(path):
         raise UsageError(

@@ -4,46 +4,44 @@ A step is needed if one of these names it, or if it is an input, direct or indir
 
     latest.json      the current step and token cache of each dataset
     pins             `datakit pin`
-    training runs    the caches in `caches.json` or in the manifest of every run in the root, finished or not
+    training runs    the caches in the record (`leases/training_record.py`) or in the manifest of every run in the root
     packing steps    the caches that mixtures were packed with, and the packing steps themselves
     imported caches  steps whose arrays an imported cache in the root reads in place
     live leases      everything that a running process relies on
 
 Two cases are decided in favor of keeping. A dataset without `latest.json` (begun by an earlier version, or never
-completed) keeps all its finished steps, and those of its sources. A training run that records no caches (begun by an
-earlier version) keeps every token cache.
+completed) keeps all its finished steps, and those of its sources. An unfinished training run keeps every token cache if
+it does not record all its caches (begun by an earlier version), or if a path in its record leads to no finished step.
 
 Everything is read in this order: leases first, then what their processes leave behind when they end, then manifests.
 A process that ends in between is seen in one of the two. A manifest, pin, lease or record that cannot be read may
-name any step, so it raises RetentionError, and nothing is removed. What lies outside of the root is never looked at: a
-program that uses a step of this root from elsewhere needs a pin.
+name any step, so it raises RetentionError, and nothing is removed. Nothing outside of the root is searched: a program
+that uses a step of this root from elsewhere needs a pin.
 
 Cost: one read of each manifest in the root; memory for the paths of the steps, not for their manifests.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import msgspec
-
 from datakit.cache.external_arrays import array_directory, read_external
-from datakit.errors import CorruptError, DatakitError, NotFoundError, RetentionError
+from datakit.errors import DatakitError, RetentionError
 from datakit.leases.lease_files import USE, read_leases
 from datakit.leases.own_folder import paths_below
 from datakit.leases.pins import read_pins
+from datakit.leases.training_record import read_record
 from datakit.pipeline.root_layout import SOURCES, sources_of
 from datakit.retention.inventory import children, home_paths, is_step, step_of
 from datakit.storage import urls
-from datakit.storage.json_data import decode
 from datakit.storage.latest import CACHE_STAGE, read_latest
-from datakit.storage.manifest import FILE_NAME, Manifest, find_manifest
+from datakit.storage.manifest import FILE_NAME, Manifest, find_manifest, is_finished
 
 TRAINING_RUN = re.compile(r"train-[0-9a-f]{12}")  # the trainer's directories; importing the trainer would import JAX
-CACHES = "caches.json"
 PACKING = "packing-"
 MANIFEST_MARK = b"datakit.manifest/"
 
@@ -97,7 +95,8 @@ class _Reader:
         homes = home_paths(self.root)
         folders = {home: children(self.root, home) for home in homes}
         recorded = {home: self._read_latest(home) for home in homes if not home.startswith(f"{SOURCES}/")}
-        unrecorded = [run for home in homes for run in folders[home] if self._is_unrecorded_run(run)]
+        runs = [path for home in homes for path in folders[home] if TRAINING_RUN.fullmatch(urls.name(path))]
+        unrecorded = [why for run in runs if (why := self._read_training_run(run))]
         steps = [path for home in homes for path in folders[home] if is_step(path)]
         for step in steps:
             self._read_step(step)
@@ -107,7 +106,7 @@ class _Reader:
         self._read_other_manifests()
         if unrecorded:
             caches = [step for step in self._finished if urls.name(step).startswith(f"{CACHE_STAGE}-")]
-            self._need(caches, f"{unrecorded[0]} does not record which caches it reads")
+            self._need(caches, unrecorded[0])
         leased = frozenset(step for lease in leases for step in lease.content.steps)
         return Reachability(self._finished, self._closure(), leased)
 
@@ -129,16 +128,19 @@ class _Reader:
                     self._need([f"{home}/{current.directory}"], f"current in {home}")
         return latest is not None
 
-    def _is_unrecorded_run(self, path: str) -> bool:
-        """Read which caches a training run uses. Return True for a run that does not record this."""
-        if not TRAINING_RUN.fullmatch(urls.name(path)):
-            return False
+    def _read_training_run(self, path: str) -> str:
+        """Read which caches a training run uses. Return why it may use any other cache, or "" if it does not."""
         directory, why = urls.join(self.root, path), f"read by the training run {path}"
-        manifest, caches = find_manifest(directory), _recorded_caches(directory)
-        self._need(_below(self.root, directory, caches or []), why)
+        manifest, record = find_manifest(directory), read_record(directory)
+        caches = [cache for cache, _ in record.caches.values()] if record else []
+        self._need(_below(self.root, directory, caches), why)
         if manifest is not None:
             self._need(self._inputs(directory, manifest), why)
-        return manifest is None and caches is None
+            return ""
+        if record is None or not record.complete:
+            return f"{path} does not record which caches it reads"
+        lost = next((cache for cache in caches if not _leads_to_a_step(directory, cache)), None)
+        return f"{path} records the cache {lost}, which is not there" if lost else ""
 
     def _read_step(self, step: str) -> None:
         directory = urls.join(self.root, step)
@@ -180,19 +182,24 @@ class _Reader:
 
 def _below(root: str, directory: str, places: Iterable[str]) -> list[str]:
     """Return the steps of the root to which these places lead; relative ones are relative to `directory`."""
-    absolute = (place if place.startswith("/") or urls.SPLITTER in place else urls.join(directory, place)
-                for place in places)  # fmt: skip
-    paths = (path for place in absolute for path in paths_below(root, place))
+    paths = (path for place in places for url in _absolute(directory, place) for path in paths_below(root, url))
     return [step for path in paths if (step := step_of(path)) is not None]
 
 
-def _recorded_caches(directory: str) -> list[str] | None:
-    """Return the places of the caches that a training run records; None if it records none."""
-    url = urls.join(directory, CACHES)
-    try:
-        content = decode(urls.read_bytes(url), dict[str, tuple[str, str]])
-    except NotFoundError:
-        return None
-    except msgspec.DecodeError as error:
-        raise CorruptError(f"{url} cannot be read: {error}; remove it, and resume the training run once") from error
-    return [cache for cache, _ in content.values()]
+def _absolute(directory: str, place: str) -> list[str]:
+    """Return the absolute paths or URLs to which a place leads. A relative path is relative to `directory`, as it is
+    written and, on a disk, with all links resolved.
+    """
+    if _is_absolute(place):
+        return [place]
+    homes = [directory, os.path.realpath(urls.local_path(directory))] if urls.is_local(directory) else [directory]
+    return list(dict.fromkeys(urls.join(home, place) for home in homes))
+
+
+def _is_absolute(place: str) -> bool:
+    return place.startswith("/") or urls.SPLITTER in place
+
+
+def _leads_to_a_step(directory: str, place: str) -> bool:
+    """Return True if a place leads to a finished step, and for a place on another disk or store, which is not read."""
+    return _is_absolute(place) or any(is_finished(url) for url in _absolute(directory, place))

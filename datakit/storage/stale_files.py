@@ -29,7 +29,9 @@ from datakit.storage import atomic, locks, store_clock, urls
 SCRATCH, RAY = "datakit-scratch-", "datakit-ray-"
 LOCK = ".lock"
 DAY_SECONDS = 86_400.0
-_TEMPORARY = re.compile(rf"{re.escape(atomic.TEMPORARY_PREFIX)}([0-9a-f]{{16}})-[0-9a-f]{{32}}-")
+_PREFIX, _NUMBER = re.escape(atomic.TEMPORARY_PREFIX), "[0-9a-f]{32}"
+_TEMPORARY = re.compile(rf"{_PREFIX}([0-9a-f]{{16}})-{_NUMBER}-")
+_EARLIER = re.compile(rf"{_PREFIX}[^-]+-\d+-{_NUMBER}-")  # earlier versions: the host and the process id
 
 
 def remove_dead_files(directory: str) -> list[Path]:
@@ -51,6 +53,12 @@ def remove_dead_files_in(directory: str) -> list[Path]:
 def _remove_dead(folder: str, names: Iterable[str]) -> list[Path]:
     found = [Path(folder, name) for name in names if name.startswith(atomic.TEMPORARY_PREFIX)]
     return [path for path in found if in_our_domain(path) and remove_unlocked(path)]
+
+
+def original_name(name: str) -> str | None:
+    """Return the end of the name of the file for which datakit made this temporary name; None for any other name."""
+    match = _TEMPORARY.match(name) or _EARLIER.match(name)
+    return name[match.end() :] if match else None
 
 
 def in_our_domain(path: Path) -> bool:

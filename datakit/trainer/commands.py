@@ -58,7 +58,7 @@ def train_file(
     run, data = load_begun(path, root, list(overrides), say, finished=False)
     for note in data.notes:
         say(note)
-    with data.loader() as loader, _lease(root, data, say):
+    with data.loader() as loader, _lease(root, data, "datakit train", say):
         place = run_place(root, run, loader.record())
         if disagree(place.fingerprint):
             raise UsageError(
@@ -73,12 +73,16 @@ def train_file(
 
 
 @contextmanager
-def _lease(root: str, data: Data, say: Say) -> Iterator[None]:
-    """Keep the caches in the root from `datakit gc` until the run has recorded them, and while it reads them."""
+def _lease(root: str, data: Data, command: str, say: Say, place: str | None = None) -> Iterator[None]:
+    """Keep the caches in the root from `datakit gc` while a command reads them, and until a training run has recorded
+    them. place: the run or the checkpoint that the command reads. It is no step, but the root of a ferry does not
+    expire while a lease names anything in it.
+    """
     if not is_first() or not urls.is_local(root):
         yield
         return
-    with Lease(urls.absolute(root), USE, "datakit train", say) as lease:
+    with Lease(urls.absolute(root), USE, command, say) as lease:
+        lease.hold([*data.caches, *([place] if place else [])])
         lease.hold_finished(data.caches)
         yield
 
@@ -152,12 +156,17 @@ def evaluate_file(
     """
     run, data = load_begun(path, root, list(overrides), say, finished=True)
     directory = _directory(run, data, root)
-    found = _checkpoints(run, directory, checkpoint, say)
     if not data.evaluations(0):
         raise UsageError(
             f"{path}: nothing to evaluate; set validation_tokens for a component, or add a [data.evaluation.x] table"
         )
-    use_compilation_cache(run)
+    with _lease(root, data, "datakit eval", say, urls.absolute(checkpoint) if checkpoint else directory):
+        found = _checkpoints(run, directory, checkpoint, say)
+        use_compilation_cache(run)
+        return _evaluated(run, data, found, devices, say)
+
+
+def _evaluated(run: Run, data: Data, found: list[Candidate], devices: Sequence[Any] | None, say: Say) -> Evaluated:
     trainer = trainer_of(run, devices)
     with jax.set_mesh(trainer.mesh):
         parts = ("params", "model", *(("ema",) if run.optimizer.ema else ()))

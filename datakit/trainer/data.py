@@ -14,12 +14,13 @@ tokenizer, builds the mixture and the validation sets, and rounds up the default
 
 Paths are relative to the run file. At the start of a `cache` path, {root}/ stands for the command's --root. The root
 also holds the sequence counts that `datakit mixture pack` writes for packed components. Which cache a dataset stands
-for is decided once, when a run begins, and recorded in `caches.json` in the run's directory. This file also names all
-other caches of the run, so that `datakit gc` keeps them.
+for is decided once, when a run begins, and recorded in the run's directory (`leases/training_record.py`). The record
+also names all other caches of the run, so that `datakit gc` keeps them.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,17 +32,16 @@ import msgspec
 import numpy as np
 
 from datakit.cache.reader import Cache, open_cache
-from datakit.errors import CorruptError, LoaderError, NotFoundError, TokenizerError, UsageError
+from datakit.errors import LoaderError, NotFoundError, TokenizerError, UsageError
+from datakit.leases.training_record import read_record, write_record
 from datakit.loader import Component, Loader, Mixture, Shuffle, held_out_mixture, one_pass
 from datakit.loader.mixture.run_file import data_settings, mixture_of_run, place_of
 from datakit.loader.sources.cache_source import CacheSource
-from datakit.storage import atomic, urls
-from datakit.storage.json_data import decode
+from datakit.storage import urls
 from datakit.storage.manifest import InputReference, manifest_url
 from datakit.toml_config import decoded
 from datakit.trainer.evaluate import BatchesOf, EvaluationsAt, check_tags, token_byte_lengths
 
-CACHES = "caches.json"
 MULTIPLE = 128  # default vocabulary sizes are rounded up to a multiple of this, as matrix units use blocks of 128
 
 
@@ -185,29 +185,36 @@ def record_caches(directory: str, resolved: Mapping[str, Resolved]) -> None:
     """Record in a run's directory which caches it reads, by dataset or by their own directories, with paths relative to
     the run's directory.
     """
-    content = {_relative(place, directory): (_relative(found.cache, directory), found.identity)
-               for place, found in resolved.items()}  # fmt: skip
-    data = msgspec.json.format(msgspec.json.encode(content, order="sorted"), indent=1) + b"\n"
-    atomic.replace_bytes(data, urls.join(directory, CACHES))
+    write_record(directory, {_as_written(place, directory): (_relative(found.cache, directory), found.identity)
+                             for place, found in resolved.items()})  # fmt: skip
 
 
 def recorded_caches(directory: str) -> dict[str, Resolved]:
     """Return the recorded caches, keyed by dataset; empty if none were recorded. Raises CorruptError."""
-    url = urls.join(directory, CACHES)
-    try:
-        content = decode(urls.read_bytes(url), dict[str, tuple[str, str]])
-    except NotFoundError:
-        return {}
-    except msgspec.DecodeError as error:
-        raise CorruptError(f"{url} cannot be read: {error}; remove it to train on the current caches") from error
+    record = read_record(directory)
     return {
         _from_relative(place, directory): Resolved(_from_relative(cache, directory), identity)
-        for place, (cache, identity) in content.items()
+        for place, (cache, identity) in (record.caches if record else {}).items()
     }
 
 
-def _relative(url: str, directory: str) -> str:
+def _as_written(url: str, directory: str) -> str:
+    """Return the path from a run's directory to a place, from which the place gets the name that the run file gave."""
     return urls.relative(url, directory) if urls.is_local(url) == urls.is_local(directory) else url
+
+
+def _relative(url: str, directory: str) -> str:
+    """Return the path from a run's directory to a cache. On a disk, this is the path as it is written or, if links make
+    that path wrong where the directory really is or lead it further up, the path between the two real places. So the
+    path also holds in a root that is reached by another path.
+    """
+    path = _as_written(url, directory)
+    if not (urls.is_local(url) and urls.is_local(directory)):
+        return path
+    real, home = (os.path.realpath(urls.local_path(place)) for place in (url, directory))
+    between = os.path.relpath(real, home)
+    holds = os.path.realpath(urls.join(home, path)) == real
+    return path if holds and path.count("..") <= between.count("..") else between
 
 
 def _from_relative(url: str, directory: str) -> str:

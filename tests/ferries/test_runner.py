@@ -121,10 +121,10 @@ def test_twenty_runs_give_no_alarm_and_a_third_more_gives_one(tmp_path: Path, mo
 
 def test_time_limit_of_a_run_decides_when_it_counts_as_killed(tmp_path: Path) -> None:
     ferry, parent = tiny_ferry(tmp_path / "texts", "compare"), tmp_path / "ferries"
-    sail(ferry, parent, timeout=100_000.0)
+    sail(ferry, parent, timeout=50_000.0)
     sail(ferry, parent)
     lines = [json.loads(line) for line in (parent / FILE_NAME).read_text().splitlines()]
-    assert [round(line["until"] - line["started"]) for line in lines if "until" in line] == [100_600, 1200]
+    assert [round(line["until"] - line["started"]) for line in lines if "until" in line] == [50_600, 1200]
 
 
 def test_failing_command_ends_the_ferry(tmp_path: Path) -> None:

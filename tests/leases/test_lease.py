@@ -16,6 +16,7 @@ from datakit.errors import CorruptError, NewerFormatError, NotFoundError, Retent
 from datakit.leases import lease
 from datakit.leases.lease import Lease
 from datakit.leases.lease_files import COLLECT, EXPIRED_SECONDS, USE, read_leases
+from datakit.storage import atomic
 from tests.support.engine.runs import wait_until
 from tests.support.paths import REPOSITORY
 from tests.support.retention.tiny_roots import age, step_path, write_step
@@ -46,6 +47,25 @@ def test_no_lease_is_written_to_a_root_that_does_not_exist(tmp_path: Path) -> No
         assert not (tmp_path / "root").exists()
         lease.begin()
         assert held(tmp_path / "root") == [STEP]
+
+
+def test_step_is_held_only_once_the_lease_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Holding a step again writes the lease if the root has appeared, or the disk has recovered, meanwhile."""
+    root, write = tmp_path / "root", atomic.replace_bytes
+
+    def fail(data: bytes, url: str) -> None:
+        raise StorageError("the disk does not answer")
+
+    with Lease(str(root), USE, "run") as lease:
+        lease.hold([str(root / STEP)])
+        root.mkdir()  # by another process, whose `datakit gc` may come next
+        monkeypatch.setattr(atomic, "replace_bytes", fail)
+        with pytest.raises(StorageError, match="does not answer"):
+            lease.hold([str(root / STEP)])
+        assert held(root) == []
+        monkeypatch.setattr(atomic, "replace_bytes", write)
+        lease.hold([str(root / STEP)])
+        assert held(root) == [STEP]
 
 
 def test_step_behind_a_linked_root_is_held(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from datakit.leases.lease import Lease
 from datakit.leases.lease_files import USE
 from datakit.leases.pins import write_pin
 from datakit.retention.ferry_roots import FerryRoot, create_ferry_root, expired_ferry_roots, remove_ferry_root
+from datakit.storage import store_clock
 from tests.support.command_line import invoke
 from tests.support.retention.tiny_roots import step_path, write_dataset
 from tests.support.s3 import s3_root
@@ -80,13 +81,25 @@ def test_running_ferry_keeps_an_expired_root(old: FerryRoot, tmp_path: Path) -> 
     with status.held(old.url):
         assert expired_ferry_roots(str(tmp_path)) == []
         assert not remove_ferry_root(str(tmp_path), found)
+        assert invoke("gc", ".", "--ferry-roots", "--delete", cwd=tmp_path).returncode == 0
+        assert Path(old.url, CACHE, "manifest.json").exists()
     assert expired_ferry_roots(str(tmp_path)) == [found]
 
 
-def test_root_may_not_expire_before_its_ferry_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize("timeout", [None, 100.0, 2 * 86_400.0])
+def test_root_may_not_expire_before_its_ferry_ends(tmp_path: Path, timeout: float | None) -> None:
+    """A ferry that is allowed to run for longer, or only for less time, needs another time to live."""
     ferry = ferry_named("smoke")
-    with pytest.raises(UsageError, match="give a longer --ttl than 2399 seconds"):
-        run_ferry(ferry, Options(str(tmp_path), ferry.timeout + 599), lambda text: None)
+    ttl = (timeout or ferry.timeout) + 599
+    with pytest.raises(UsageError, match=f"give a longer --ttl than {ttl:.0f} seconds"):
+        run_ferry(ferry, Options(str(tmp_path), ttl, timeout=timeout), lambda text: None)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_time_to_live_is_compared_with_the_given_time_limit(tmp_path: Path) -> None:
+    done = invoke("ferry", "run", "smoke", "--timeout", "2d", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "may run for 173400 seconds" in done.stderr
     assert [*tmp_path.iterdir()] == []
 
 
@@ -133,11 +146,14 @@ def test_wrong_name_or_time_to_live_is_refused(tmp_path: Path, name: str, second
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ferry_roots_work_in_a_store() -> None:
+def test_ferry_roots_work_in_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = store_clock.now
     with s3_root() as parent:
-        root = create_ferry_root(parent, "nightly", 1e-9)
+        root = create_ferry_root(parent, "nightly", HOUR)
         write_dataset(root.url, "shelf")
-        other = create_ferry_root(parent, "nightly", HOUR)
+        other = create_ferry_root(parent, "nightly", 3 * HOUR)
+        assert expired_ferry_roots(parent) == []
+        monkeypatch.setattr(store_clock, "now", lambda place: clock(place) + 2 * HOUR)
         (found,) = expired_ferry_roots(parent)
         assert found.url == root.url
         assert remove_ferry_root(parent, found)

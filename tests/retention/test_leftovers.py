@@ -128,6 +128,21 @@ def test_link_with_a_temporary_name_is_removed_but_not_followed(tmp_path: Path) 
     assert (tmp_path / "precious" / "file").exists()
 
 
+def test_temporary_names_of_other_programs_are_kept(tmp_path: Path) -> None:
+    kept = [tmp_path / name / "file" for name in (".tmp-build", atomic.temporary_name("build"))]
+    kept += [tmp_path / name for name in (".tmp-notes", ".tmp-a-1-b", ".tmp-0123456789abcdef-notes")]
+    name = "tokenize-0123456789ab"
+    gone = [tmp_path / f"{place}/.tmp-{owner}-{'2' * 32}-{name}" for place, owner in
+            (("shelf", "0" * 16), ("web", "host.0a.4026531836-77"))]  # fmt: skip
+    for path in (*kept, *(place / "file" for place in gone)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    found = find_leftovers(str(tmp_path), -60.0)
+    assert [leftover.url for leftover in found] == [str(path) for path in gone]
+    remove_leftovers(str(tmp_path), found)
+    assert all(path.exists() for path in kept) and not any(path.exists() for path in gone)
+
+
 @pytest.fixture
 def old_step() -> Iterator[tuple[str, str]]:
     """A root in a store, and a step another host's driver started two days ago, by the times of its files.
@@ -172,14 +187,14 @@ def test_wrong_clock_of_this_machine_changes_nothing(tmp_path: Path, days: int) 
         changed = time.time() - age * DAY_SECONDS
         line = msgspec.json.encode(DriverLine(driver, changed, {}))
         for path in (tmp_path / "root" / name / "tokenize-0123456789ab" / "ledger" / f"{driver}-0.jsonl",
-                     tmp_path / "root" / name / f".tmp-{host}-1-2-part"):  # fmt: skip
+                     tmp_path / "root" / name / f".tmp-{host}-1-{'2' * 32}-part"):  # fmt: skip
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(line + b"\n")
             os.utime(path, (changed, changed))
     done = command("gc", "root", "--json", cwd=tmp_path, PYTHONPATH=f"{tmp_path / 'clock'}:{REPOSITORY}")
     assert done.returncode == 0, done.stderr
     assert {entry["url"] for entry in json.loads(done.stdout)["leftovers"]} == {
-        str(tmp_path / "root/old/tokenize-0123456789ab"), str(tmp_path / f"root/old/.tmp-{host}-1-2-part"),
+        str(tmp_path / "root/old/tokenize-0123456789ab"), str(tmp_path / f"root/old/.tmp-{host}-1-{'2' * 32}-part"),
     }  # fmt: skip
     assert not list((tmp_path / "root").glob(".tmp-*")), "no trace of asking for the time"
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from datakit.errors import NotFoundError
+from datakit.errors import NotFoundError, UsageError
 from datakit.leases.lease import Lease
 from datakit.leases.lease_files import COLLECT
 from datakit.leases.pins import read_pins
 from datakit.retention import pinning
-from datakit.retention.pinning import pin_step
+from datakit.retention.pinning import pin_step, unpin_step
 from tests.support.command_line import invoke
-from tests.support.retention.tiny_roots import step_path, write_dataset
+from tests.support.retention.tiny_roots import set_latest, step_path, write_dataset
 
 CACHE, OLD = step_path("shelf", "tokenize", "new"), step_path("shelf", "tokenize", "old")
 
@@ -89,3 +89,59 @@ def test_pin_of_a_removed_step_is_shown_as_such(root: Path) -> None:
     (root / OLD / "manifest.json").unlink()
     assert "no: removed" in invoke("pin", "--list", "root", cwd=root.parent).stdout
     assert invoke("unpin", f"root/{OLD}", cwd=root.parent).returncode == 0
+
+
+def silent(text: str) -> None:
+    """Show no message."""
+
+
+def test_root_named_sources_gets_its_own_pins(tmp_path: Path) -> None:
+    root = tmp_path / "sources"
+    cache = write_dataset(str(root), "shelf")
+    source = step_path("sources/web", "normalize", "0")
+    for step in (cache, source):
+        pin_step(f"{root}/{step}", "a test", silent)
+    assert [pin.step for pin in read_pins(str(root))] == [cache, source]
+    assert [*tmp_path.iterdir()] == [root]
+    for step in (cache, source):
+        unpin_step(f"{root}/{step}")
+    assert read_pins(str(root)) == []
+
+
+def test_step_that_may_belong_to_two_roots_is_refused(root: Path) -> None:
+    """The folder of a source also holds what only a dataset has."""
+    source = step_path("sources/web", "normalize", "new")
+    set_latest(str(root), source)
+    with pytest.raises(UsageError, match="belongs to a source or to a dataset of the root"):
+        pin_step(f"{root}/{source}", "a test", silent)
+    assert not (root / ".pins").exists()
+
+
+@pytest.mark.parametrize(
+    ("link", "target", "step"),
+    [
+        ("other/shelf", "root/shelf", f"other/{OLD}"),
+        (f"other/{CACHE}", f"root/{OLD}", f"other/{CACHE}"),
+        ("other/a/b/current", f"root/{OLD}", "other/a/b/current"),
+        ("other/sources", "root/sources", f"other/{step_path('sources/web', 'normalize', 'old')}"),
+    ],
+    ids=["dataset", "step", "another-name", "sources"],
+)
+def test_step_behind_a_link_is_refused_with_its_real_path(root: Path, link: str, target: str, step: str) -> None:
+    place = root.parent / link
+    place.parent.mkdir(parents=True)
+    place.symlink_to(root.parent / target)
+    real = (root.parent / step).resolve()
+    for words in (("pin", step, "--reason", "x"), ("unpin", step)):
+        done = invoke(*words, cwd=root.parent)
+        assert done.returncode == 2
+        assert f"the step is really in the root {root}; give {real}" in " ".join(done.stderr.split())
+    assert not (root / ".pins").exists() and not (root.parent / "other" / ".pins").exists()
+
+
+def test_link_to_a_root_stands_for_the_root(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "sources").symlink_to(root)
+    pin_step(f"{tmp_path}/sources/{OLD}", "a test", silent)
+    assert [pin.step for pin in read_pins(str(root))] == [OLD]
+    unpin_step(f"{root}/{OLD}")
+    assert read_pins(str(root)) == []

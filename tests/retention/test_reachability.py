@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from datakit.errors import RetentionError
 from datakit.leases.lease import Lease
 from datakit.leases.lease_files import EXPIRED_SECONDS, USE
 from datakit.leases.pins import write_pin
+from datakit.leases.training_record import write_record
 from datakit.retention.reachability import reachability
 from datakit.storage import manifest as manifests
 from datakit.storage.manifest import InputReference
@@ -21,6 +23,7 @@ from tests.support.retention.tiny_roots import (
     age,
     described,
     step_path,
+    training_run,
     write_dataset,
     write_step,
     write_training_run,
@@ -80,6 +83,47 @@ def test_training_run_without_a_record_keeps_every_cache(root: str) -> None:
     Path(root, "model", "train-000000000000").mkdir(parents=True)
     assert unreachable(root) == []
     assert "does not record which caches it reads" in reachability(root).needed[OLD_CACHE]
+
+
+NEW_CACHE = step_path("shelf", "tokenize", "new")
+
+
+def test_record_of_an_earlier_version_does_not_name_all_caches(root: str) -> None:
+    """It names only the caches that were found through a dataset."""
+    write_training_run(root, "model", [NEW_CACHE])
+    assert OLD_CACHE in unreachable(root)
+    path = Path(training_run(root, "model"), "caches.json")
+    path.write_text(json.dumps({place: found for place, found in json.loads(path.read_text()).items()
+                                if place != "format"}))  # fmt: skip
+    assert unreachable(root) == []
+    assert "does not record which caches it reads" in reachability(root).needed[OLD_CACHE]
+
+
+def test_record_that_names_a_missing_cache_keeps_every_cache(root: str) -> None:
+    """The path may be wrong, because the run reached the root by another path."""
+    record = {"../../../../elsewhere/shelf": (f"../../../../elsewhere/{OLD_CACHE}", "0" * 32)}
+    write_record(training_run(root, "model"), record)
+    assert unreachable(root) == []
+    assert reachability(root).needed[OLD_CACHE].endswith(f"elsewhere/{OLD_CACHE}, which is not there")
+
+
+def test_record_may_name_a_cache_of_another_root(root: str, tmp_path: Path) -> None:
+    other = write_dataset(str(tmp_path / "other"), "shelf")
+    write_record(training_run(root, "model"), {"x": (f"../../../other/{other}", "0" * 32)})
+    assert unreachable(root) == [*OLD, OLD_TEXT]
+
+
+def test_record_written_through_a_link_keeps_its_cache(root: str, tmp_path: Path) -> None:
+    """The run was given the root once by a link and once by its real path."""
+    link = tmp_path / "a" / "deep" / "link"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(root)
+    write_dataset(root, "another", "old")
+    for place, base in ((f"{root}/{OLD_CACHE}", link), (f"{link}/{OLD_CACHE}", root)):
+        run = training_run(str(base), "model")
+        write_record(run, {"x": (os.path.relpath(place, run), "0" * 32)})
+        for reached in (root, str(link)):
+            assert OLD_CACHE not in unreachable(reached)
 
 
 def test_packing_step_keeps_the_cache_that_it_counts(root: str) -> None:

@@ -6,23 +6,30 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import datakit
 from datakit.engine.observe.observer import Observer
 from datakit.engine.task import Step
-from datakit.errors import UsageError
+from datakit.errors import NotFoundError, RetentionError, StorageError, UsageError
+from datakit.leases import exclusive_removal
+from datakit.leases.exclusive_removal import remove_unused
+from datakit.leases.lease import Lease
 from datakit.leases.lease_files import USE, read_leases
 from datakit.retention.collection import find_garbage, remove_garbage
 from datakit.retention.pinning import pin_step
+from datakit.storage import removal
 from datakit.storage.manifest import Manifest
 from tests.support.command_line import invoke
+from tests.support.engine.runs import wait_until
 from tests.support.paths import REPOSITORY
 from tests.support.retention.tiny_hosts import expire
-from tests.support.retention.tiny_roots import steps_of, trashed
+from tests.support.retention.tiny_roots import step_path, steps_of, trashed, write_step
 
 FIRST, SECOND = "dedup.threshold=0.8", "dedup.threshold=0.9"
 
@@ -110,3 +117,43 @@ def test_fresh_run_does_not_remove_a_pinned_step(finished_copy: Path) -> None:
         datakit.run(finished_copy / "shelf/shelf.toml", root, fresh=True)
     assert steps_of(str(root)) == before
     assert Path(directory).exists()
+
+
+def test_fresh_run_does_not_remove_a_step_that_another_process_uses(finished_copy: Path) -> None:
+    root = finished_copy / "root"
+    before = steps_of(str(root))
+    cache = next(step for step in before if step.startswith("shelf/tokenize-"))
+    with Lease(str(root), USE, "datakit train") as other:
+        other.hold([f"{root}/{cache}"])
+        with pytest.raises(RetentionError, match=rf"{cache} is in use by datakit train \(process \d+ on "):
+            datakit.run(finished_copy / "shelf/shelf.toml", str(root), fresh=True)
+        assert steps_of(str(root)) == before
+        expire(str(root))
+        result = datakit.run(finished_copy / "shelf/shelf.toml", str(root), fresh=True)
+        with pytest.raises(StorageError, match="has expired"):
+            other.require()
+    assert not result.reused and steps_of(str(root)) == before
+
+
+def test_run_waits_while_a_fresh_run_removes_its_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other process takes its lease after the leases were read."""
+    step, said = f"{tmp_path}/{write_step(str(tmp_path), step_path('shelf', 'tokenize', '0'))}", list[str]()
+
+    def hold() -> None:
+        with Lease(str(tmp_path), USE, "datakit train", said.append) as other, pytest.raises(NotFoundError):
+            other.hold_finished([step])
+
+    thread = threading.Thread(target=hold)
+
+    def remove(directory: str) -> None:
+        thread.start()
+        wait_until(lambda: bool(said))
+        removal.remove_tree(directory)
+
+    monkeypatch.setattr(exclusive_removal, "removal", SimpleNamespace(remove_tree=remove))
+    with Lease(str(tmp_path), USE, "datakit run shelf") as own:
+        own.hold([step])
+        remove_unused(own, [step], "datakit run shelf --fresh", said.append)
+    thread.join()
+    assert len(said) == 1 and said[0].startswith("waiting for datakit run shelf --fresh (process ")
+    assert not Path(step).exists()

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import os
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -43,7 +45,8 @@ def needed(root: str, pins: set[str]) -> set[str]:
         else:
             found |= {step for step in steps_of(root) if step.startswith(f"{dataset}/")}
     for path in Path(root).glob("model*/train-*/caches.json"):
-        found |= {cache.removeprefix("../../") for cache, _ in json.loads(path.read_text()).values()}
+        record = json.loads(path.read_text())
+        found |= {record[place][0].removeprefix("../../") for place in record if place != "format"}
     return with_inputs(root, found)
 
 
@@ -114,6 +117,14 @@ def play(folder: Path, seed: int) -> None:
     assert steps_of(world.root) == needed(world.root, all_pins(world.root))
     begun = {str(path.parent.parent) for path in folder.glob("*/*/ledger/x")}
     assert all(Path(step, "manifest.json").exists() for step in begun), "unfinished steps are removed"
+
+
+def test_other_children_of_this_process_are_not_waited_for(tmp_path: Path) -> None:
+    world = World(str(tmp_path / "root"), random.Random(0))
+    other = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
+    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+    assert execute(world, [Action("run", "poems", lambda: None)]) == [DONE]
+    assert other.wait() == 7
 
 
 @pytest.mark.parametrize("seed", range(10))

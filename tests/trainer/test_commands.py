@@ -18,14 +18,13 @@ from datakit.cache.reader import open_cache
 from datakit.cli import main
 from datakit.errors import CheckpointError
 from datakit.leases.lease_files import USE, read_leases
-from datakit.retention.reachability import CACHES as KNOWN_CACHES
+from datakit.leases.training_record import read_record
 from datakit.retention.reachability import TRAINING_RUN, reachability
 from datakit.storage.latest import Current, record_latest
 from datakit.storage.manifest import read_manifest
 from datakit.toml_config import read_toml
-from datakit.trainer import config
+from datakit.trainer import commands, config
 from datakit.trainer.commands import evaluate_file, train_file
-from datakit.trainer.data import CACHES
 from datakit.trainer.metrics.json_lines import read_metrics
 from tests.support.faults.cluster import wait_until
 from tests.support.paths import REPOSITORY
@@ -182,10 +181,12 @@ def put_cache(root: Path, number: int) -> None:
 
 
 def test_run_records_caches_that_it_names_directly(root: Path, directory: str) -> None:
-    assert (CACHES, bool(TRAINING_RUN.fullmatch(Path(directory).name))) == (KNOWN_CACHES, True)
-    record = json.loads((Path(directory) / CACHES).read_text())
-    assert {os.path.normpath(Path(directory, cache)) for cache, _ in record.values()} == {str(root / "cache")}
-    assert record.keys() == {cache for cache, _ in record.values()}
+    assert TRAINING_RUN.fullmatch(Path(directory).name)
+    record = read_record(directory)
+    assert record is not None and record.complete
+    caches = {cache for cache, _ in record.caches.values()}
+    assert {os.path.normpath(Path(directory, cache)) for cache in caches} == {str(root / "cache")}
+    assert record.caches.keys() == caches
 
 
 def test_training_holds_its_caches_in_the_root(tmp_path: Path) -> None:
@@ -203,6 +204,30 @@ def test_training_holds_its_caches_in_the_root(tmp_path: Path) -> None:
 
     train_file(file, str(tmp_path), ["log.progress_seconds=0.001"], say=look)
     assert ["demo/tokenize-000000000001"] in held
+    assert read_leases(str(tmp_path), USE) == []
+
+
+def test_evaluation_holds_the_run_and_the_caches_that_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is evaluated, since only the lease counts here."""
+    put_cache(tmp_path, 1)
+    file, held = tmp_path / "run.toml", list[tuple[str, list[str]]]()
+    table = '[data.components.web]\ncache = "{root}/demo"\nvalidation_tokens = 400\n'
+    file.write_text(
+        f"{MODEL}[data]\nsequence_length = 32\nbatch_size = 8\n{table}[[data.stages]]\nweights = {{ web = 1 }}\n"
+    )
+
+    def look(*_: object) -> list[object]:
+        held.extend((found.content.command, found.content.steps) for found in read_leases(str(tmp_path), USE))
+        raise CheckpointError("stop here")
+
+    monkeypatch.setattr(commands, "candidates", look)
+    monkeypatch.setattr(commands, "candidate_at", look)
+    run = commands._directory(*commands.load_run(file, str(tmp_path)), str(tmp_path)).removeprefix(f"{tmp_path}/")
+    for checkpoint, place in ((None, run), (f"{tmp_path}/x/checkpoints/step-1", "x/checkpoints/step-1")):
+        with pytest.raises(CheckpointError, match="stop here"):
+            evaluate_file(file, str(tmp_path), checkpoint, say=silent)
+        assert held == [("datakit eval", sorted(["demo/tokenize-000000000001", place]))]
+        held.clear()
     assert read_leases(str(tmp_path), USE) == []
 
 

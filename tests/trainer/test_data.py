@@ -14,7 +14,7 @@ from datakit.loader import load_mixture
 from datakit.loader.mixture.toml_file import ComponentTable, MixtureTable
 from datakit.toml_config import names_of
 from datakit.trainer.commands import load_run
-from datakit.trainer.data import EvaluationTable, open_data
+from datakit.trainer.data import EvaluationTable, Resolved, open_data, record_caches, recorded_caches
 
 pytest.importorskip("pyarrow")
 from datakit.pipeline.run_packing import pack_mixture
@@ -170,3 +170,20 @@ def test_the_vocabulary_defaults_to_the_tokenizer_s(root: Path) -> None:
     run, data = load_run(root / "run.toml", str(root))
     assert data.vocabulary == run.model.vocabulary == 512
     assert data.token_bytes is not None
+
+
+def test_recorded_paths_hold_in_a_root_behind_a_link(tmp_path: Path) -> None:
+    """The run is stored through the link, and its caches are named by their real paths, or the other way round."""
+    real, link = tmp_path / "real", tmp_path / "a" / "deep" / "link"
+    cache = real / "shelf" / "tokenize-000000000001"
+    cache.mkdir(parents=True)
+    link.parent.mkdir(parents=True)
+    link.symlink_to(real)
+    for base, other in ((link, real), (real, link)):
+        run = f"{base}/model/train-000000000001"
+        Path(run).mkdir(parents=True, exist_ok=True)
+        record_caches(run, {f"{other}/shelf": Resolved(f"{other}/shelf/{cache.name}", "x")})
+        assert recorded_caches(run).keys() == {f"{other}/shelf"}
+        for reached in (real, link):
+            (found,) = recorded_caches(f"{reached}/model/train-000000000001").values()
+            assert Path(found.cache).resolve() == cache

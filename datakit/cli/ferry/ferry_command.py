@@ -56,7 +56,7 @@ def run(
         The directory or URL that holds the history and the folders of all runs.
     ttl
         Time to live: after this time, for example 12h or 7d, `datakit gc` may remove the run's folder, unless the run
-        has not ended. It must be longer than the run may take.
+        has not ended. It must be at least 10 minutes longer than --timeout or, without it, than the ferry's own limit.
     ray
         Run on Ray: "local", "auto", or a cluster's host:port.
     scale

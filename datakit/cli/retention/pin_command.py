@@ -22,8 +22,8 @@ def pin(step: str | None = None, /, *, reason: str = "", list_: Flag = False, js
     Parameters
     ----------
     step
-        The directory of a finished step, or that of a dataset, which stands for the last step of its current run. With
-        --list, a root; by default ./data.
+        The directory of a finished step, or that of a dataset, which stands for the last step of its current run. Its
+        path must not lead through a link below the root. With --list, a root; by default ./data.
     reason
         Why the step is needed. Shown by --list and by `datakit gc`.
     list_

@@ -171,12 +171,24 @@ def execute(world: World, actions: list[Action]) -> list[int]:
     children = [_start(action, *fate) for action, fate in zip(actions, fates, strict=True)]
     codes = dict[int, int]()
     while len(codes) < len(children):
-        child, status = os.wait()
-        codes[child] = os.waitstatus_to_exitcode(status)
+        child, code = _next_end([one for one in children if one not in codes])
+        codes[child] = code
         left = [action for action, other in zip(actions, children, strict=True) if other not in codes]
-        if codes[child] == KILLED and not any(action.kind == "gc" for action in left):
+        if code == KILLED and not any(action.kind == "gc" for action in left):
             expire(world.root, "collect")  # the other process need not wait for as long as it really takes
     return [codes[child] for child in children]
+
+
+def _next_end(children: list[int]) -> tuple[int, int]:
+    """Wait until one of these processes ends; return its id and exit code. Other children of this process, such as
+    those of a fork server, are left to those who wait for them.
+    """
+    while True:
+        for child in children:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                return child, os.waitstatus_to_exitcode(status)
+        time.sleep(PAUSE_SECONDS / 4)
 
 
 def expire(root: str, kind: str = "") -> None:

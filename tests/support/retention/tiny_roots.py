@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import msgspec
 import xxhash
 
+from datakit.leases.training_record import write_record
 from datakit.storage import atomic, urls
 from datakit.storage.latest import Current, record_latest
 from datakit.storage.manifest import (
@@ -82,9 +82,13 @@ def set_latest(root: str, path: str) -> None:
 
 def write_training_run(root: str, name: str, caches: Iterable[str]) -> None:
     """Write what an unfinished training run has: the record of the caches that it reads."""
-    record = {f"../../{path}": [f"../../{path}", number(path)] for path in caches}
-    url = f"{root}/{name}/train-{number(name)[:12]}/caches.json"
-    atomic.replace_bytes(json.dumps(record).encode(), url)
+    record = {f"../../{path}": (f"../../{path}", number(path)) for path in caches}
+    write_record(training_run(root, name), record)
+
+
+def training_run(root: str, name: str) -> str:
+    """Return the directory of a training run."""
+    return f"{root}/{name}/train-{number(name)[:12]}"
 
 
 def write_dataset(root: str, dataset: str, key: str = "0", sources: Iterable[str] = ("web",)) -> str:
