@@ -189,6 +189,12 @@ def test_training_page_shows_the_newest_row(browser: Browser, tmp_path: Path) ->
         assert shown.table("loss")[-1] == ["50", "1.25"] and shown.messages == []
 
 
+def broken_words(page: Page) -> list[str]:
+    """Return the names of phases that are shown on several lines. They are single words."""
+    phases = "all => all.filter(one => one.getClientRects().length && one.clientHeight > 44).map(one => one.innerText)"
+    return page.locator("#table-steps tbody tr:has(th:text-is('dedup')) td:nth-of-type(3)").evaluate_all(phases)
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_are_accessible_and_fit(
@@ -210,6 +216,7 @@ def test_pages_are_accessible_and_fit(
             violations = [one for one in shown.violations() if one["impact"] in ("serious", "critical")]
             assert violations == [] and shown.overflow() == 0, name
             assert [text for text in shown.messages if "404" not in text] == []
+            assert name != "run" or broken_words(shown.page) == []
             shown.page.context.close()
 
 
