@@ -216,20 +216,24 @@ def _sample_ids(manifest: Manifest) -> tuple[str, ...]:
 
 def _ancestors(directory: str, manifest: Manifest, depth: int, seen: dict[str, Ancestor]) -> Iterator[Ancestor]:
     """Yield all steps upstream of a step, depth first. If a step occurs more than once, its manifest is read and its
-    ancestors are listed only the first time. seen: the steps so far, by directory.
+    ancestors are listed only the first time. seen: the steps so far, by identity.
     """
     for reference in manifest.inputs:
         place = urls.parent(urls.join(directory, reference.path))
-        known = seen.get(place)
-        if known is not None and known.identity == reference.identity:
+        known = seen.get(reference.identity)
+        if known is not None and known.directory == place:
             yield replace(known, depth=depth, seen=True)
             continue
         above = find_manifest(place)
         if above is None or above.identity != reference.identity:
             yield Ancestor(depth, reference.stage, "", place, reference.identity, found=False)
             continue
-        seen[place] = _ancestor(depth, place, above)
-        yield seen[place]
+        found = _ancestor(depth, place, above)
+        if known is not None:  # a copy in another directory
+            yield replace(found, seen=True)
+            continue
+        seen[above.identity] = found
+        yield found
         yield from _ancestors(place, above, depth + 1, seen)
 
 
