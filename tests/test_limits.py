@@ -226,6 +226,7 @@ NOT_SIZES = {
     "loader.mixture.apportion:SCALE": "a unit",
     "serve.access:SESSION_SECONDS": "a time",
     "serve.streams:RETRY_MILLISECONDS": "a time",
+    "serve.server:UNREAD_MILLISECONDS": "a time",
     "loader.permutation:MASK64": "the width of a key",
     "ferries.calibration:NUMBERS": "a property of the fixed load",
     "ferries.calibration:PYTHON_LOOPS": "a property of the fixed load",

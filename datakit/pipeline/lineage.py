@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -20,7 +20,16 @@ from datakit.pipeline.root_layout import STEP_NAME, stage_order, steps_in
 from datakit.signed_urls import split_query
 from datakit.storage import urls
 from datakit.storage.latest import current_step, only_finished
-from datakit.storage.manifest import FILE_NAME, Column, Manifest, find_manifest, manifest_url, read_manifest, totals_of
+from datakit.storage.manifest import (
+    FILE_NAME,
+    Column,
+    Manifest,
+    Partition,
+    find_manifest,
+    manifest_url,
+    read_manifest,
+    totals_of,
+)
 
 SAMPLE_IDS = 3
 _Details = TypeVar("_Details")
@@ -180,14 +189,16 @@ def _description(directory: str, manifest: Manifest, beside: tuple[str, ...]) ->
         identity=manifest.identity, parameters=manifest.parameters, schema=manifest.schema, rows=totals.rows,
         bytes=totals.bytes, text_bytes=totals.text_bytes, tokens=totals.tokens, counters=manifest.counters,
         quarantined=manifest.quarantine.records, parts=tuple(_source_totals(manifest)),
-        sample_ids=_sample_ids(manifest), lineage=tuple(_ancestors(directory, manifest, 0, set())),
+        sample_ids=_sample_ids(manifest), lineage=tuple(_ancestors(directory, manifest, 0, {})),
         details=manifest.details, beside=beside,
     )  # fmt: skip
 
 
 def _source_totals(manifest: Manifest) -> Iterator[SourceTotals]:
-    for source in dict.fromkeys(partition.source for partition in manifest.partitions):
-        parts = manifest.partitions_of(source)
+    by_source: dict[str, list[Partition]] = {}
+    for partition in manifest.partitions:
+        by_source.setdefault(partition.source, []).append(partition)
+    for source, parts in by_source.items():
         totals = totals_of(parts)
         yield SourceTotals(source, len(parts), totals.rows, totals.bytes, totals.text_bytes, totals.tokens)
 
@@ -203,22 +214,32 @@ def _sample_ids(manifest: Manifest) -> tuple[str, ...]:
     return tuple(ids[::step][:SAMPLE_IDS])
 
 
-def _ancestors(directory: str, manifest: Manifest, depth: int, seen: set[str]) -> Iterator[Ancestor]:
-    """Yield all steps upstream of a step, depth first. If a step occurs more than once, its ancestors are listed only
-    the first time.
+def _ancestors(directory: str, manifest: Manifest, depth: int, seen: dict[str, Ancestor]) -> Iterator[Ancestor]:
+    """Yield all steps upstream of a step, depth first. If a step occurs more than once, its manifest is read and its
+    ancestors are listed only the first time. seen: the steps so far, by identity.
     """
     for reference in manifest.inputs:
         place = urls.parent(urls.join(directory, reference.path))
+        known = seen.get(reference.identity)
+        if known is not None and known.directory == place:
+            yield replace(known, depth=depth, seen=True)
+            continue
         above = find_manifest(place)
         if above is None or above.identity != reference.identity:
             yield Ancestor(depth, reference.stage, "", place, reference.identity, found=False)
             continue
-        again = above.identity in seen
-        seen.add(above.identity)
-        raw = above.stage == "download"
-        rows, files = None if raw else above.totals.rows, tuple(part.path for part in above.partitions) if raw else ()
-        yield Ancestor(
-            depth, above.stage, above.dataset, place, above.identity, True, rows, above.totals.bytes, files, again
-        )
-        if not again:
-            yield from _ancestors(place, above, depth + 1, seen)
+        found = _ancestor(depth, place, above)
+        if known is not None:  # a copy in another directory
+            yield replace(found, seen=True)
+            continue
+        seen[above.identity] = found
+        yield found
+        yield from _ancestors(place, above, depth + 1, seen)
+
+
+def _ancestor(depth: int, place: str, manifest: Manifest) -> Ancestor:
+    raw = manifest.stage == "download"
+    rows, files = None if raw else manifest.totals.rows, tuple(part.path for part in manifest.partitions) if raw else ()
+    return Ancestor(
+        depth, manifest.stage, manifest.dataset, place, manifest.identity, True, rows, manifest.totals.bytes, files
+    )

@@ -9,7 +9,8 @@ current. Manifests are read one at a time.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from datakit.pipeline.lineage import finished_step
 from datakit.pipeline.root_layout import SOURCES, stage_order, steps_in
 from datakit.storage import urls
 from datakit.storage.latest import CACHE_STAGE, current_cache
+from datakit.storage.latest import FILE_NAME as LATEST
 from datakit.storage.manifest import FILE_NAME, Totals, find_manifest
 
 CURRENT, SUPERSEDED, UNFINISHED, UNDECIDED = "current", "superseded", "unfinished", "undecided"
@@ -60,12 +62,20 @@ class Overview:
     problems: tuple[str, ...]
 
 
-def overview(directory: str) -> Overview:
-    """List the steps in a root, or those of a dataset or a source. Raises InputError if there are none."""
+def overview(directory: str, readable: Callable[[str], bool] = lambda place: True) -> Overview:
+    """List the steps in a root, or those of a dataset or a source. Raises InputError if there are none.
+
+    Steps and records of current steps for which `readable` returns False are not read. Such steps are left out, and
+    their datasets are undecided.
+    """
     place = urls.absolute(directory)
     root = _root_of(place)
-    steps = {step: _read(step) for step in steps_in(root)}
-    current, problems = _current(steps)
+    every = steps_in(root)
+    steps = {step: _read(step) for step in every if readable(step)}
+    homes = dict.fromkeys(map(urls.parent, steps))
+    closed = {urls.parent(step) for step in every if step not in steps}
+    closed |= {home for home in homes if not readable(urls.join(home, LATEST))}
+    current, problems = _current(steps, closed)
     found = [
         replace(one, state=_state(one, steps, current, problems)) for one in steps.values() if place in (root, one.home)
     ]
@@ -102,15 +112,18 @@ def _read(directory: str) -> ListedStep:
     )  # fmt: skip
 
 
-def _current(steps: dict[str, ListedStep]) -> tuple[set[str], dict[str, str]]:
+def _current(steps: dict[str, ListedStep], closed: AbstractSet[str]) -> tuple[set[str], dict[str, str]]:
     """Return the directories of the current steps, and a mapping from the directory of each undecided dataset to the
-    reason why it is undecided.
+    reason why it is undecided. closed: the datasets of which not everything may be read.
     """
     homes = dict.fromkeys(one.home for one in steps.values() if not _shared(one))
     found, problems = set[str](), dict[str, str]()
     for home in homes:
         own = [one for one in steps.values() if one.home == home]
         if all(one.stage.startswith("packing-") for one in own):
+            continue
+        if home in closed:
+            problems[home] = f"{urls.name(home)} has files that must not be read, so its current steps are unknown"
             continue
         try:
             last = finished_step(home)

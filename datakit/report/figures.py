@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 Kind = Literal["text", "count", "bytes", "seconds", "percent", "number", "code"]
 Cell = str | int | float | None
-TONES = ("accent", "second", "third", "fourth", "fifth", "muted")  # the colors of series, defined in the style sheet
+TONES = ("accent", "third", "fifth", "fourth", "second", "muted")  # the colors of series, defined in the style sheet
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import orjson
 
 from datakit.lineage import Lineage, StepRecord
+from datakit.lineage.graph import DOWNLOAD
 from datakit.report.figures import Column, Figure, Section, Table
 
 MOST_SOURCES = 200
@@ -43,7 +44,8 @@ def _figures(lineage: Lineage) -> Iterator[Figure]:
 def _row(step: StepRecord) -> tuple[str | int | None, ...]:
     if not step.found:
         return f"{step.name} (missing)", None, None, None, None, step.identity, None
-    return step.name, step.rows, step.tokens, step.files, step.bytes, step.identity, step.checksum
+    rows = None if step.stage == DOWNLOAD else step.rows  # a download holds files
+    return step.name, rows, step.tokens, step.files, step.bytes, step.identity, step.checksum
 
 
 def _parameters(lineage: Lineage) -> Iterator[tuple[str, str, str]]:

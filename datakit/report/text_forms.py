@@ -14,6 +14,8 @@ def text_of(value: Cell, kind: str) -> str:
     ('12,345', '12.5 %', '–', '1.5 MB')
     >>> text_of(0.25, "seconds"), text_of(75.5, "seconds"), text_of(3725.0, "seconds"), text_of(0.000123456, "number")
     ('0.25 s', '75.5 s', '1 h 02 min', '0.0001235')
+    >>> text_of(12907.6, "number"), text_of(2.0, "number"), text_of(1e20, "number")
+    ('12,908', '2', '1e+20')
     """
     if value is None:
         return "–"
@@ -27,9 +29,15 @@ def text_of(value: Cell, kind: str) -> str:
         case "seconds":
             return _seconds(value)
         case "number":
-            return f"{value:.4g}" if isinstance(value, float) else f"{value:,}"
+            return _number(value)
         case _:
             return f"{value:,}"
+
+
+def _number(value: float) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def _bytes(count: float) -> str:

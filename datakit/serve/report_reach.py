@@ -38,8 +38,19 @@ def require_steps(root: ServedRoot, steps: Sequence[FoundStep]) -> None:
     """Raise RootError if steps, or what a report reads about them, are out of the root."""
     homes = dict.fromkeys(urls.parent(step.directory) for step in steps)
     root.require_all_inside(urls.join(home, name) for home in homes for name in (LATEST, RUNS))
+    for home in homes:
+        _require_logs(root, urls.join(home, RUNS))
     _require_steps(root, [step.directory for step in steps])
     root.require_inside([step.directory for step in steps])
+
+
+def _require_logs(root: ServedRoot, runs: str) -> None:
+    """Raise RootError if the log of a run is out of the root; a report reads the logs of its datasets."""
+    if urls.is_local(runs):
+        for name in subdirectories(runs):
+            place = urls.join(runs, name)
+            root.require_all_inside([place])
+            root.require_all_inside(info.url for info in urls.listing(place))
 
 
 def _require_steps(root: ServedRoot, directories: Sequence[str]) -> None:

@@ -127,9 +127,10 @@ class ServedRoot:
         entries: dict[tuple[str, str, str], Entry] = {}
         hidden = len(names) - len(datasets)
         for dataset, home in datasets.items():
-            found = [*self._runs(dataset, home), *self._trainings(dataset, home)]
+            inside = self.inside(urls.join(home, RUNS))
+            found = [*(self._runs(dataset, home) if inside else []), *self._trainings(dataset, home)]
             shown = [one for one in found if self._shown(one.url)]
-            hidden += len(found) - len(shown)
+            hidden += len(found) - len(shown) + (not inside)
             entries |= {(one.kind, one.dataset, one.name): one for one in shown}
         return Listing(datasets, entries, hidden)
 
@@ -138,8 +139,6 @@ class ServedRoot:
 
     def _runs(self, dataset: str, home: str) -> list[Entry]:
         above = urls.join(home, RUNS)
-        if not self.inside(above):
-            return []
         return [Entry("run", dataset, name, urls.join(above, name)) for name in reversed(subdirectories(above))]
 
     def _trainings(self, dataset: str, home: str) -> list[Entry]:

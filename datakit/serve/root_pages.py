@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from datakit.errors import DatakitError
-from datakit.pipeline.overview import CURRENT, ListedStep, overview
+from datakit.pipeline.overview import CURRENT, ListedStep
 from datakit.report.figures import Fact
 from datakit.serve.followers import Follower, Followers
 from datakit.serve.root import Entry, Listing, ServedRoot
 from datakit.serve.run_lines import RunLine, RunLines
 from datakit.serve.run_page import Filter, moment_text
+from datakit.serve.step_lists import StepList, StepLists
 from datakit.serve.training_state import LOSS
-from datakit.storage import urls
-from datakit.storage.manifest import FILE_NAME as MANIFEST
 
 MOST_RUNS = 100
 MOST_TRAININGS = 50
@@ -67,6 +65,10 @@ class RootPages:
     root: ServedRoot
     lines: RunLines
     followers: Followers
+    steps: StepLists = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.steps = StepLists(self.root)
 
     def page(self, query: Mapping[str, str], dataset: str = "") -> RootPage:
         """Return the page about the root or, if it is given, about a dataset."""
@@ -76,33 +78,22 @@ class RootPages:
         lines = [self.lines.line(one) for one in entries[:MOST_RUNS]]
         shown = tuple(line for line in lines if chosen in ("", line.state))
         trainings = listing.of("training", dataset or None)[:MOST_TRAININGS]
-        every, problems = self._steps(dataset) if dataset else ((), ())
-        steps = tuple(step for step in every if self._inside(step))
-        unseen = listing.hidden + len(every) - len(steps)
+        found = self.steps.of(dataset) if dataset else StepList()
+        unseen = listing.hidden + found.hidden
         hidden = f"{unseen:,} of the directories are not shown: their names are not those of datasets or runs, "
         return RootPage(
             title=dataset or "Datasets and runs",
             dataset=dataset,
-            facts=_facts(listing, lines, steps, dataset),
+            facts=_facts(listing, lines, found.steps, dataset),
             datasets=() if dataset else tuple(_dataset_line(listing, name) for name in listing.datasets),
             runs=shown,
             more_runs=max(0, len(entries) - MOST_RUNS),
             trainings=tuple(self._training_line(one) for one in trainings),
             filters=(Filter("state", chosen, STATES),),
-            steps=steps,
-            problems=(*problems, *([hidden + "or links lead out of the root."] if unseen else [])),
-            report=any(step.state == CURRENT for step in steps),
+            steps=found.steps,
+            problems=(*found.problems, *([hidden + "or links lead out of the root."] if unseen else [])),
+            report=any(step.state == CURRENT for step in found.steps),
         )
-
-    def _steps(self, dataset: str) -> tuple[tuple[ListedStep, ...], tuple[str, ...]]:
-        try:
-            found = overview(self.root.dataset(dataset))
-        except DatakitError as error:
-            return (), (str(error),)
-        return found.steps, found.problems
-
-    def _inside(self, step: ListedStep) -> bool:
-        return self.root.inside(step.directory) and self.root.inside(urls.join(step.directory, MANIFEST))
 
     def _training_line(self, entry: Entry) -> TrainingLine:
         return self.followers.of(entry).composed(_training_line)

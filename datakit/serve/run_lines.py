@@ -1,12 +1,13 @@
 """Reads the beginning and the end of a run's log, for the list of runs: when it began, what it does now, how it ended.
 
-Cost: the size of the log and two reads per run; nothing if the size is unchanged since the last time.
+Cost: one look at the log and two reads per run; no read if the size and the time of the log are unchanged.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from datakit.engine.observe.event_tail import Event, parse_event
@@ -38,7 +39,7 @@ class RunLines:
     """Makes lines of a root's runs, and keeps what it has read."""
 
     root: ServedRoot
-    _kept: dict[Entry, tuple[int, RunState]] = field(default_factory=dict)
+    _kept: OrderedDict[Entry, tuple[tuple[int, float], RunState]] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def line(self, entry: Entry) -> RunLine:
@@ -63,18 +64,19 @@ class RunLines:
         log = log_of(entry)
         if not self.root.inside(log):
             raise DatakitError(f"{log} is a link out of the root")
-        size = urls.size(log)
+        stamp = urls.stamp(log)
         with self._lock:
             kept = self._kept.get(entry)
-        if kept is None or kept[0] != size:
+        if kept is None or kept[0] != stamp:
             state = RunState()
-            for event in _ends(log, size):
+            for event in _ends(log, stamp[0]):
                 state.apply(event)
-            kept = (size, state)
-            with self._lock:
-                if len(self._kept) >= MOST_KEPT:
-                    self._kept.clear()
-                self._kept[entry] = kept
+            kept = (stamp, state)
+        with self._lock:
+            self._kept[entry] = kept
+            self._kept.move_to_end(entry)
+            while len(self._kept) > MOST_KEPT:
+                self._kept.popitem(last=False)
         return kept[1]
 
 

@@ -1,8 +1,9 @@
 """Follows the metrics of a training run while it writes them: the last row, and a curve of its loss.
 
 The curve has at most 2 x POINTS points; when there are more, every second one is dropped and further rows are thinned
-in the same way. A run that resumes replaces `metrics.jsonl`, so a file is read again if it has become shorter,
-or if the line that was read last is no longer where it was.
+in the same way. A run that resumes replaces `metrics.jsonl`, so the file is read again from its beginning if it has
+become shorter, if the line that was read last is no longer where it was, or if the steps of new rows do not rise. A
+file whose size and time are unchanged is not read at all.
 """
 
 from __future__ import annotations
@@ -38,19 +39,31 @@ class TrainingState:
     _last: bytes = b""
     _every: int = 1
     _rows: int = 0
+    _newest: int | None = None
+    _fallen: bool = False
+    _stamp: tuple[int, float] | None = None
 
     def read(self) -> bool:
         """Read the new rows. Return True if there are any. Raises StorageError, UnreadableError."""
         before, place = self.version, urls.join(self.url, FILE_NAME)
         try:
-            size = urls.size(place)
-            if size < self._offset or not self._continues(place):
-                self._start_again()
-            while self._offset < size and self._read_piece(place, size):
-                pass
+            stamp = urls.stamp(place)
+            if stamp != self._stamp:
+                self._read_changed(place, stamp[0])
+                self._stamp = stamp
         except NotFoundError:  # not written yet, or being replaced
             pass
         return self.version > before
+
+    def _read_changed(self, place: str, size: int) -> None:
+        if size < self._offset or not self._continues(place):
+            self._start_again()
+        continued, self._fallen = self._offset > 0, False
+        while self._offset < size and not (continued and self._fallen) and self._read_piece(place, size):
+            pass
+        if continued and self._fallen:
+            self._start_again()
+            self._read_changed(place, size)
 
     def _continues(self, place: str) -> bool:
         """Return True if the line that was read last still ends at the offset."""
@@ -60,7 +73,7 @@ class TrainingState:
 
     def _start_again(self) -> None:
         self.step, self.row, self.curve, self.unreadable = 0, {}, [], 0
-        self._offset, self._last, self._every, self._rows = 0, b"", 1, 0
+        self._offset, self._last, self._every, self._rows, self._newest = 0, b"", 1, 0, None
 
     def _read_piece(self, place: str, size: int) -> bool:
         """Read a piece of the file; return False if it contains no complete line."""
@@ -85,7 +98,10 @@ class TrainingState:
         if not isinstance(row, dict) or not isinstance(step, int):
             self.unreadable += 1
             return
-        self.version, self.step = self.version + 1, step
+        if self._newest is not None and step <= self._newest:  # this row replaces the rows from its step on
+            self._fallen = True
+            self.curve = [point for point in self.curve if point[0] < step]
+        self.version, self.step, self._newest = self.version + 1, step, step
         for name, value in row.items():
             if name != STEP and _finite(value) and (name in self.row or len(self.row) < MOST_METRICS):
                 self.row[name] = value

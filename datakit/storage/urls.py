@@ -307,6 +307,20 @@ def modified(url: str) -> float:
         return _seconds(file_system.modified(path))
 
 
+def stamp(url: str) -> tuple[int, float]:
+    """Return the size of a file and the time at which it was written (0 if the store provides no times). Takes one
+    request. Raises NotFoundError, StorageError or UnreadableError.
+    """
+    with read_errors(url):
+        if is_local(url):
+            status = os.stat(local_path(url))
+            require_regular(local_path(url), status)
+            return status.st_size, status.st_mtime_ns / 1e9
+        file_system, path = filesystem(url)
+        info = file_system.info(path)
+        return int(info["size"]), _changed(info)
+
+
 def _changed(info: dict[str, Any]) -> float:
     """Return the latest of the times in `info`, a store's description of a file; 0 if the store provides none."""
     return max((_seconds(info[key]) for key in TIME_KEYS if info.get(key)), default=0.0)

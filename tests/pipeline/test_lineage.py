@@ -10,6 +10,7 @@ import pytest
 import datakit
 from datakit.errors import NoInputError, NotFoundError, UsageError
 from datakit.pipeline import StepDescription, inspect
+from datakit.storage import urls
 from tests.support.small_shelf import step
 
 
@@ -40,6 +41,14 @@ def test_totals_of_sources_add_up(finished: Path) -> None:
     assert [part.source for part in found.parts] == ["novels", "letters"]
     assert sum(part.rows for part in found.parts) == found.rows == 143
     assert sum(part.tokens or 0 for part in found.parts) == found.tokens
+
+
+def test_each_manifest_is_read_once(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, read = step(finished, "root/shelf/tokenize-*"), list[str]()
+    fetch = urls.read_bytes
+    monkeypatch.setattr(urls, "read_bytes", lambda url: read.append(url) or fetch(url))
+    lineage = described(place).lineage
+    assert len(lineage) > len(read) == len(set(read)) > 8
 
 
 def test_missing_ancestors_are_named_by_identity(finished: Path, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_removal_limit_is_checked_but_not_in_the_identity(
 ) -> None:
     recipe, strict = finished / "shelf" / "shelf.toml", ["dedup.max_removal=0.05"]
     with pytest.raises(InputError, match=r"6\.0% of the documents of source 'letters' .* dedup\.max_removal = 0\.05"):
-        datakit.run(recipe, finished / "root", settings=strict)
+        datakit.run(recipe, finished_copy / "root", settings=strict)
     (dedup,) = (finished_copy / "root" / "shelf").glob("dedup-*")
     shutil.rmtree(dedup)
     with pytest.raises(StepFailedError, match=r"'letters' would lose 3 of 50"):

@@ -61,6 +61,8 @@ def test_flow_distributions_and_lineage_are_those_of_the_manifests(
         assert column(page.table("clusters"), "clusters")["all"] == sum(count for _, count in clusters)
     identities = {row[-2] for row in page.table("lineage-steps")[1:]}
     assert {kept.identity, dedup.identity} <= identities
+    rows = {row[0]: row[1] for row in page.table("lineage-steps")[1:]}
+    assert rows["download novels"] == "–" and rows["consolidate shelf"] == str(kept.totals.rows)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

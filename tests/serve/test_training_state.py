@@ -9,6 +9,7 @@ import pytest
 
 from datakit.serve import training_state
 from datakit.serve.training_state import LOSS, MOST_METRICS, POINTS, TrainingState
+from datakit.storage import urls
 
 
 def write(folder: Path, steps: range, mode: str = "a") -> None:
@@ -44,6 +45,28 @@ def test_resumed_run_that_has_outgrown_the_old_file_is_read_again(tmp_path: Path
     write(tmp_path, range(3, 40), "w")
     assert state.read() and state.step == 39 and [step for step, _ in state.curve] == list(range(3, 40))
     assert not state.unreadable
+
+
+def test_file_whose_steps_do_not_rise_is_read_again(tmp_path: Path) -> None:
+    state = TrainingState(str(tmp_path))
+    write(tmp_path, range(10))
+    state.read()
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    lines[0] = lines[0].replace("5.0", "4.0")
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))  # the last line is where it was
+    write(tmp_path, range(5, 8))
+    assert state.read() and state.step == 7
+    assert state.curve[0] == (0, 4.0) and [step for step, _ in state.curve] == list(range(8))
+    write(tmp_path, range(8, 9))
+    assert state.read() and [step for step, _ in state.curve] == list(range(9))
+
+
+def test_unchanged_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = TrainingState(str(tmp_path))
+    write(tmp_path, range(10))
+    assert state.read()
+    monkeypatch.setattr(urls, "read_range", None)
+    assert not state.read() and state.step == 9
 
 
 def test_curve_is_bounded_and_covers_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -81,12 +82,16 @@ def shelf(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def finished_run(tmp_path_factory: pytest.TempPathFactory) -> datakit.RunResult:
-    """A finished run of the shelf, shared by all tests: copy its folder before you change anything there."""
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[datakit.RunResult]:
+    """A finished run of the shelf, shared by all tests: copy its folder before you change anything there. The last test
+    fails if a test has added a run.
+    """
     folder = tmp_path_factory.mktemp("finished")
     recipe = make_shelf(folder / "shelf")
     settle()
-    return datakit.run(recipe, folder / "root", workers=2)
+    yield datakit.run(recipe, folder / "root", workers=2)
+    runs = [path.name for path in (folder / "root" / "shelf" / "runs").iterdir()]
+    assert len(runs) == 1, f"a test has run in the shared root and must use finished_copy: {sorted(runs)}"
 
 
 @pytest.fixture(scope="session")

@@ -79,6 +79,13 @@
     axisLabel: { color: theme.ink, width: theme.narrow ? 92 : 190, overflow: "truncate", interval: 0 }, ...more,
   });
 
+  // The rectangles of stacked bins, without empty ones: [start, end, bottom, top, stage].
+  function stacked({ busy, width }) {
+    const heights = busy[0].map(() => 0);
+    return busy.flatMap((values, stage) => values.map((value, bin) =>
+      [bin * width, (bin + 1) * width, heights[bin], heights[bin] += value, stage])).filter((one) => one[3] > one[2]);
+  }
+
   const legend = (theme, series) =>
     series.length > 1
       ? { top: 0, left: 0, icon: "roundRect", itemWidth: 10, itemHeight: 10, itemGap: 16, textStyle: { color: theme.soft } }
@@ -131,7 +138,7 @@
       return {
         option: {
           legend: { ...legend(theme, data.series), type: "scroll" },
-          grid: { left: 4, right: 16, top, bottom: 26, containLabel: true },
+          grid: { left: 4, right: 28, top, bottom: 26, containLabel: true }, // the last label is centered below the end
           xAxis: valueAxis(theme, "count", { name: data.x, nameLocation: "middle", nameGap: 28, splitLine: { show: false },
             nameTextStyle: { color: theme.soft }, min: "dataMin", max: "dataMax", axisLine: { show: true, lineStyle: { color: theme.strong } } }),
           yAxis: valueAxis(theme, "number", { scale: true, splitNumber: 4 }),
@@ -181,9 +188,12 @@
         return {
           position: middle ? "top" : right ? "left" : "right", align: middle ? "center" : right ? "right" : "left",
           formatter: `{name|${name.replace(/[{}|]/g, "")}} {value|${value}}`,
-          rich: { name: { color: theme.ink, fontSize: size }, value: { color: theme.soft, fontSize: size } },
+          rich: { name: { color: theme.ink, fontSize: size, ...halo(node) }, value: { color: theme.soft, fontSize: size, ...halo(node) } },
         };
       };
+      // A thin flow would strike through the label beside its node.
+      const whole = Math.max(...data.nodes.map((node) => node.value));
+      const halo = (node) => (node.value < 0.06 * whole ? { textBorderColor: theme.surface, textBorderWidth: 4 } : {});
       const tone = (link) => ({ lost: "lost", good: "good" })[labels[link.target].tone] ?? "second";
       return {
         option: {
@@ -206,8 +216,7 @@
       const rows = data.stages.length, upper = 30 * rows;
       const end = data.width * data.busy[0].length;
       const time = (more) => valueAxis(theme, "seconds", { min: 0, max: end, ...more }, end);
-      const left = theme.narrow ? 96 : 120;
-      const middle = (at) => (at + 0.5) * data.width;
+      const left = theme.narrow ? 106 : 120;
       return {
         height: upper + 196,
         option: {
@@ -222,9 +231,9 @@
             valueAxis(theme, "number", { gridIndex: 1, splitNumber: 2, minInterval: 1, name: "attempts", nameLocation: "middle", nameGap: 34,
               nameTextStyle: { color: theme.soft } }),
           ],
-          tooltip: { trigger: "item", formatter: (item) => item.seriesType === "custom"
+          tooltip: { trigger: "item", formatter: (item) => item.seriesIndex === 0
             ? tip(`${data.stages[item.value[0]]} ${item.value[3]}`, [`${seconds(item.value[1])} to ${seconds(item.value[2])}`])
-            : tip(item.seriesName, []) },
+            : tip(data.stages[item.value[4]], [`attempts: ${short(item.value[3] - item.value[2], "number")}`]) },
           series: [
             { type: "custom", xAxisIndex: 0, yAxisIndex: 0, data: data.spans, encode: { x: [1, 2], y: 0 },
               renderItem: (params, api) => {
@@ -232,11 +241,13 @@
                 return { type: "rect", shape: { x: from[0], y: from[1] - 8, width: Math.max(2, to[0] - from[0] - 1), height: 16, r: 2 },
                   style: { fill: color(data.tones[api.value(0)]) } };
               } },
-            ...data.busy.map((values, at) => ({
-              name: data.stages[at], type: "line", stack: "busy", step: "middle", xAxisIndex: 1, yAxisIndex: 1, symbol: "none",
-              triggerLineEvent: true, lineStyle: { width: 0 }, areaStyle: { color: color(data.tones[at]), opacity: 0.85 },
-              data: values.map((value, bin) => [middle(bin), value]),
-            })),
+            { type: "custom", xAxisIndex: 1, yAxisIndex: 1, data: stacked(data), encode: { x: [0, 1], y: [2, 3] },
+              renderItem: (params, api) => { // whole pixels, so no gaps appear between bins
+                const from = api.coord([api.value(0), api.value(3)]), to = api.coord([api.value(1), api.value(2)]);
+                const x = Math.round(from[0]);
+                return { type: "rect", shape: { x, y: from[1], width: Math.max(1, Math.round(to[0]) - x), height: to[1] - from[1] },
+                  style: { fill: color(data.tones[api.value(4)]), opacity: 0.85 } };
+              } },
           ],
         },
       };

@@ -26,6 +26,7 @@ RUN_AXE = (
     "one => ({id: one.id, impact: one.impact, nodes: one.nodes.map(node => node.html)}))))"
 )
 Scheme = Literal["light", "dark"]
+PATIENCE = 120_000  # milliseconds; a busy machine may need long, and no test waits when its state is reached
 
 
 def chromium() -> str:
@@ -86,6 +87,7 @@ def open_page(
 ) -> OpenPage:
     """Open a page and wait for the element `ready`, by default until the charts of a report are drawn."""
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    context.set_default_timeout(PATIENCE)
     opened = OpenPage(context.new_page())
     opened.page.on("console", lambda message: opened.messages.append(message.text))
     opened.page.on("pageerror", lambda error: opened.messages.append(str(error)))
