@@ -1,6 +1,6 @@
 """Reads the beginning and the end of a run's log, for the list of runs: when it began, what it does now, how it ended.
 
-Cost: the size of the log and two reads per run; nothing if the size is unchanged since the last time.
+Cost: for each run, a look-up of the log's size and, if the size has changed since the last time, two reads.
 """
 
 from __future__ import annotations
