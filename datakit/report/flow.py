@@ -42,7 +42,7 @@ class _Flow:
 
 
 def flow_figure(sources: Sequence[SourceCounts]) -> Figure | None:
-    """Return the figure, or None if there is no source, or one whose number of records or of kept documents is unknown."""
+    """Return the figure; None if there is no source, or if the records or kept documents of any source are unknown."""
     everything = total(sources)
     if not sources or everything.records is None or everything.kept is None:
         return None
