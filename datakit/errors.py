@@ -153,7 +153,9 @@ class StepFailedError(DatakitError):
 
 
 class RetentionError(DatakitError):
-    """A root in which datakit cannot decide what is still needed. Nothing is removed from it."""
+    """A root from which nothing is removed, for example because datakit cannot decide what is still needed, or because
+    another process uses a step.
+    """
 
 
 class CheckpointError(DatakitError):

@@ -132,8 +132,8 @@ def export_cache(
 
 
 def _progress() -> Callable[[int, int], None]:
-    """Return a function that prints on stderr the numbers of documents and tokens done so far, at most every half
-    second and only if stderr is a terminal.
+    """Return a function that prints on stderr the numbers of documents and tokens done so far, at most once every
+    half second and only if stderr is a terminal.
     """
     last = time.monotonic()
 

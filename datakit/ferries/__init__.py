@@ -1,4 +1,5 @@
-"""Runs ferries: complete runs, from raw text to a trained model, that prove that this version of datakit works.
+"""Runs ferries: complete runs of the pipeline, some of them with training, that prove that this version of datakit
+works.
 
 A ferry is plain data (`ferry.py`, `catalog.py`). `runner.py` executes it in a root of its own, and appends a record
 to the history, with which the next run is compared. See docs/ferries.md.

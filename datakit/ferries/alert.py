@@ -1,11 +1,11 @@
-"""Sends an alert about a scheduled ferry that did not pass to a webhook, as Slack's incoming webhooks expect it.
+"""Sends an alert to a webhook if a scheduled ferry did not pass, in the format that Slack's incoming webhooks expect.
 
 The URL of the webhook is a secret: whoever has it can post. It comes from the environment only, and neither a message
 nor a record contains it. The alert names the ferry, the stage, the cause in fixed words, and figures. It contains no
 text of a document and no path.
 
-A cause is not sent again as long as one of the last REMEMBERED runs of the ferry has sent it. So a failure that comes
-and goes gives one alert, and one that comes back a month later gives another.
+A cause is not sent again as long as one of the last REMEMBERED runs of the ferry has sent it. A failure that comes and
+goes therefore causes a single alert. If it comes back after more than REMEMBERED runs, it causes another.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def new_failures(record: Record, history: Sequence[Record]) -> list[Failure]:
 
 
 def pending(history: Sequence[Record]) -> list[Record]:
-    """Return the scheduled runs that were found killed after the last scheduled run started, which could therefore not
-    alert about them, such as those that `datakit ferry history` found.
+    """Return the killed scheduled runs about which no alert has been sent, because they were found only after the last
+    scheduled run had started, for example by `datakit ferry history`.
     """
     last = max((one.started for one in history if one.scheduled and one.outcome != KILLED), default=0.0)
     killed = (one for one in history if one.scheduled and one.outcome == KILLED and not one.alerted)

@@ -1,10 +1,9 @@
-"""Times a fixed load, by which measured times are divided.
+"""Times a fixed load, so that measured times can be divided by the time that the load takes.
 
 The same work takes more CPU seconds on a slower processor, and also on a busy one, because neighbors share its caches,
-its memory and its cores. The load takes part in this: it hashes, compresses, sorts and runs Python code, as datakit
-does, on data that is always the same. A *calibrated second* is the time in which the machine does this load's share of
-one second, where the load is defined to take REFERENCE_SECONDS. A ferry times the load before and after each stage, and
-uses the mean of both.
+its memory and its cores. The load is slowed down in the same way: it hashes, compresses, sorts and runs Python code, as
+datakit does, on data that is always the same. By definition, the load takes REFERENCE_SECONDS *calibrated seconds* on
+every machine. A ferry times the load before and after each stage, and uses the mean of both.
 
 Cost: 0.6 s of CPU time on a 2024 server, and 40 MB of memory.
 """

@@ -6,7 +6,7 @@ from datakit.errors import UsageError, suggestion
 from datakit.ferries.ferry import Ferry, Limits, Request, Training
 
 GIB = 1 << 30
-SMOKE_LOSS = 8.9  # a model that has learned nothing has 9.01, the logarithm of the vocabulary size 8192
+SMOKE_LOSS = 8.9  # a model that has learned nothing has a loss of 9.01, the logarithm of the vocabulary size 8192
 CANARY_LOSS = 7.5
 
 FERRIES = (

@@ -39,7 +39,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 def run_datakit(words: list[str], stem: Path, stop: Callable[[], bool] = lambda: False) -> Usage:
     """Run `datakit WORDS`; write its output to `<stem>.out` and its messages to `<stem>.log`. As soon as `stop` returns
-    True, send it SIGTERM once.
+    True, send SIGTERM to the command once.
     """
     return run_program(interpreter.command(PROGRAM, *words), stem, stop)
 
@@ -74,12 +74,14 @@ def _wait(process: subprocess.Popen[bytes], stop: Callable[[], bool]) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process that still runs: it passes SIGTERM on to its command. Kill it if it does not end."""
+    """End a process that is still running. Send it SIGTERM, which it passes on to its command; if it does not end, kill
+    it.
+    """
     if process.poll() is not None:
         return
     process.terminate()
     try:
         process.wait(STOP_SECONDS)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # its command gets SIGTERM
+        os.killpg(process.pid, signal.SIGKILL)  # its command, in a group of its own, was sent SIGTERM before
         process.wait()

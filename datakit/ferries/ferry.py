@@ -29,7 +29,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class Request:
-    """Something that a ferry needs from its machines: how much, for which sizes, and the observed peak."""
+    """Something that a ferry needs from its machines. amount: how much of it. sizes: the sizes of the data that require
+    this amount. observed: the highest use in a run.
+    """
 
     what: str
     amount: str
@@ -39,8 +41,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Training:
-    """The training run of a ferry. run_file: the name of a file in `recipes/`. loss_below: the loss after the last step
-    must be lower.
+    """The training run of a ferry. run_file: the name of a file in `recipes/`. loss_below: the loss of the last step
+    must be lower than this.
     """
 
     run_file: str

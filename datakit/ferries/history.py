@@ -2,11 +2,12 @@
 
 A ferry appends a line when it starts and its record when it ends. A line without its record belongs to a ferry that is
 still running or was killed; `settle` decides which, and appends the record of a killed one. Of several records of one
-run, the last counts. No line is ever changed, so a killed write can only damage the last one. Lines that cannot be read
-are skipped and counted.
+run, the last counts. No line is ever changed, so a process that is killed while it writes can only damage the last
+line. Lines that cannot be read are skipped and counted.
 
-On a disk, lines are appended under a lock. An object store cannot append, so the file is read and written again; two
-ferries that end in the same second could then lose a line, and the next run reports the lost one as killed.
+On a disk, lines are appended under a lock. An object store cannot append, so the file is read and written again. If two
+ferries write at the same moment, the line of one may be lost. A ferry whose record was lost is later reported as
+killed.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from datakit.storage.io_errors import storage_errors
 from datakit.storage.json_data import decode_errors
 
 FILE_NAME = "ferry_history.jsonl"
-LOCK_NAME = "ferry_history.lock"  # held while killed ferries are looked for
+LOCK_NAME = "ferry_history.lock"  # held while a process records which ferries were killed
 SHOWN = 30  # the pass rate is that of the last SHOWN runs
 _decoder = msgspec.json.Decoder(Record | Started)
 
 
 @dataclass(frozen=True)
 class History:
-    """All records, oldest first, the ferries without a record, and the number of lines that cannot be read."""
+    """All records (oldest first), the ferries without a record, and the number of lines that cannot be read."""
 
     records: list[Record]
     open: list[Started]
@@ -99,7 +100,7 @@ def append(parent: str, line: Record | Started) -> None:
         fcntl.flock(file, fcntl.LOCK_EX)
         if file.seek(0, os.SEEK_END):
             file.seek(-1, os.SEEK_END)
-            data = data if file.read(1) == b"\n" else b"\n" + data  # after a killed write
+            data = data if file.read(1) == b"\n" else b"\n" + data  # the last write was cut off
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -110,7 +111,8 @@ def settle(parent: str) -> list[Record]:
     dead = [line for line in read_history(parent).open if is_dead(line)]
     if not dead:
         return []
-    with _settling(parent):  # a ferry that ended meanwhile wrote its record before it gave up its lock
+    with _settling(parent):
+        # A ferry that has ended meanwhile wrote its record before it released its lock, so it is not open any longer.
         still_open = {line.nonce for line in read_history(parent).open}
         found = [_killed(line) for line in dead if line.nonce in still_open]
         for record in found:
@@ -120,7 +122,9 @@ def settle(parent: str) -> list[Record]:
 
 @contextmanager
 def _settling(parent: str) -> Iterator[None]:
-    """Let only one process at a time decide which ferries were killed. Stores have no locks."""
+    """Let only one process at a time decide which ferries were killed. An object store has no locks, so there several
+    processes may do so at once.
+    """
     if not urls.is_local(parent):
         yield
         return

@@ -16,7 +16,8 @@ MODEL = "model name"
 
 class Machine(msgspec.Struct, frozen=True):
     """A kind of machine. cpu: the processor's model. cores: how many CPUs this process may use. memory_gib: the
-    memory, rounded to GiB. python: the minor version, since text and speed differ between versions.
+    memory, rounded to GiB. python: the minor version, because speed and the demo's text (Python's standard library)
+    differ between versions.
     """
 
     cpu: str

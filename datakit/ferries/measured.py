@@ -2,10 +2,10 @@
 
     python -I measured.py REPORT COMMAND...
 
-This program is a process of its own between a ferry and a command, for three reasons. The kernel adds up the CPU time
-of ended children, so this process has exactly that of the command. It adopts what the command leaves behind
-(PR_SET_CHILD_SUBREAPER), so no descendant is missed. And if the ferry is killed, this process gets SIGTERM, passes it
-on to the command, and ends. It imports nothing of datakit.
+This program runs as a process of its own between a ferry and a command, for three reasons. The kernel adds up the CPU
+time of a process's ended children, and this process starts nothing but the command. It adopts the processes that the
+command leaves behind (PR_SET_CHILD_SUBREAPER), so no descendant is missed. And if the ferry is killed, this process
+gets SIGTERM, passes it on to the command, and ends. It imports nothing from datakit.
 
 The peak memory is the largest resident memory of any single process, as the kernel counted it. The sum over processes
 could only be sampled, would count shared pages repeatedly, and would depend on which tasks happened to run together.
@@ -25,7 +25,8 @@ from types import FrameType
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 ORPHANS_SECONDS = 10.0  # how long to wait for processes that outlive the command
-KILL_SECONDS = 40.0  # how long the command may take to end after SIGTERM; with ORPHANS_SECONDS less than STOP_SECONDS
+# How long the command may take to end after SIGTERM. The sum with ORPHANS_SECONDS is less than `child.STOP_SECONDS`.
+KILL_SECONDS = 40.0
 PAUSE = 0.02
 
 
@@ -54,8 +55,8 @@ def main(report: str, command: list[str]) -> int:
 
 
 def _start(command: list[str]) -> int:
-    """Start the command in a process group of its own, and return its process id. SIGTERM waits until it can be passed
-    on.
+    """Start the command in a process group of its own, and return its process id. SIGTERM is blocked until it can be
+    passed on.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     child = os.posix_spawn(command[0], command, os.environ, setpgroup=0, setsigmask=[])

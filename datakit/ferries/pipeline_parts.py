@@ -1,4 +1,6 @@
-"""Reads what each stage of the pipeline took from the ledgers of its steps, and the checksums of its outputs."""
+"""Reads the cost of each stage of the pipeline, and the checksum of each step's output, from the JSON output of
+`datakit run`, the ledgers and the manifests.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ def pipeline_parts(found: Mapping[str, Any], factors: Calibration) -> list[Part]
     statuses = [read_status(directory) for directory in found["steps"].values()]
     text, parts = None, []
     for line in found["stages"]:
-        text = line["text_bytes"] or text  # some stages, such as dedup, write no text
+        # A stage that writes no text, such as dedup, gets the size of the text that was last written before it.
+        text = line["text_bytes"] or text
         of_stage = [one for one in statuses if urls.name(one.directory).rpartition("-")[0] == line["stage"]]
         parts.append(_part(line["stage"], line["seconds"], of_stage, text, factors))
     return parts

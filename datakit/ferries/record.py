@@ -23,7 +23,7 @@ SOUND: tuple[Outcome, ...] = ("passed", "no baseline")  # nothing was wrong with
 class Part(msgspec.Struct, frozen=True):
     """The cost of a stage of a ferry, or of a stage of the pipeline in it ("run/dedup"). factors: the calibration.
     retries: attempts beyond the first of each task. text_bytes: the size of the text that was processed, or None.
-    steady: False if the CPU time depends on chance, because the stage was interrupted.
+    steady: False if the CPU time depends on chance, because the stage was interrupted or resumed.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Part(msgspec.Struct, frozen=True):
 
     @property
     def megabytes_per_cpu_second(self) -> float | None:
-        """Megabytes of text per CPU second as measured."""
+        """Megabytes of text per measured (not calibrated) CPU second."""
         if self.text_bytes is None or not self.cpu_seconds:
             return None
         return self.text_bytes / MEGABYTE / self.cpu_seconds
@@ -61,8 +61,8 @@ class StepOutput(msgspec.Struct, frozen=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A reason why a ferry failed. cause: names the same reason in the same words each time, without any number, text
-    or path. detail: figures, for people.
+    """A reason why a ferry failed. cause: the reason, in the same words each time, without measured values, texts or
+    paths. detail: the measured values, for people.
     """
 
     stage: str

@@ -3,12 +3,13 @@
 A figure has become worse if it exceeds the median of the earlier values by more than its noise band. The band is the
 largest of three: a share of the median (SHARE), MADS times the median absolute deviation, which covers 4 standard
 deviations of normal noise, and a fixed amount, below which a change does not matter. Median and deviation ignore a few
-odd runs; mean and standard deviation do not. SHARE is wide enough for what the calibration leaves of the noise of a
-busy machine (docs/measurements.md), and narrow enough for 30 % to be found. With a single earlier record, the share and
-the amount still apply.
+odd runs; mean and standard deviation do not. SHARE is large enough to cover the noise of a busy machine that
+calibration does not remove (docs/measurements.md), and small enough for an increase of 30 % to be found. With a single
+earlier record, the deviation is 0, and only the share and the amount apply.
 
-The deviation counts up to CAP of the median, because a machine so noisy that 30 % could pass is no basis for a pass.
-Only sound records are a baseline, so a regression does not become the new normal by being repeated.
+MADS times the deviation is limited to CAP times the median: on a machine so noisy that an increase of 30 % could pass,
+passing would prove nothing. Only sound records are a baseline, so a regression does not become the new normal by being
+repeated.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from datakit.ferries.ferry import Limits
 from datakit.ferries.machine import Machine
 from datakit.ferries.record import Failure, Part, Record
 
-RECORDS = 30  # number of earlier records with which a run is compared
+RECORDS = 30  # largest number of earlier records with which a run is compared
 SHARE = 0.18
 CAP = 0.25
 MADS = 4 * 1.4826
@@ -51,7 +52,7 @@ FIGURES = (
 
 
 def baseline(history: Iterable[Record], ferry: str, scale: float, machine: Machine) -> list[Record]:
-    """Return the newest sound records of the same ferry, size and machine kind, oldest first."""
+    """Return the newest sound records of the same ferry, scale and machine kind, oldest first."""
     same = [
         one
         for one in history
@@ -61,7 +62,7 @@ def baseline(history: Iterable[Record], ferry: str, scale: float, machine: Machi
 
 
 def regressions(parts: Sequence[Part], earlier: Sequence[Record]) -> list[Failure]:
-    """Return every figure that is worse than in the earlier records by more than its noise band."""
+    """Return a failure for each figure that exceeds the median of the earlier records by more than its noise band."""
     return [failure for part in parts for figure in FIGURES if (failure := _compared(part, figure, earlier))]
 
 
@@ -85,7 +86,9 @@ def _compared(part: Part, figure: Figure, earlier: Sequence[Record]) -> Failure 
 
 
 def best_of(first: Sequence[Part], second: Sequence[Part]) -> list[Part]:
-    """Return the parts of the first measurement, each with the smaller figures of both measurements."""
+    """Return each part of the first measurement, or that of the second if it took less CPU time, with the smaller
+    peak memory of both.
+    """
     other = {part.name: part for part in second}
     return [_better(part, other.get(part.name, part)) for part in first]
 

@@ -5,7 +5,7 @@ finds no earlier record of the same machine kind ends as `no baseline`: nothing 
 either, so it has not passed. Its record is the baseline of the next run.
 
 If a figure is worse than before, the measured stages run once more, and the smaller figures count. A busy neighbor can
-only make a run slower, so a false alarm needs bad luck twice; a true regression shows both times.
+only make a run slower, so a false alarm requires that both measurements are disturbed; a true regression shows in both.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from datakit.retention.ferry_roots import create_ferry_root
 from datakit.storage import atomic, urls
 
 Say = Callable[[str], None]
-SECOND = "measured-again"  # the folder of a second measurement in the root
+SECOND = "measured-again"  # the folder of the second measurement, in the ferry's root
 STOPPED: dict[int, Outcome] = {ExitCode.TIMED_OUT: "timed out", ExitCode.TERMINATED: "terminated"}
 
 
@@ -86,12 +86,12 @@ class _Run:
     ending: _Ending = field(default_factory=_Ending)
 
     def enter(self, stage: str) -> None:
-        """Note that a stage begins."""
+        """Record which stage begins, in the status too."""
         self.ending.stage = stage
         self.write_status()
 
     def write_status(self, record: Record | None = None) -> None:
-        """Write the status: that of a running ferry, or the one that a record describes."""
+        """Write the status: that the ferry is running or, if a record is given, how it ended."""
         begun, page = self.begun, self.ferry_run.page
         now = status.Status(begun.ferry, begun.nonce, begun.root, begun.started, self.ending.stage, page=page)
         if record is not None:
@@ -100,7 +100,7 @@ class _Run:
         status.write_status(now)
 
     def record(self) -> Record:
-        """Return the record of the ferry, as it is now."""
+        """Return a record of what is known about the ferry now."""
         begun, found, ending = self.begun, self.ferry_run, self.ending
         return Record(
             ferry=begun.ferry, nonce=begun.nonce, root=urls.name(begun.root), started=begun.started, ended=time.time(),
@@ -112,8 +112,8 @@ class _Run:
 
 
 def run_ferry(ferry: Ferry, options: Options, say: Say) -> Ended:
-    """Run a ferry, and return how it ended. Raises UsageError for options that do not fit the ferry; every other error
-    is recorded before it is raised.
+    """Run a ferry, and return how it ended. Raises UsageError for options that do not fit the ferry. An error in a
+    stage is recorded before it is raised.
     """
     _check(ferry, options)
     parent = urls.absolute(options.parent)
@@ -135,7 +135,7 @@ def run_ferry(ferry: Ferry, options: Options, say: Say) -> Ended:
 
 
 def _settle(parent: str, scheduled: bool, say: Say) -> None:
-    """Note which ferries were killed, and send alerts about them."""
+    """Record which ferries were killed, and send alerts about the scheduled ones."""
     settled = history.settle(parent)
     for killed in settled:
         say(f"{killed.ferry} {killed.nonce[:12]} was killed in stage {killed.stage}; this is now in the history")
@@ -143,19 +143,19 @@ def _settle(parent: str, scheduled: bool, say: Say) -> None:
     pending = alert.pending(history.read_history(parent).records) if scheduled else []
     for killed in [*settled, *(one for one in pending if one.nonce not in known)]:
         if (alerted := _alert(parent, killed, say)) is not killed:
-            history.append(parent, alerted)  # the later line of a run counts
+            history.append(parent, alerted)  # of several records of a run, the last counts
 
 
 def _check(ferry: Ferry, options: Options) -> None:
     if ferry.needs_cluster and options.ray is None:
         raise UsageError(
-            f"the ferry {ferry.name} needs a cluster: give --ray host:port, and a --root that all nodes reach"
+            f"the ferry {ferry.name} needs a cluster: give --ray host:port, and a --root that all nodes can reach"
         )
     longest = (options.timeout or ferry.timeout) + status.GRACE_SECONDS
     if options.ttl_seconds < longest:
         raise UsageError(
-            f"the ferry {ferry.name} may run for {longest:.0f} seconds, and its root must not expire before; give a "
-            f"longer --ttl than {options.ttl_seconds:.0f} seconds, or a shorter --timeout"
+            f"the ferry {ferry.name} may run for {longest:.0f} seconds, and its root must not expire before then, but "
+            f"--ttl is {options.ttl_seconds:.0f} seconds; give a longer --ttl or a shorter --timeout"
         )
     if options.scale != 1.0 and "generate" not in ferry.stages:
         raise UsageError(f"--scale is for ferries that generate their text, and {ferry.name} does not; leave it out")
@@ -229,7 +229,7 @@ def _note_error(ending: _Ending, error: BaseException) -> None:
 
 
 def _finish(run: _Run) -> Record:
-    """Write the status, send the alert, and write the record."""
+    """Write the status, send an alert if one is due, write the record, and append it to the history."""
     record = run.record()
     run.write_status(record)
     record = _alert(run.parent, record, run.say)
@@ -240,7 +240,9 @@ def _finish(run: _Run) -> Record:
 
 
 def _alert(parent: str, record: Record, say: Say) -> Record:
-    """Send an alert if a scheduled ferry did not pass, and return the record with what was sent."""
+    """Send an alert if a scheduled ferry did not pass, unless recent runs have sent all its failures. Return the
+    record, with the failures that were sent.
+    """
     if not record.scheduled or record.outcome == "passed":
         return record
     earlier = history.read_history(parent).records

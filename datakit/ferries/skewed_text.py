@@ -1,4 +1,4 @@
-"""Generates the texts of the ferry `skewed`, whose sizes are as uneven as real collections sometimes are.
+"""Generates the texts of the ferry `skewed`. Their sizes are as uneven as those in real collections sometimes are.
 
     huge-documents         2 documents, each in a record of exactly 256 MiB, the most that datakit accepts
     identical-documents    5,000,000 equal documents in one file
@@ -6,10 +6,11 @@
     tiny-files             30,000 files of 200 bytes, in folders of 1,000
     one-template           300,000 documents that differ in two words
 
-The bytes depend on nothing but the scale: every choice is a hash of its number (splitmix64), not the output of a
-library's random generator, which may change with its version. A scale of 0.01 shrinks every size and number to 1 %.
+The bytes depend on nothing but the scale: every choice is a hash of its index (splitmix64), not the output of a random
+generator, which may differ between versions of its library. A scale of 0.01 reduces the sizes of the huge documents and
+of the giant file, and the numbers of all other documents and files, to 1 %.
 
-Cost: at most 40 MB of memory at any scale, and about 25 s of CPU time for the 2.2 GB of the full scale.
+Cost: at most 40 MB of memory at any scale, and about 25 s of CPU time for the 2.2 GB at full scale.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ HEAD, TAIL = b'{"text": "', b'"}\n'
 
 
 def hashes(stream: int, first: int, count: int) -> np.ndarray:
-    """Return the hashes number `first` to `first + count - 1` of a stream."""
+    """Return the hashes with the indices `first` to `first + count - 1` of a stream, which is given by its number."""
     numbers = np.arange(first, first + count, dtype=np.uint64) + np.uint64(stream << 40)
     return mix(numbers * GOLDEN)
 
@@ -50,7 +51,9 @@ def words() -> list[bytes]:
 
 
 def sentences(vocabulary: list[bytes]) -> list[bytes]:
-    """Return made-up sentences. Texts are made of whole sentences, which is ten times as fast as of words."""
+    """Return made-up sentences. Texts are put together from whole sentences, because doing so from words would take ten
+    times as long.
+    """
     chosen = (hashes(1, 0, SENTENCES * SENTENCE_WORDS) % np.uint64(WORDS)).reshape(SENTENCES, SENTENCE_WORDS)
     return [b" ".join(vocabulary[word] for word in row).capitalize() + b"." for row in chosen.tolist()]
 

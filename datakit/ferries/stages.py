@@ -1,7 +1,8 @@
-"""Implements the stages of a ferry. Each runs a command of datakit, as a user would, and checks its result.
+"""Implements the stages of a ferry. Most of them run a datakit command, as a user would, and check its result.
 
-A stage raises StageError if something is wrong. Measured stages add a part to the record; `warm-up` and `report` are
-not measured, because kernels compile in the one and the other draws a page.
+A stage raises StageError if something is wrong. A stage whose cost is measured adds a part to the record. `warm-up` is
+not measured, because it compiles kernels; neither is `report`, which only draws a page, nor `compare`, which runs no
+command.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class StageError(Exception):
 @dataclass
 class FerryRun:
     """A ferry that is running, and what it has found so far. folder: a local folder for inputs and logs, which is the
-    root if that is on a disk. history: the earlier records of the ferry. dataset: the directory of the dataset, and
-    training that of the training run, as soon as there is one. last: the newest calibration.
+    root if the root is on a disk. history: the earlier records of the ferry. dataset, training: the directories of the
+    dataset and of the training run, "" until they exist. last: the newest calibration.
     """
 
     ferry: Ferry
@@ -90,7 +91,9 @@ class FerryRun:
 
 
 def require(stage: Stage, usage: Usage, stem: Path, expected: int = 0) -> None:
-    """Raise StageError unless a command ended with the expected exit code. Differences in data keep their code."""
+    """Raise StageError unless a command ended with the expected exit code. The exit code of the ferry is INVALID if
+    that of the command is, and FAILURE otherwise.
+    """
     if usage.code != expected:
         code = ExitCode.INVALID if usage.code == ExitCode.INVALID else ExitCode.FAILURE
         raise StageError([Failure(stage, f"the command ended with exit code {usage.code}")], code, f"{stem}.log")
@@ -118,7 +121,7 @@ def warm_up(ferry_run: FerryRun) -> None:
 
 
 def run_words(ferry_run: FerryRun) -> list[str]:
-    """Return the words of the command that runs the ferry's recipe."""
+    """Return the arguments of the datakit command that runs the ferry's recipe."""
     file = recipe_file(ferry_run.ferry.recipe)
     own = ferry_run.folder / ferry_run.ferry.recipe
     recipe = ferry_run.ferry.recipe if file is None else str(own if own.exists() else file)
@@ -137,14 +140,14 @@ def run(ferry_run: FerryRun) -> None:
 
 
 def validate(ferry_run: FerryRun) -> None:
-    """Compare everything that the pipeline wrote with its manifests and sources."""
+    """Validate all steps of the dataset with `datakit validate`."""
     words = ["validate", ferry_run.dataset, "--json"]
     usage, stem = ferry_run.measured("validate", lambda stem: run_datakit(words, stem))
     require("validate", usage, stem)
 
 
 def train_words(ferry_run: FerryRun) -> list[str]:
-    """Return the words of the command that trains."""
+    """Return the arguments of the datakit command that trains."""
     training = ferry_run.training_settings()
     file = RECIPES / training.run_file
     return ["train", str(file), "--root", ferry_run.root, "--set", f"steps={training.steps}", "--json"]
@@ -181,7 +184,7 @@ def resume(ferry_run: FerryRun) -> None:
 
 
 def logged_steps(root: Path) -> int:
-    """Return the number of training steps of which the metrics are written."""
+    """Return the number of training steps whose metrics have been written."""
     files = list(root.glob(f"*/train-*/{METRICS}"))
     return sum(file.read_bytes().count(b"\n") for file in files)
 
@@ -200,7 +203,7 @@ def check_training(ferry_run: FerryRun, stage: Stage, found: dict[str, Any], ste
 
 
 def validate_training(ferry_run: FerryRun) -> None:
-    """Compare the training run with its checkpoints, metrics and caches."""
+    """Validate the training run with `datakit validate`."""
     words = ["validate", ferry_run.training, "--json"]
     usage, stem = ferry_run.measured("validate-training", lambda stem: run_datakit(words, stem))
     require("validate-training", usage, stem)

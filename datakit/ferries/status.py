@@ -1,10 +1,10 @@
-"""Writes `ferry_run_status.json`: what a ferry is doing, or how it ended. It is correct at any time.
+"""Writes `ferry_run_status.json`: what a ferry is doing, or how it ended.
 
-The file is written before the first stage, at the beginning of each stage, and at the end, also if the ferry is stopped
-by a time limit or a signal. Nobody can write after SIGKILL or a power cut. Therefore the ferry holds a lock on a file
-beside it (`storage/locks.py`); a status of `running` without that lock is that of a killed ferry, and the next command
-that reads the history writes so (`history.py`). Where the lock cannot be seen (an object store, another machine), a
-ferry counts as killed once its time limit has passed.
+The file is written before the first stage, at the beginning of each stage, and at the end, even if the ferry is stopped
+by a time limit or a signal. After SIGKILL or a power cut, it still says `running`. Therefore a running ferry holds a
+lock on another file in its root (`storage/locks.py`). If the status is `running` but nobody holds the lock, the ferry
+was killed; the next `datakit ferry run` or `datakit ferry history` then corrects the status (`history.py`). Where the
+lock cannot be seen (an object store, another machine), a ferry counts as killed once its time limit has passed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ GRACE_SECONDS = 600.0  # after its time limit, a ferry may take this long to sto
 
 class Status(msgspec.Struct, frozen=True):
     """The state of a ferry. stage: the present or last stage. outcome: running, or the outcome in its record. ended: in
-    seconds since 1970, like `started`; None while it runs. causes: why it did not pass. record, page: paths in the
-    root, "" until they exist.
+    seconds since 1970, like `started`; None while it runs. causes: why it did not pass. record: the path or URL of
+    the record, "" while the ferry runs and if it was killed. page: the path of the report's page, "" without one.
     """
 
     ferry: str
@@ -97,7 +97,7 @@ def held(root: str) -> Iterator[None]:
 
 
 def is_dead(line: Started) -> bool:
-    """Return True if the ferry cannot be running any more."""
+    """Return True if the ferry can no longer be running."""
     path = Path(urls.local_path(line.root), LOCK_NAME) if urls.is_local(line.root) else None
     if path is None or not path.parent.is_dir() or locks.domain(str(path.parent)) != line.domain:
         return time.time() > line.until

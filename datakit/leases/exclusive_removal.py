@@ -1,7 +1,8 @@
-"""Removes steps that no other process uses, as `datakit run --fresh` does.
+"""Removes steps for `datakit run --fresh`, unless another process uses one of them.
 
-The order is that of `datakit gc` (`lease.py`): announce the steps, then read the leases, then remove. A process that
-took its lease before is seen here, and nothing is removed; any other process waits until the announcement is gone.
+The order is that of `datakit gc` (`lease.py`): announce the steps, then read the leases, then remove the steps. If a
+process took its lease before the announcement, its lease is found, and nothing is removed. Any other process waits
+until the announcement is gone.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from datakit.storage import removal
 
 
 def remove_unused(own: Lease, directories: Sequence[str], command: str, say: Callable[[str], None]) -> None:
-    """Remove the directories of steps in the root of a lease. own: the lease of this process, which does not count.
-    Raises RetentionError, and removes nothing, if another live lease names one of them.
+    """Remove the directories of steps in the root of `own`, the lease of this process. Raises RetentionError, and
+    removes nothing, if another live lease names one of the steps.
     """
     if not directories:
         return
@@ -37,6 +38,6 @@ def _refuse_used(own: Lease, directories: Sequence[str]) -> None:
         used = next((step for step in lease.content.steps if step in steps), None)
         if used is not None and lease.url != own.url:
             raise RetentionError(
-                f"{steps[used]} is in use by {lease.content.holder}, so nothing is removed; wait for it to end, and "
-                "run the same command again"
+                f"{steps[used]} is in use by {lease.content.holder}, so nothing is removed; wait for that process "
+                "to end, and run the same command again"
             )

@@ -3,26 +3,26 @@
     with Lease(root, USE, "datakit run shelf") as lease:
         lease.hold(directories)     # before their manifests are read
 
-Neither side has a lock, because locks do not reach all hosts and no object store has them. Instead, each side first
-writes what it wants and then reads what the other side wants:
+Neither the process nor `datakit gc` uses a lock, because locks do not reach all hosts and no object store has them.
+Instead, each side first writes what it wants and then reads what the other side wants:
 
     a run            writes its lease, then reads the announcements of `datakit gc`, then looks for finished steps
     `datakit gc`     writes its announcement, then reads the leases, then moves the steps that no lease names
 
-Whichever of the two writes comes last, its process then reads the other's file. If the run sees an announcement that
-names one of its steps, it waits until that announcement is gone, and only then looks whether the step is finished. If
-`datakit gc` sees the lease, it leaves the step and its inputs in place. So no step is moved while a run relies on it,
-whichever process is killed at whatever point. Both sides write to the folder that they list, so on NFS neither reads a
-cached listing that is older than its own write.
+The side that writes last then reads the file of the other. If the run sees an announcement that names one of its steps,
+it waits until that announcement is gone, and only then checks whether the step is finished. If `datakit gc` sees the
+lease, it leaves the step and its inputs in place. So no step is moved while a run relies on it, whichever process is
+killed at whatever point. Both sides write to the folder that they list, so on NFS neither reads a cached listing that
+is older than its own write.
 
 A process that is stopped for longer than EXPIRED_SECONDS loses its lease, because others may have removed the file. The
-process measures this with a clock that also counts the time during which the machine sleeps, from before one renewal to
-after the next. Others count from the time of the file, which lies between the two, so they never end a lease that its
-process considers live. After a loss, `hold` and `require` raise an error. `datakit gc` checks its announcement right
-before and right after each move; see `retention/collection.py`.
+process measures this time from just before one renewal to just after the next, with a clock that goes on while the
+machine sleeps. Others begin to count later, at the modification time of the file, so they never end a lease that its
+process considers live. Once the lease is lost, `hold` and `require` raise an error. `datakit gc` checks its
+announcement right before and right after each move; see `retention/collection.py`.
 
-A root in which this user may not write gets no lease: a run that finds all steps done there needs none for longer than
-it takes to read their manifests, and any other run is refused.
+No lease is written in a root in which this user may not write. A run that finds all its steps finished there would need
+a lease only while it reads their manifests; any other run is refused.
 
 Cost: one file written when steps are added (for a run, usually once) and every 30 seconds, and one listing.
 """
@@ -56,12 +56,13 @@ from datakit.leases.own_folder import own_folder, paths_below
 from datakit.storage import atomic, removal, urls
 from datakit.storage.manifest import is_finished
 
-WAIT_SECONDS = 0.2  # between two looks at an announcement
+WAIT_SECONDS = 0.2  # between two readings of the announcements
 
 
 class Lease:
-    """The lease of this process on steps of a root, as a context manager. command: what the process does. say: shows a
-    message to the user.
+    """A lease of this process on steps of a root, as a context manager. kind: USE or, for an announcement that the
+    steps will be removed, COLLECT. command: the command that the process executes, for messages. say: shows a message
+    to the user.
     """
 
     def __init__(self, root: str, kind: str, command: str, say: Callable[[str], None] = lambda text: None) -> None:
@@ -70,7 +71,7 @@ class Lease:
         self._steps: set[str] = set()
         self._waited: set[str] = set()  # the steps for which announcements have been read
         self._written = self._lost = False
-        self._renewed = 0.0  # by `_now`, before the last renewal
+        self._renewed = 0.0  # the time by `_now` right before the lease was last written
         self._lock = threading.RLock()
         self._heartbeat = DriverHeartbeat(self._renew, RENEW_SECONDS)
 
@@ -82,12 +83,13 @@ class Lease:
     ) -> None:
         if self._written:
             self._heartbeat.stop()
-            with self._lock, suppress(DatakitError):  # what cannot be removed expires
+            with self._lock, suppress(DatakitError):  # a file that cannot be removed expires
                 removal.remove(self.url)
 
     def hold(self, directories: Iterable[str]) -> None:
-        """Add steps to the lease, and return once no live announcement names any of them. Directories outside of the
-        root are ignored. In a root that does not exist yet, nothing is written until `begin`.
+        """Add steps to the lease. Unless the lease is itself an announcement, return only once no live announcement
+        names any of its steps. Directories outside of the root are ignored. In a root that does not exist yet, nothing
+        is written until `begin` is called.
 
         Raises StorageError if the lease has expired.
         """
@@ -114,8 +116,8 @@ class Lease:
             )
 
     def begin(self) -> None:
-        """Write the lease, even if the root has to be created for it. Raises RootError for an announcement in a root in
-        which this user may not write.
+        """Write the lease, creating the root if it does not exist, and wait as `hold` does. If this user may not write
+        in the root, an announcement raises RootError, and any other lease is not written.
         """
         if self._lost:
             self.require()
@@ -155,7 +157,8 @@ class Lease:
 
     def _renew(self) -> None:
         """Write the lease again, in the heartbeat's thread. If the disk or the store fails, the next renewal tries
-        again; if it does not recover, the lease expires, and the next call of `require` raises an error.
+        again. If every renewal fails for EXPIRED_SECONDS, the lease expires, and the next call of `require` raises an
+        error.
         """
         with self._lock, suppress(DatakitError, OSError):
             self._lost = self._lost or not urls.exists(self.url)
@@ -164,13 +167,13 @@ class Lease:
 
 
 def _now() -> float:
-    """Return the time by a clock that goes on while this process or its machine is stopped."""
+    """Return the time by a clock that keeps running while this process is stopped or its machine sleeps."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def wait_for_collections(root: str, steps: Iterable[str], say: Callable[[str], None]) -> None:
-    """Return once no live announcement of `datakit gc` names any of these steps, which are given by their paths in the
-    root. Expired announcements are removed, so that their processes cannot go on.
+    """Wait until no live announcement names any of these steps, which are given by their paths in the root. Expired
+    announcements are removed, so that the processes that wrote them cannot go on removing steps.
     """
     wanted, told = set(steps), False
     while True:

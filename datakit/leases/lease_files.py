@@ -5,8 +5,9 @@ others use.
     collect-<process>.json    the steps that `datakit gc` or `datakit run --fresh` is about to remove
 
 The process that wrote a file writes it again every RENEW_SECONDS. A file counts as expired after EXPIRED_SECONDS
-without such a renewal, that is, after several missed ones. Both times are taken from the clock of the root's disk or
-store, because the clocks of the hosts may differ. `lease.py` explains why this protects a step.
+without such a renewal, that is, after several missed ones. The time of the renewal and the current time are both taken
+from the clock of the root's disk or store, because the clocks of the hosts may differ. `lease.py` explains why this
+protects a step.
 
 Cost: reading takes one listing, one read per file and, if there are any files, one reading of the clock.
 """
@@ -50,7 +51,9 @@ class LeaseFile(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class FoundLease:
-    """A file and its content. expired: True if its process has stopped renewing it."""
+    """A file and its content. expired: True if its process has stopped renewing it; the content is then not read, and
+    names no steps.
+    """
 
     url: str
     content: LeaseFile
@@ -77,7 +80,9 @@ def read_leases(root: str, kind: str) -> list[FoundLease]:
 
 
 def remove_expired(leases: list[FoundLease]) -> None:
-    """Remove the expired ones of these files. A process whose file was removed notices this and stops relying on it."""
+    """Remove those of these files that have expired. A process whose file was removed notices this and stops relying on
+    its lease.
+    """
     for lease in leases:
         if lease.expired:
             removal.remove(lease.url)

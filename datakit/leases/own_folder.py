@@ -1,5 +1,5 @@
 """Returns the path of one of datakit's own folders in a root (`.leases`, `.pins`, `.trash`, ...), and refuses a link in
-its place. Files are created in these folders and removed from them, and a link could lead both out of the root.
+its place. datakit creates and removes files in these folders; through a link, it could do so outside of the root.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def own_folder(root: str, *names: str) -> str:
         place = urls.join(place, name)
         if urls.is_local(place) and os.path.islink(urls.local_path(place)):
             raise RetentionError(
-                f"{place} is a link, and datakit does not follow links from its own folders; replace it with a folder"
+                f"{place} is a link, but datakit's own folders in a root must not be links; replace it with a folder"
             )
     return place
 
@@ -34,8 +34,8 @@ def file_names(folder: str) -> list[str]:
 
 
 def paths_below(root: str, url: str) -> list[str]:
-    """Return the paths, relative to the root, by which `url` lies below the root: as it is written and, on a disk, with
-    all links resolved. The list is empty if `url` is not below the root.
+    """Return the paths of `url` relative to the root: as it is written and, on a disk, with all links resolved. Paths
+    that are not below the root are left out, so the list may be empty.
     """
     found = [url.removeprefix(f"{root}/")] if url.startswith(f"{root}/") else []
     if urls.is_local(root) and urls.is_local(url):

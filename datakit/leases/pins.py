@@ -1,8 +1,9 @@
 """Defines, writes and reads the files in `<root>/.pins/`, each of which keeps a step until somebody removes the pin.
 
-A pin names a step and the reason for which it is needed: a cache that a program outside of the root reads, a version
-that was published. The name of the file is the step's path in the root with `+` in place of `/`, which no dataset or
-source may contain, so a step has at most one pin. Cost: one file per pin; listing all pins takes one read of each.
+A pin names a step and the reason for which it is needed, for example that a program outside of the root reads the cache
+or that the version was published. The name of the file is the step's path in the root with `+` in place of `/`, so a
+step has at most one pin. Names of datasets and sources contain no `+`, so no two steps share a file. Cost: one file per
+pin; listing all pins takes one read of each.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Pin:
 
 
 def pin_url(root: str, step: str) -> str:
-    """Return the file of the pin of a step, given by its path in the root."""
+    """Return the URL of the file that pins a step. step: the path of the step in the root."""
     return urls.join(own_folder(root, FOLDER), f"{step.replace('/', '+')}.json")
 
 
@@ -90,8 +91,8 @@ def refuse_pinned(root: str, directories: Iterable[str]) -> None:
         for pin in (find_pin(root, step) for step in paths_below(root, directory)):
             if pin is not None:
                 raise UsageError(
-                    f"{directory} is pinned, so it is not removed; the reason: {pin.reason}. To remove it, run "
-                    f"`datakit unpin {directory}` first"
+                    f"{directory} is pinned, so it is not removed; the reason for the pin: {pin.reason}. To remove it, "
+                    f"run `datakit unpin {directory}` first"
                 )
 
 

@@ -2,9 +2,10 @@
 
     {"../../shelf": ["../../shelf/tokenize-0123456789ab", "<identity>"], ..., "format": ["datakit.caches/1", ""]}
 
-A key is the dataset that stands for the cache, or the cache itself. The first versions recorded only caches that were
-found through a dataset. A record that names every cache therefore has the mark `format`, which those versions take for
-one more dataset that no run file names. `datakit gc` relies only on records with this mark.
+A key is the directory of the dataset whose current cache the run reads or, if the run file names a cache itself, that
+of the cache. The first versions of datakit recorded only caches that were found through a dataset. A record that names
+every cache is therefore marked by the key `format`. Those versions ignore the key, because they take it for a dataset
+that no run file names. `datakit gc` relies only on records with this mark.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ MARK, FORMAT = "format", "datakit.caches/1"
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """The content of a record. caches: (place, identity) of each cache, by the dataset that stands for it or by the
-    cache itself; paths are relative to the run's directory. complete: True if every cache of the run is recorded.
+    """The content of a record. caches: (directory, identity) of each cache, keyed by the directory of its dataset or by
+    its own; all paths are relative to the run's directory. complete: True if every cache of the run is recorded.
     """
 
     caches: Mapping[str, tuple[str, str]]
@@ -33,7 +34,7 @@ class TrainingRecord:
 
 
 def write_record(directory: str, caches: Mapping[str, tuple[str, str]]) -> None:
-    """Record all caches of the training run in a directory."""
+    """Record all caches of the training run whose directory this is."""
     content = {**caches, MARK: (FORMAT, "")}
     data = msgspec.json.format(msgspec.json.encode(content, order="sorted"), indent=1) + b"\n"
     atomic.replace_bytes(data, urls.join(directory, FILE_NAME))
@@ -48,8 +49,8 @@ def read_record(directory: str) -> TrainingRecord | None:
         return None
     except msgspec.DecodeError as error:
         raise CorruptError(
-            f"{url} cannot be read: {error}; remove it, and resume the training run once, which then reads the current "
-            "caches of its datasets"
+            f"{url} cannot be read: {error}; remove it, and resume the training run, which then reads and records the "
+            "current caches of its datasets"
         ) from error
     mark = content.pop(MARK, None)
     return TrainingRecord(content, mark is not None)

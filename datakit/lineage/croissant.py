@@ -4,9 +4,9 @@ The file describes the step that holds the documents: the consolidate step of th
 only normalize step. The paths in the file are relative to this step's directory, where the file belongs. Each source is
 a record set with the columns of the step.
 
-Croissant requires the SHA-256 of every file that it lists, and a step may have thousands of files, of which the
-manifest holds the xxh3-128. Therefore patterns stand for the partitions, and the only file that is listed, with its
-SHA-256, is the manifest.
+Croissant requires the SHA-256 of every listed file, but a step may have thousands of files, and its manifest holds
+their xxh3-128 instead. Therefore patterns stand for the partitions, and the only file that is listed, with its SHA-256,
+is the manifest.
 """
 
 from __future__ import annotations

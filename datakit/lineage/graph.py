@@ -2,10 +2,10 @@
 
 Manifests refer to one another by relative paths, so the lineage of a moved root can be read. If a step is missing, it
 is listed with its stage and its identity. The versions of libraries come from the ledgers, and the URLs of sources come
-from the logs of runs. The lineage of a copy that lacks these files lacks these facts.
+from the logs of runs. If a copy of a root lacks ledgers or logs, its lineage lacks these facts.
 
-Cost: one read of the manifest and of the first ledger line of each step, and one read of the logs of the datasets' runs
-(at most 72 MiB each).
+Cost: one read of each step's manifest and of the first ledger line of each of its drivers, and one read of the logs of
+the datasets' runs (at most 72 MiB each).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class StepRecord:
     """A step of a lineage. name: unique in the lineage, for example `normalize novels`. inputs: the identities of the
     steps that it read. versions: of Python and the libraries, one entry for each different set with which drivers ran
     the step; empty if the step has no ledger. code: the hashes of the user's own code. started: when the first driver
-    began, and finished: when the manifest was written, in seconds since 1970. If `found` is false, the step is missing,
-    and only its stage and its identity are known.
+    began; finished: when the manifest was written; both in seconds since 1970. If `found` is false, the step is
+    missing, and only its stage and its identity are known.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Lineage:
 
 @dataclass(frozen=True)
 class FoundStep:
-    """A step on which another one depends. manifest: None if the step is not where its reader's manifest says."""
+    """A step and the directory in which it was looked for. manifest: None if the finished step is not there."""
 
     directory: str
     stage: str
@@ -142,7 +142,9 @@ def _located(directory: str, reference: InputReference) -> FoundStep:
 
 
 def _names(steps: list[FoundStep]) -> list[str]:
-    """Return a unique name for each step. A name that occurs twice is followed by the step's identity."""
+    """Return a unique name for each step. If several steps share a name, or if a step is missing, the beginning of the
+    step's identity is appended.
+    """
     names = [f"{step.stage} {step.manifest.dataset}" if step.manifest else step.stage for step in steps]
     return [
         f"{name} {step.identity[:12]}" if names.count(name) > 1 or step.manifest is None else name
@@ -167,8 +169,8 @@ def _record(step: FoundStep, name: str) -> StepRecord:
 
 
 def _versions(started: list[DriverLine], manifest: Manifest) -> tuple[dict[str, str], ...]:
-    """Return the different sets of versions with which a step ran. A training run states its version in its
-    manifest.
+    """Return the different sets of versions with which a step ran. A training run has no ledger; its versions come from
+    its manifest.
     """
     found = [line.versions for line in started]
     if manifest.stage == TRAIN and "code" in manifest.details:

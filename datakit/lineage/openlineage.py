@@ -2,8 +2,9 @@
 
 A step is a run of the job `<dataset>.<stage>` in the namespace `datakit`. Its run id is derived from the step's
 identity (a UUID of version 5), so the same step always has the same run id. A step's output is a dataset named by its
-directory; the sources are the inputs of the downloads. The time of an event is that of the step's ledger or manifest.
-datakit's own facets are named `datakit_...`, as the specification requires of facets outside of it.
+directory; the sources are the inputs of the downloads. The time of COMPLETE is when the step's manifest was written,
+and that of START is when its first driver began; a step without a ledger has the former time in both events. datakit's
+own facets are named `datakit_...`, as the specification requires of facets that it does not define.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ def _place(url: str) -> tuple[str, str]:
 
 
 def _facet(schema: str | None, /, **facts: Any) -> Event:
-    """Return a facet. schema: the file of its schema; None for one of datakit's own, which has the schema of any
-    facet.
+    """Return a facet. schema: the file of its schema; None for one of datakit's own facets, whose schema is
+    OpenLineage's `BaseFacet`.
     """
     url = f"{FACETS}/{schema}#/$defs/{_kind(schema)}" if schema else f"{SPECIFICATION}#/$defs/BaseFacet"
     return {"_producer": _producer(), "_schemaURL": url, **facts}
@@ -109,7 +110,7 @@ def _version(step: StepRecord) -> str:
 
 
 def _producer() -> str:
-    """Return the URI that identifies this program, as each event and each facet states it."""
+    """Return the URI that identifies this program in each event and each facet."""
     try:
         return f"urn:datakit:{version('datakit')}"
     except PackageNotFoundError:

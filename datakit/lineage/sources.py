@@ -1,10 +1,10 @@
 """Describes the sources of a lineage: the URL, the revision, the license and the files of each.
 
-A download's manifest lists the files and, if the source is pinned, states its URL and its revision. The URL of any
-other source is only in the logs of runs, because a step's identity must not depend on where its files are. A log
-describes a download if it names the download's directory. If several logs name it, the newest one is used. The license
-comes from `latest.json`, which the last complete run of a dataset wrote; if it states none, it comes from the log. The
-query strings of URLs are removed, since they may be signatures.
+A download's manifest lists the files and, if the source is pinned to a revision, states its URL and this revision. The
+URL of any other source is only in the logs of runs, because a step's identity must not depend on where its files are. A
+log describes a download if it names the download's directory. If several logs name it, the newest one is used. The
+license comes from `latest.json`, which the last complete run of a dataset wrote, or, if this file states none, from the
+log. The query strings of URLs are removed, because they may contain signatures.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SourceRecord:
 
 def read_sources(downloads: Mapping[str, Manifest], homes: Sequence[str]) -> tuple[SourceRecord, ...]:
     """Return the sources that these downloads (manifests by directory) read. homes: the directories of the datasets
-    whose runs may have made them.
+    whose runs may have made the downloads.
     """
     logged = _Logged(list(dict.fromkeys(homes)))
     return tuple(_source(directory, manifest, logged) for directory, manifest in downloads.items())
@@ -89,8 +89,8 @@ class _Logged:
             self._definitions += [_read_log(urls.join(home, RUNS, run)) for run in _newest_first(home)]
 
     def definition(self, directory: str, name: str) -> Mapping[str, Any]:
-        """Return the table of the recipe that defined a source when a run named this download of it; {} if no log
-        names it.
+        """Return the definition of a source, as a table of a recipe, from the newest log that names this download; {}
+        if no log names it.
         """
         step = urls.name(directory)
         return next((tables[name] for steps, tables in self._definitions if step in steps and name in tables), {})
@@ -101,7 +101,7 @@ def _newest_first(home: str) -> list[str]:
 
 
 def _read_log(directory: str) -> tuple[set[str], dict[str, dict[str, Any]]]:
-    """Return the names of the downloads that a run's log names, and the source tables of its recipe, by name."""
+    """Return the directory names of the downloads in a run's log, and the source tables of its recipe, by name."""
     steps, tables = set[str](), dict[str, dict[str, Any]]()
     for event in read_events(directory):
         if event["event"] == "run_started":

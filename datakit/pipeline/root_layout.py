@@ -7,7 +7,7 @@
 <root>/<dataset>/tokenizers/                     tokenizers from the Hugging Face Hub
 <root>/<dataset>/runs/<run>/events.jsonl         the log of a run (events-00001.jsonl, ...: its rotated files)
 <root>/.cache/                                   stored hashes of local files
-<root>/.leases/, .pins/, .trash/                 what keeps steps from `datakit gc`, and what it has removed
+<root>/.leases/, .pins/, .trash/                 leases and pins of steps, and the steps that `datakit gc` has removed
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ def run(
     ignore_disk_space: bool = False,
     observer: Observer | None = None,
 ) -> RunResult:
-    """Run a recipe up to and including stage `until`. `settings`, the assignments that the recipe already contains, are
-    only recorded in the run's first event.
+    """Run a recipe up to and including stage `until`. `settings` are assignments that have already been applied to the
+    recipe; they are only recorded in the run's first event.
 
     With `fresh`, the dataset's own steps that have the current parameters are removed first. The steps of its sources
     are kept, because other recipes may share them. With `ignore_disk_space`, the run starts even if a local disk
@@ -111,9 +111,9 @@ def _run_start(recipe: Recipe, root: str, options: dict[str, object]) -> RunStar
 
 
 def _record_latest(dataset: str, steps: Sequence[StepResult], recipe: Recipe) -> str:
-    """Record the run's last step that belongs to the dataset (not to a source), and the run's token cache, as the
-    dataset's current step and cache, with the licenses of the recipe's sources. Return a message for the user if that
-    was impossible.
+    """Record the dataset's current step and token cache, and the licenses of the recipe's sources. The current step is
+    the run's last step that belongs to the dataset (not to a source). Return a message for the user if nothing could
+    be recorded, and otherwise "".
     """
     own = [step for step in steps if step.source is None]
     if not own:
@@ -130,7 +130,8 @@ def _current(step: StepResult) -> Current:
 
 def _remove_own_steps(graph: Graph, lease: Lease, report: RunReport) -> list[str]:
     """Remove the dataset's own steps (not the shared steps of its sources), and return their directories. Raises
-    UsageError if one of them is pinned, and RetentionError if another process uses one; then nothing is removed.
+    UsageError if one of them is pinned, and RetentionError if another process uses one; in both cases, nothing is
+    removed.
     """
     located: dict[str, LocatedStep] = {}
     for node in graph.nodes:

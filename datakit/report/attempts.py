@@ -1,8 +1,8 @@
 """Sums up the attempts in the ledgers of a report's steps: time, memory and retries of each stage, and when each step
 was worked on.
 
-The sums cover all runs that worked on the steps. In a report about a run, they cover only this run. The timeline always
-shows a single run: the given run, or the newest run that executed a task of these steps. It has BINS bins and at most
+The sums cover all runs that worked on the steps or, in a report about a run, only that run. The timeline always shows a
+single run: the given run, or the newest run that executed a task of these steps. It has BINS bins and at most
 MOST_SPANS spans per stage, so its size does not depend on the number of tasks or sources.
 
 Cost: one read of each step's ledger; 16 bytes of memory per attempt of the newest run.
@@ -29,7 +29,8 @@ MOST_SPANS = 24
 class StageWork:
     """The work on all steps of a stage. elapsed: the seconds for which drivers worked on the steps. peak_memory,
     budget: of the attempt that came closest to its budget. largest: the highest peak memory of any attempt. shares: the
-    number of attempts by the tenth of their budget that they used (the last entry counts those above it).
+    number of attempts whose peak memory is in each tenth of their budget; the last entry counts those that reached or
+    exceeded it.
     """
 
     stage: str
@@ -99,7 +100,9 @@ class Work:
 
 @dataclass
 class _DriverWork:
-    """The attempts of one driver at one step: the ends and the durations, and the first and last moment."""
+    """The work of one driver on one step. first, last: when the driver began, and the time of its last ledger line.
+    ends, seconds: the end and the duration of each attempt.
+    """
 
     step: FoundStep
     first: float
@@ -125,7 +128,9 @@ def read_work(steps: Iterable[FoundStep], run: str | None) -> Work:
 
 
 def _by_driver(step: FoundStep, work: StageWork, run: str | None) -> Iterator[tuple[str, _DriverWork]]:
-    """Yield the part of each driver, and add its attempts to `work`. A driver's lines follow one another."""
+    """Yield each driver and its part of the work on a step, and add its attempts to `work`. The lines of a driver are
+    contiguous in the ledger.
+    """
     driver, part = "", None
     for line in read_ledger(step.directory):
         if isinstance(line, UnknownLine):
@@ -163,8 +168,9 @@ def _span(part: _DriverWork, start: float) -> Span:
 
 
 def _busy(ends: np.ndarray, seconds: np.ndarray, start: float, width: float) -> np.ndarray:
-    """Return the average number of running attempts in each bin. The time before a moment is a piecewise linear
-    function of it, so no loop over bins and attempts is needed.
+    """Return the average number of running attempts in each bin. The total time that attempts have run up to a moment
+    is a piecewise linear function of the moment, so its values at the edges suffice, without a loop over bins and
+    attempts.
     """
     edges = np.arange(BINS + 1) * width
     stops = np.maximum(ends - start, 0.0)
@@ -173,7 +179,7 @@ def _busy(ends: np.ndarray, seconds: np.ndarray, start: float, width: float) -> 
 
 
 def _elapsed(edges: np.ndarray, moments: np.ndarray) -> np.ndarray:
-    """Return the sum over all moments of the time from the moment to each edge, 0 if the moment is later."""
+    """Return, for each edge, the sum of the times from all earlier moments to the edge."""
     ordered = np.sort(moments)
     sums = np.concatenate([[0.0], np.cumsum(ordered)])
     before = np.searchsorted(ordered, edges)
@@ -181,8 +187,8 @@ def _elapsed(edges: np.ndarray, moments: np.ndarray) -> np.ndarray:
 
 
 def _limited(spans: list[Span]) -> Iterator[Span]:
-    """Yield the spans; those of a stage with more than MOST_SPANS steps are merged into MOST_SPANS groups of
-    neighbors.
+    """Yield the spans; if a stage has more than MOST_SPANS of them, neighbors are merged so that at most MOST_SPANS
+    remain.
     """
     for stage in dict.fromkeys(span.stage for span in spans):
         own = [span for span in spans if span.stage == stage]

@@ -49,7 +49,7 @@ def _source_figures(sources: Sequence[SourceCounts]) -> Iterator[Figure]:
 
 
 def _largest(sources: Sequence[SourceCounts]) -> list[SourceCounts]:
-    """Return the sources that get a bar: the largest ones first, and added-up ones last."""
+    """Return the sources that get a bar: the largest ones first, and a sum of several sources last."""
     return sorted(sources, key=lambda source: (source.sources == 1, size(source)), reverse=True)[:MOST_BARS]
 
 

@@ -24,8 +24,8 @@ REASONS = {"exact": "exact duplicates across sources", "fuzzy": "fuzzy duplicate
 @dataclass(frozen=True)
 class SourceCounts:
     """The counts of a source. records: read by normalize. left_out: the records that normalize left out, by reason.
-    documents: those that normalize wrote. removed: by dedup and consolidate, by reason. A count is None if no step of
-    the report states it. sources: the number of sources that were added up.
+    documents: those that normalize wrote. removed: the documents that consolidate left out, by reason. A count is None
+    if no step of the report states it. sources: the number of sources that were added up.
     """
 
     name: str
@@ -41,7 +41,7 @@ class SourceCounts:
 
     @property
     def retained(self) -> float | None:
-        """The share of the records that were kept."""
+        """The number of documents kept, divided by the number of records and added documents."""
         came = (self.records or 0) + self.added
         return self.kept / came if self.kept is not None and came else None
 
@@ -89,7 +89,7 @@ def _of_steps(steps: Sequence[Manifest]) -> list[SourceCounts]:
 
 
 def _by_source(manifest: Manifest) -> dict[str, list[Partition]]:
-    """Return the partitions of each source. A single pass suffices for all sources."""
+    """Return the partitions of each source."""
     found: dict[str, list[Partition]] = {}
     for partition in manifest.partitions:
         found.setdefault(partition.source, []).append(partition)
@@ -125,7 +125,7 @@ def size(source: SourceCounts) -> tuple[int, int]:
 
 
 def merged(sources: Sequence[SourceCounts]) -> SourceCounts:
-    """Return the sums over several sources, as one."""
+    """Return the sums over several sources as the counts of one source."""
     return SourceCounts(
         name=f"{(number := sum(source.sources for source in sources)):,} other sources",
         records=_sum([source.records for source in sources]),

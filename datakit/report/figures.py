@@ -64,7 +64,9 @@ class Figure:
 
 @dataclass(frozen=True)
 class Pair:
-    """A removed document beside the retained one, as stretches (equal?, text of one, text of the other)."""
+    """A removed document beside the retained one. stretches: (True if equal, text of the removed document, text of the
+    retained one).
+    """
 
     title: str
     removed: str
@@ -95,7 +97,9 @@ class Fact:
 
 @dataclass(frozen=True)
 class Page:
-    """The content of a report. facts: at the top. about: pairs of a name and a value."""
+    """The content of a report. facts: the numbers at the top. about: the facts below them, as pairs of a name and a
+    value.
+    """
 
     title: str
     kind: str

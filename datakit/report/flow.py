@@ -2,7 +2,8 @@
 
 The nodes are the sources, the records, the documents that normalize made of them, the documents that were kept, and one
 node for each reason for which records or documents were left out. Each node passes on as much as it receives, because
-the counts in the manifests add up. At most SHOWN sources have nodes of their own, and the others share one.
+the counts in the manifests add up. If there are more than SHOWN + 1 sources, only the SHOWN largest ones have nodes of
+their own, and the others share one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from datakit.report.counts import SourceCounts, merged, total
 from datakit.report.figures import Chart, Column, Figure, Table
 
 SHOWN = 8
-LAST = 3  # the column of what leaves the flow
+LAST = 3  # the last column: what was kept, and what was left out
 ADDED = "added by transform"
 
 
@@ -34,14 +35,14 @@ class _Flow:
             self.links.append({"source": source, "target": target, "value": value})
 
     def out(self, source: str, reasons: dict[str, int]) -> None:
-        """Let what was left out leave the flow."""
+        """Add a node, and a link from `source`, for each reason for which something was left out."""
         for why, count in reasons.items():
             self.node(f"{source}:{why}", why, count, "lost", LAST)
             self.link(source, f"{source}:{why}", count)
 
 
 def flow_figure(sources: Sequence[SourceCounts]) -> Figure | None:
-    """Return the figure, or None if no step of the report counts records."""
+    """Return the figure; None if there is no source, or if the records or kept documents of any source are unknown."""
     everything = total(sources)
     if not sources or everything.records is None or everything.kept is None:
         return None

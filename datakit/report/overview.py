@@ -83,7 +83,7 @@ def about(subject: Subject, lineage: Lineage | None) -> Iterator[tuple[str, str]
 
 
 def _moment(seconds: object) -> str:
-    """Return a time as text; "unknown" if a damaged log holds no possible time."""
+    """Return a time as text; "unknown" if the log is damaged and the value cannot be a time."""
     if not isinstance(seconds, int | float) or not 0 <= seconds < LATEST_MOMENT:
         return "unknown"
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

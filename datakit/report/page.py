@@ -1,8 +1,9 @@
 """Gathers the content of a report, and writes the page: one HTML file that loads nothing from anywhere.
 
 The page is a Jinja2 template in which every value is escaped. Style, scripts and the data of the charts are inside of
-it. Its content security policy allows only these (by their hashes), so nothing else could run or be loaded even if a
-name of a source got into the page unescaped. Charts are drawn by Apache ECharts, which is in `vendor/`.
+it. The page's content security policy allows only this style and these scripts (by their hashes), so nothing else could
+run or be loaded even if a name of a source got into the page unescaped. Charts are drawn by Apache ECharts, which is in
+`vendor/`.
 
 Cost: one read of each manifest and ledger of the report's steps. The page takes 1.2 MB, of which ECharts is 1.1 MB. Its
 size depends on the number of sources (up to a limit), but not on the number of partitions, tasks or documents.

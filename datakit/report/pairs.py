@@ -1,8 +1,9 @@
 """Chooses some removed near duplicates of a report, and compares each with the document for which it was removed.
 
 The pairs are spread over the range of similarities, from the least similar one to the most similar one, so that a wrong
-threshold can be seen. They are chosen from at most MOST_PARTITIONS partitions, always in the same way. This is the only
-part of a report that contains text of documents; it is made only if the user asks for it.
+threshold can be seen. They are chosen from at most MOST_PARTITIONS partitions of each dedup step, and the choice is the
+same every time. This is the only part of a report that contains text of documents; it is made only if the user asks for
+it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ T = TypeVar("T")
 PAIRS = 10
 MOST_PARTITIONS = 40
 MOST_ROWS = 50  # near duplicates read per partition
-MOST_CHARACTERS = 3000  # of each text that are shown
+MOST_CHARACTERS = 3000  # characters of each text that are shown
 INTRO = (
     "Near duplicates that were removed, each beside the document for which it was removed, from the least similar pair "
     "to the most similar one. Words that differ are marked."
@@ -88,7 +89,7 @@ def _pair(found: Comparison) -> Pair:
 
 
 def _limited(found: Iterator[Stretch]) -> Iterator[tuple[bool, str, str]]:
-    """Yield stretches up to MOST_CHARACTERS on either side."""
+    """Yield the stretches up to MOST_CHARACTERS characters of either text; then, instead of the rest, a note."""
     room = MOST_CHARACTERS
     for stretch in found:
         yield stretch.equal, stretch.left[:room], stretch.right[:room]

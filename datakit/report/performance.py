@@ -116,7 +116,9 @@ def _problem_figures(subject: Subject, work: Work) -> Iterator[Figure]:
 
 
 def _quarantined(subject: Subject) -> list[tuple[str, str, str, int]]:
-    """Return (stage, source, reason, number of records), the largest numbers first. Reasons quote no document."""
+    """Return (stage, source, reason, number of quarantined records) of the report's steps, the largest numbers first.
+    The reasons quote no document.
+    """
     rows: list[tuple[str, str, str, int]] = []
     for step in subject.steps:
         if step.manifest and step.manifest.quarantine.records:

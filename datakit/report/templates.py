@@ -1,4 +1,6 @@
-"""Renders Jinja2 templates: each value is escaped, and written by its kind. Reports and `datakit serve` use it."""
+"""Renders the Jinja2 templates of reports and of `datakit serve`: escapes each value, and formats numbers by their kind
+(a count, a size or a duration, for example).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def environment(package: str) -> Any:
 
 
 def _safe(value: Any) -> Any:
-    """Remove secrets from each text that a template shows, and escape its unsafe characters. Markup stays as it is."""
+    """Return a text without secrets and with its unsafe characters escaped. Any other value, including markup, is
+    returned as it is.
+    """
     return printable(redacted(value)) if type(value) is str else value
 
 

@@ -1,6 +1,6 @@
-"""Composes the sections about a training run: its curves and its last figures.
+"""Composes the section with the curves of a training run, and collects the last values of its main metrics.
 
-A curve has at most POINTS points. If a run has more rows, each point is the average of the same number of rows. Rows
+A curve has at most POINTS points. If a run has more rows, each point is the average of several consecutive rows. Rows
 without a value are left out.
 """
 
@@ -37,7 +37,7 @@ def training_sections(subject: Subject) -> Iterator[Section]:
 
 
 def last_figures(subject: Subject) -> list[tuple[str, float]]:
-    """Return the losses and the bits per byte that the run has last measured, by name."""
+    """Return the losses and the bits per byte that the run measured last, as pairs of a name and a value."""
     rows = read_metrics(urls.local_path(subject.directory))
     last: dict[str, float] = {}
     for row in rows:
@@ -90,7 +90,7 @@ def _figure(key: str, title: str, curves: Sequence[Curve], unit: str) -> Figure:
 
 
 def _table(title: str, curves: Sequence[Curve]) -> Table:
-    """Return some of the points, always with the first and the last one."""
+    """Return a table of at most TABLE_ROWS points of each curve, always with the first and the last training step."""
     steps = sorted({step for _, points in curves for step, _ in points})
     chosen = steps if len(steps) <= TABLE_ROWS else [
         steps[number * (len(steps) - 1) // (TABLE_ROWS - 1)] for number in range(TABLE_ROWS)

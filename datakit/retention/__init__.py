@@ -1,1 +1,1 @@
-"""Decides which steps of a root are still needed, and removes what is not; also measures disk use."""
+"""Decides which parts of a root are still needed, removes the others, and measures disk use."""

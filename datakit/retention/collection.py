@@ -6,24 +6,24 @@
     the trash             emptied after 14 days
     expired ferry roots   removed (`ferry_roots.py`)
 
-A removal takes these steps, which make the argument in `leases/lease.py` work:
+A removal proceeds in this order, on which the argument in `leases/lease.py` depends:
 
-1. List what could be removed, and announce the steps in it. Stop if another `datakit gc` has announced any.
-2. Read leases, records, pins, training runs and manifests again, in this order. A process that took its lease before
-   the announcement is seen here, or it has ended and left a record, which is read later. Any other process sees the
-   announcement and waits.
+1. List what could be removed, and announce the steps to which it belongs. Stop if another process has announced a
+   removal.
+2. Read the root again, leases first, and make a second list. A process that took its lease before the announcement
+   either still has the lease, or has ended and left a record (such as `latest.json`). Records are read after leases, so
+   one of the two is seen. Any other process sees the announcement and waits.
 3. Remove what both lists contain, one step after another. Steps that were made last are moved first, so a kill leaves
    no step whose inputs are gone.
 4. Right before and right after each move, check that the announcement is still there. It is missing only if this
    process was stopped for so long that the announcement expired and another process removed it. A step that was moved
-   without it is moved back. This makes the one gap that a clock leaves open as short as a rename.
+   without an announcement is moved back, so it is missing for little longer than a rename takes.
 
-A lease that appears after step 2 changes nothing: its process is waiting, and finds the step as this process leaves it.
-Moving the step back would be wrong, because the step's inputs may be moved next.
+A lease that appears after point 2 does not stop the removal: its process waits until the announcement is gone, and only
+then looks for the step. The step is not moved back for such a lease, because its inputs may be moved next.
 
-Only real folders of the root are entered: a step behind a link is never a candidate, and the path of every candidate
-is checked for links again when it is removed. Paths come from listings of the root; manifests, leases and records only
-add to what is kept.
+Nothing behind a link is removed: every path is checked for links when it is listed, and again right before it is
+removed. Only paths from listings of the root are removed; manifests, leases and records only add to what is kept.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ COMMAND = "datakit gc"
 
 @dataclass(frozen=True)
 class Unreachable:
-    """A finished step that is not needed: its directory, its size, and why it is listed."""
+    """A finished step that is not needed, or a day's folder in the trash: its directory, its size, and why it is
+    listed.
+    """
 
     url: str
     bytes: int
@@ -92,8 +94,9 @@ def find_garbage(root: str, age_seconds: float) -> Garbage:
 
 
 def _old_steps(root: str, reachable: Reachability, listed: Iterable[StoredFile], age_seconds: float) -> list[str]:
-    """Return the unreachable steps that have not changed within the age limit, and from which no younger step was made.
-    The age is that of a step's newest file, by the clock of the root's disk or store.
+    """Return the unreachable steps that have not changed in the last `age_seconds` seconds, without the direct and
+    indirect inputs of those that have. A step's last change is that of its newest file, by the clock of the root's disk
+    or store.
     """
     unneeded = reachable.unreachable()
     if age_seconds <= 0 or not unneeded:

@@ -1,17 +1,17 @@
 """Creates roots with a time to live for ferries, and finds and removes the expired ones.
 
-    <parent>/<ferry>-<nonce>/.datakit-ferry.json    the marker: nonce, ferry, creation time, time to live
-    <parent>/.ferry-roots/<nonce>.json              the record: the same content, and the name of the root
+    <parent>/<ferry>-<nonce>/.datakit-ferry.json    the marker: nonce, ferry, root's name, creation time, time to live
+    <parent>/.ferry-roots/<nonce>.json              the record: the same content
 
-Only a root that a ferry itself created, empty, may expire. The marker alone does not prove this, because a folder that
-is copied takes its marker along. Therefore the record is kept outside of the root, and both must agree: the record
-names the folder, and the nonces are equal. A folder that is reached through a link, that holds a pin, or that a live
-lease is in never expires, and neither does one whose ferry is running. A host that cannot see the ferry's lock relies
-on the time to live, which is longer than a ferry may run (`ferries/runner.py`). What does not agree is left alone.
+Only a root that a ferry itself created as an empty folder may expire. The marker alone does not prove this, because a
+folder that is copied takes its marker along. Therefore a record is also kept outside of the root. It must name the
+folder in which the marker is, and both must have the same content; otherwise, the folder is left alone. A root never
+expires while its ferry is running, if it is reached through a link, or if it holds a pin or a live lease. A host that
+cannot see the ferry's lock relies on the time to live, which is longer than a ferry may run (`ferries/runner.py`).
 
 The age of a root is measured by the clock of its disk or store, from the latest of its creation time and the times at
-which the two files were written. When a root is removed, its marker is removed last, so a killed removal is continued
-by the next one.
+which the two files were written. The marker is the last file of a root to be removed, so if a removal is killed, the
+next one continues it.
 """
 
 from __future__ import annotations
@@ -75,9 +75,11 @@ class ExpiredRoot:
 
 
 def create_ferry_root(parent: str, ferry: str, ttl_seconds: float) -> FerryRoot:
-    """Create an empty root for a run of a ferry in the folder `parent`, which is created if it does not exist."""
+    """Create an empty root in the folder `parent`, which is created if it does not exist, for a run of a ferry."""
     if not NAME_RULE.fullmatch(ferry) or ttl_seconds <= 0:
-        raise UsageError(f"a ferry's root needs a name and a time to live above 0, not {ferry!r} and {ttl_seconds}")
+        raise UsageError(
+            f"a ferry's root needs a valid name and a time to live above 0 s, not {ferry!r} and {ttl_seconds} s"
+        )
     parent, nonce = urls.absolute(parent), secrets.token_hex(16)
     name = f"{ferry}-{nonce[:NONCE_DIGITS]}"
     root = urls.join(parent, name)
@@ -112,7 +114,9 @@ def expired_ferry_roots(parent: str) -> list[ExpiredRoot]:
 
 
 def remove_ferry_root(parent: str, root: ExpiredRoot) -> bool:
-    """Remove an expired root, which is checked again. Return False if it may not be removed any more."""
+    """Check again whether a root has expired, and remove it. Return False, and remove nothing, if it may not be removed
+    any more.
+    """
     parent = urls.absolute(parent)
     found = _expired(parent, root.nonce, store_clock.now(parent))
     if found is None or found.url != root.url:
@@ -149,7 +153,9 @@ def _record_url(parent: str, nonce: str) -> str:
 
 
 def _expired(parent: str, nonce: str, now: float) -> ExpiredRoot | None:
-    """Return the root that a record names, if record and marker agree and its time to live is over."""
+    """Return the root that a record names, if record and marker agree, the root's time to live is over, and nothing
+    uses it; otherwise None.
+    """
     record_url = _record_url(parent, nonce)
     record = _read(record_url)
     if record is None or record.nonce != nonce or "/" in record.root or record.root.startswith("."):

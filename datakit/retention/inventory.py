@@ -1,9 +1,9 @@
-"""Lists the files and the steps of a root, without following any link below the root.
+"""Lists the files and the steps of a root, and finds out which paths lead through links.
 
-`files` lists every file once, hidden ones included, with its size and the time of its last change. `step_paths` lists
-the directories of steps, `<dataset>/<step>` and `sources/<source>/<step>`; here, a dataset may be a link to another
-disk, because its manifests still refer to steps of this root. `is_inside` tells such steps apart: whatever lies behind
-a link is read, but never removed.
+`files` lists every file once, hidden ones included, with its size and the time of its last change, and follows no links
+below the root. `step_paths` lists the directories of steps, `<dataset>/<step>` and `sources/<source>/<step>`. It
+follows links, because a dataset may be a link to another disk while its manifests refer to steps of this root.
+`is_inside` recognizes such steps: whatever lies behind a link is read, but never removed.
 
 Cost: `files` takes one walk or one listing of the whole root; `step_paths` lists two or three levels of folders.
 """
@@ -40,7 +40,7 @@ def require_root(root: str) -> str:
 
 
 def files(root: str) -> list[StoredFile]:
-    """Return every file below a root, sorted by path. A link counts as a small file."""
+    """Return every file below a root, sorted by path. A link counts as a file with the size of the link itself."""
     if urls.is_local(root):
         with read_errors(root):
             return sorted(_walk(urls.local_path(root)), key=lambda file: file.path)
@@ -96,7 +96,7 @@ def step_of(path: str) -> str | None:
 
 
 def is_inside(root: str, path: str) -> bool:
-    """Return True if a path in the root leads to a place in the root: no component of it is a link."""
+    """Return True if a path is below the root and no component of it is a link, so it leads nowhere else."""
     if not urls.is_below(path):
         return False
     if not urls.is_local(root):

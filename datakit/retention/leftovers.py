@@ -8,11 +8,11 @@
                        writes to its log every 30 seconds); `events.jsonl`, with the first and the last events, is kept
 
 The output of finished steps is never touched, and neither is anything that datakit did not create: a step's directory
-is recognized by its name and its ledger (or its `partial.json`), a temporary file by the form of its name. The only
-directory with such a name is a step whose removal was killed. A resumed run can continue an unfinished
-step, so only old unfinished steps are listed. To remove an unfinished step, datakit first renames it and then checks
-once more whether a driver is working on it; if so, the step is kept. Ages are measured by the clock of the root's disk
-or store (`store_clock.py`), because the clocks of this machine and of the machines that wrote the ledgers may be wrong.
+is recognized by its name and its ledger (or its `partial.json`), a temporary file by the form of its name. A directory
+with a temporary name is a step whose removal was interrupted. A resumed run can continue an unfinished step, so only
+old unfinished steps are listed. To remove an unfinished step, datakit first renames it and then checks once more
+whether a driver is working on it; if so, the step is kept. Ages are measured by the clock of the root's disk or store
+(`store_clock.py`), because the clocks of this machine and of the machines that wrote the ledgers may be wrong.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _rotated(root: str, run: str, files: list[FileInfo], limit: _AgeLimit) -> It
 
 
 def _has_driver(step: Path) -> bool:
-    """Return True if a driver holds the lock on a segment of the step's ledger. A link in its place is not followed."""
+    """Return True if a driver holds the lock on a segment of the step's ledger. A link to a ledger is not followed."""
     ledger = step / LEDGER
     return not ledger.is_symlink() and any(locks.is_locked(segment) for segment in ledger.glob("*"))
 
@@ -188,7 +188,7 @@ def _temporary_files(root: str, limit: _AgeLimit) -> Iterator[Leftover]:
 
 
 def _is_ours(path: Path) -> bool:
-    """Return True if datakit gave a file its temporary name, or a step that it was removing."""
+    """Return True if datakit gave this temporary name to a file, or to a step that it was removing."""
     name = stale_files.original_name(path.name)
     return name is not None and (_is_single(path) or STEP_NAME.fullmatch(name) is not None)
 

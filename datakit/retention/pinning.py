@@ -1,10 +1,10 @@
 """Pins and unpins steps by their directories, and lists the pins of a root.
 
-A pin is written before the announcements of `datakit gc` are read, as a lease is (`leases/lease.py`). If the step is
-gone after that, the pin is removed again and an error is raised, so a pin that was reported keeps its step.
+Like a lease (`leases/lease.py`), a pin is written before the announcements of `datakit gc` are read. If the step is
+gone after that, the pin is removed again and an error is raised. So a step is kept once `pin_step` has returned.
 
-The pin belongs into the root in which the step really is, because `datakit gc` of that root could remove the step. A
-path that leads there through a link to a dataset or a step is refused. A link to the root itself is fine.
+A pin must be in the root in which the step really is, because only `datakit gc` of that root could remove the step. A
+path that contains a link to a dataset or to a step is therefore refused; a link to the root itself is allowed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from datakit.storage.manifest import is_finished
 
 @dataclass(frozen=True)
 class ListedPin:
-    """A pin, the directory of its step, and whether the step is still finished there."""
+    """A pin, the directory of its step, and whether this directory still holds a finished step."""
 
     directory: str
     exists: bool
@@ -70,8 +70,8 @@ def list_pins(root: str) -> list[ListedPin]:
 
 
 def root_of(directory: str) -> tuple[str, str]:
-    """Return the root in which a step really is, and the step's path in it. Raises UsageError for a step behind a link,
-    and for a directory that is not that of a step.
+    """Return the root in which a step really is, and the step's path in it. Raises UsageError if the directory's path
+    contains a link below the root, or is not that of a step.
     """
     if not urls.is_local(directory):
         return _split(directory)
@@ -84,16 +84,16 @@ def root_of(directory: str) -> tuple[str, str]:
 
 
 def _split(directory: str) -> tuple[str, str]:
-    """Return the root of a step, and the step's path in it, from the path alone if possible. A folder named `sources`
-    above two others can be the folder of the sources or a root; the step's stage tells which.
+    """Return the root of a step, and the step's path in it, from the path alone if possible. In
+    `.../sources/<name>/<step>`, `sources` can be a root's folder of sources or a root itself; the stage tells which.
     """
     home = urls.parent(directory)
     above, stage = urls.parent(home), urls.name(directory).rpartition("-")[0]
     of_source = urls.name(above) == SOURCES and stage in SOURCE_STAGES
     if of_source and (urls.exists(urls.join(home, LATEST)) or RUNS in subdirectories(home)):
         raise UsageError(
-            f"{directory} belongs to a source or to a dataset of the root {above}, and the files beside it show both; "
-            f"move the {LATEST} and {RUNS} of {home} to where they belong, or rename {above}"
+            f"{directory} looks like a step of a source, but {home} also holds {LATEST} or {RUNS}, like a dataset of "
+            f"the root {above}; move these to where they belong, or rename {above}"
         )
     root = urls.parent(above) if of_source else above
     path = directory.removeprefix(f"{root}/")

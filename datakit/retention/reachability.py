@@ -14,9 +14,9 @@ completed) keeps all its finished steps, and those of its sources. An unfinished
 it does not record all its caches (begun by an earlier version), or if a path in its record leads to no finished step.
 
 Everything is read in this order: leases first, then what their processes leave behind when they end, then manifests.
-A process that ends in between is seen in one of the two. A manifest, pin, lease or record that cannot be read may
-name any step, so it raises RetentionError, and nothing is removed. Nothing outside of the root is searched: a program
-that uses a step of this root from elsewhere needs a pin.
+So a process that ends in the meantime is seen by its lease or by what it left behind. A manifest, pin, lease or record
+that cannot be read may name any step, so RetentionError is raised, and nothing is removed. Nothing outside of the root
+is searched: if a program elsewhere uses a step of this root, the step must be pinned.
 
 Cost: one read of each manifest in the root; memory for the paths of the steps, not for their manifests.
 """
@@ -41,16 +41,15 @@ from datakit.storage import urls
 from datakit.storage.latest import CACHE_STAGE, read_latest
 from datakit.storage.manifest import FILE_NAME, Manifest, find_manifest, is_finished
 
-TRAINING_RUN = re.compile(r"train-[0-9a-f]{12}")  # the trainer's directories; importing the trainer would import JAX
+TRAINING_RUN = re.compile(r"train-[0-9a-f]{12}")  # the names of training runs; importing the trainer would import JAX
 PACKING = "packing-"
 MANIFEST_MARK = b"datakit.manifest/"
 
 
 @dataclass(frozen=True)
 class Reachability:
-    """The steps of a root. finished: for each finished step, the steps that it was made from. needed: for each step
-    that is needed, the reason. Steps are given by their paths in the root. leased: the steps in live leases, including
-    unfinished ones.
+    """The steps of a root, given by their paths in it. finished: for each finished step, the steps that it was made
+    from. needed: for each step that is needed, the reason. leased: the steps in live leases, including unfinished ones.
     """
 
     finished: dict[str, tuple[str, ...]]
@@ -120,7 +119,7 @@ class _Reader:
             self._roots.setdefault(step, why)
 
     def _read_latest(self, home: str) -> bool:
-        """Read what is recorded for a dataset. Return True if something is."""
+        """Read a dataset's `latest.json`, and note that its steps are needed. Return False if there is no such file."""
         latest = read_latest(urls.join(self.root, home))
         if latest is not None:
             for current in (latest.step, latest.cache):
@@ -129,7 +128,7 @@ class _Reader:
         return latest is not None
 
     def _read_training_run(self, path: str) -> str:
-        """Read which caches a training run uses. Return why it may use any other cache, or "" if it does not."""
+        """Read which caches a training run uses. Return the reason why it may use any cache, or "" if there is none."""
         directory, why = urls.join(self.root, path), f"read by the training run {path}"
         manifest, record = find_manifest(directory), read_record(directory)
         caches = [cache for cache, _ in record.caches.values()] if record else []
@@ -187,8 +186,8 @@ def _below(root: str, directory: str, places: Iterable[str]) -> list[str]:
 
 
 def _absolute(directory: str, place: str) -> list[str]:
-    """Return the absolute paths or URLs to which a place leads. A relative path is relative to `directory`, as it is
-    written and, on a disk, with all links resolved.
+    """Return the absolute paths or URLs to which a place may lead. A relative path is joined to `directory` as it is
+    written and, on a disk, also to `directory` with all links resolved.
     """
     if _is_absolute(place):
         return [place]
@@ -201,5 +200,5 @@ def _is_absolute(place: str) -> bool:
 
 
 def _leads_to_a_step(directory: str, place: str) -> bool:
-    """Return True if a place leads to a finished step, and for a place on another disk or store, which is not read."""
+    """Return True if a place leads to a finished step, or if it is an absolute path or a URL, which is not read."""
     return _is_absolute(place) or any(is_finished(url) for url in _absolute(directory, place))

@@ -1,12 +1,14 @@
-"""Moves steps to the trash of their root, `<root>/.trash/<day>/<dataset>/<step>`, and empties it after 14 days.
+"""Moves steps to the trash of their root, `<root>/.trash/<day>/<dataset>/<step>`, and removes them after 14 days.
 
 To restore a step, move its directory back to the place that its path in the trash shows.
 
-On a disk, a move is one rename. In an object store, it copies every object and then removes it. The manifest is copied
-last and removed first, so at any moment at most one of the two places holds a finished step, and never half of one; the
-ledger is removed last, so a step of which a killed move left some files is still recognized as an unfinished one.
+On a disk, a move is one rename. In an object store, all objects are copied, and then the originals are removed. The
+manifest is copied last and removed first, so at any moment at least one of the two places holds the complete step, and
+neither holds a manifest without the other files. The ledger is removed last: if the process is killed while it
+removes the originals, the rest of them is still recognized as an unfinished step.
 
-The day is that of the root's clock in UTC. Cost: on a disk, one rename; in a store, two requests per object.
+The day is the date in UTC by the clock of the root's disk or store. Cost: on a disk, one rename; in a store, two
+requests per object.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 @dataclass(frozen=True)
 class TrashDay:
-    """The steps that were moved to the trash on one day. due: True if they have been there for long enough."""
+    """The steps that were moved to the trash on one day. due: True if it is time to remove them."""
 
     url: str
     day: str
@@ -63,7 +65,7 @@ def move_back(directory: str, root: str, step: str) -> None:
 
 
 def days(root: str) -> list[TrashDay]:
-    """Return the days on which steps were moved to the trash. A link is never one of them."""
+    """Return the days on which steps were moved to the trash. Links are left out."""
     folder = own_folder(root, FOLDER)
     names = [name for name in subdirectories(folder) if DAY.fullmatch(name) and not _is_link(urls.join(folder, name))]
     if not names:
@@ -104,8 +106,8 @@ def _move(source: str, target: str) -> None:
             if error.errno != errno.EXDEV:
                 raise
             raise StorageError(
-                f"{source} is on another disk than {target}, so it cannot be moved there; if nobody needs it, remove "
-                "it yourself"
+                f"{source} and {target} are on different disks, so the step cannot be moved; if nobody needs it, "
+                "remove it yourself"
             ) from error
 
 

@@ -1,9 +1,10 @@
 """Measures the disk use of a root by dataset, stage, source and age.
 
-Every file of the root is counted once, by the size that its folder lists, and links are not followed. Files of a step
-count for its stage; those below `data/<source>/` count for that source. The age of a file is that of the newest file of
-its step, because the files of one step are needed or removed together. Everything else has a name in parentheses, such
-as (logs) or (trash). Cost: one walk or one listing of the root; memory for one entry per file while it is read.
+Every file of the root is counted once, by its length; links are not followed. Files of a step count for its stage;
+those below `data/<source>/` count for that source. The age of a file is that of the newest file of its step, because
+the files of one step are needed or removed together. Where no dataset, stage or source applies, a name in parentheses,
+such as (logs) or (trash), takes its place. Cost: one walk or one listing of the root, and memory for one entry per
+file.
 """
 
 from __future__ import annotations

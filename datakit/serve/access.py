@@ -1,9 +1,10 @@
 """Decides which requests are answered: checks the host name, the method, the origin and the session of each request.
 
-Browsers let any web page send requests to this machine. So a request is refused if its Host header names another host
-(a name that was pointed at this machine, DNS rebinding), or if another site sent it for one of its own pages. With a
-token, everything except the sign-in page and the style sheets needs a session. The session is a cookie with a signature
-made from the token, so the server keeps no list of sessions, and one from a token file outlives a restart.
+Browsers let any web page send requests to this machine. So a request is refused if its Host header names another host,
+as after DNS rebinding, which makes the name of a foreign host resolve to this machine. A request that a page of another
+site sent is refused too, unless a person followed a link there. If there is a token, everything except the sign-in page
+and the assets needs a session. A session is a cookie that is signed with a key made from the token. So the server keeps
+no list of sessions, and a session outlives a restart of the server with the same token.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from urllib.parse import urlsplit
 
 COOKIE = "datakit_session"
 SESSION_SECONDS = 12 * 3600
-MOST_WRONG, WRONG_SECONDS = 10, 60.0  # wrong tokens that are looked at per minute
+MOST_WRONG, WRONG_SECONDS = 10, 60.0  # after so many wrong tokens in so many seconds, no token is checked
 LONGEST_ADDRESS = 4096
 SIGN_IN = "/sign-in"
 OPEN_PATHS = (SIGN_IN, "/assets/")
@@ -94,8 +95,9 @@ class Access:
 
 @dataclass
 class Gate:
-    """An ASGI application that lets requests through to `inside`, and gives all answers the same security headers.
-    hosts: the host names of this server, in lower case. refuse: makes the answer to a refused request.
+    """An ASGI application that passes the requests that it does not refuse to `inside`, and adds to each answer the
+    security headers that it lacks. hosts: the host names of this server, in lower case. refuse: makes the answer to a
+    refused request.
     """
 
     inside: Application

@@ -14,7 +14,9 @@ FIRST_WIDTH = 0.25  # seconds
 
 @dataclass
 class Activity:
-    """The seconds of attempts in each bin. start: the time of the first bin. width: in seconds. total: of all bins."""
+    """The running times of attempts, divided among bins. start: the time at which the first bin begins. width: the
+    length of a bin in seconds. seconds: the sum for each bin. total: the sum for all bins.
+    """
 
     start: float
     width: float = FIRST_WIDTH
@@ -22,7 +24,7 @@ class Activity:
     total: float = 0.0
 
     def add(self, end: float, seconds: float) -> None:
-        """Add an attempt that ended at a time and took so many seconds."""
+        """Add an attempt that ended at the time `end` after `seconds` seconds."""
         first, last = max(self.start, end - max(0.0, seconds)), max(self.start, end)
         self._reach(last)
         self.total += last - first

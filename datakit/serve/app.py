@@ -6,8 +6,9 @@
     /trainings/<dataset>/<run>           likewise for a training run
     /sign-in                             exchanges the token for a session
 
-A report can take seconds, so only one is made at a time, and the newest MOST_REPORTS are kept until their run changes.
-Files and stores are read in threads, never in the event loop.
+A report can take seconds, so only one is made at a time, and the newest MOST_REPORTS are kept. A kept report about a
+run or a training run is shown again until the run changes. Files and stores are read in threads, never in the event
+loop.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def application(server: Server, hosts: frozenset[str]) -> Gate:
     """Return the ASGI application. hosts: the host names under which the server may be addressed."""
     routes = [Route(path, _asset) for path in ASSETS]
     routes.append(Route(SIGN_IN, _sign_in, methods=["GET", "POST"]))
-    for path in ("", "/datasets/{dataset}", "/{kind}/{dataset}/{run}"):  # the last one would also match the others
+    for path in ("", "/datasets/{dataset}", "/{kind}/{dataset}/{run}"):  # in this order: the last also matches others
         routes += [Route(path or "/", _page), Route(f"{path}/events", _events)]
         routes += [Route(f"{path}/report", _report)] if path else []
     handlers: dict[Any, Any] = {HTTPException: _http_problem, DatakitError: _problem, Exception: _unexpected}

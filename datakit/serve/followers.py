@@ -1,8 +1,8 @@
 """Follows the runs that somebody is looking at: one follower per run, shared by all browsers.
 
-A follower looks at its file when asked, but not more often than the root's `pause`, so the cost does not grow with the
+A follower looks at its file when asked, but at most once within the root's `pause`, so the cost does not grow with the
 number of browsers. Nothing runs in the background: a run that nobody looks at costs nothing. The MOST followers that
-were used last are kept; another one reads its log again from the beginning.
+were used last are kept; the file of any other run is read again from the beginning.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from datakit.storage.manifest import FILE_NAME as MANIFEST
 from datakit.trainer.metrics.json_lines import FILE_NAME as METRICS
 from datakit.trainer.run_lock import LOCK
 
-MOST = 128  # more than the trainings of a page and the open streams together, so none is read twice
+MOST = 128  # more than the training runs on a page and the open streams together, so none is read twice
 T = TypeVar("T")
 Health = Literal["running", "silent", "dead", "ended"]
 
@@ -95,8 +95,9 @@ class Follower:
         return max(0.0, time.monotonic() - self.seen)
 
     def health(self) -> Health:
-        """Return "running", "ended" (the log says how), "dead" (it does not, and the driver shows no sign of life), or
-        "silent" (the process exists, but has written nothing for three heartbeats).
+        """Return "ended" (the log of a run or the manifest of a training run says so), "dead" (the process is gone or,
+        in a run on another machine, has missed three heartbeats), "silent" (the process may exist, but has written
+        nothing for three heartbeats), or "running".
         """
         with self._lock:
             return self._training_health() if self.entry.kind == "training" else self._run_health()
@@ -122,7 +123,7 @@ class Follower:
             return (self.state.version, self.training.version, self.health(), self.problem, self.unreadable)
 
     def composed(self, make: Callable[[Follower], T]) -> T:
-        """Return what `make` composes from this follower. Meanwhile, no other thread applies what is new."""
+        """Return what `make` composes from this follower. Meanwhile, no other thread changes its state."""
         with self._lock:
             return make(self)
 

@@ -1,7 +1,7 @@
-"""Makes sure that a report reads nothing to which a link leads out of the root that is served.
+"""Makes sure that a report shows nothing from outside of the root that is served, even if a link leads there.
 
-What decides which steps a report covers is checked before it is read. The steps are known only then, and are checked
-before their numbers are shown.
+The files that decide which steps a report covers are checked before they are read. The steps are known only after that,
+and are checked before their numbers are shown.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from datakit.trainer.metrics.json_lines import FILE_NAME as METRICS
 
 
 def require_entry(root: ServedRoot, entry: Entry) -> None:
-    """Raise RootError if the files of a run or a training run are out of the root."""
+    """Raise RootError if the files of a run or a training run are outside of the root."""
     root.require_all_inside([entry.url])
     names = [METRICS, MANIFEST] if entry.kind == "training" else [info.path for info in urls.listing(entry.url)]
     root.require_all_inside(urls.join(entry.url, name) for name in names)
 
 
 def require_dataset(root: ServedRoot, home: str) -> None:
-    """Raise RootError if the files by which the last step of a dataset is found are out of the root."""
+    """Raise RootError if the files by which the last step of a dataset is found are outside of the root."""
     root.require_all_inside([home, urls.join(home, LATEST), urls.join(home, RUNS)])
     latest = read_latest(home)
     names = [latest.step.directory] if latest else [name for name in subdirectories(home) if name != RUNS]
@@ -35,7 +35,7 @@ def require_dataset(root: ServedRoot, home: str) -> None:
 
 
 def require_steps(root: ServedRoot, steps: Sequence[FoundStep]) -> None:
-    """Raise RootError if steps, or what a report reads about them, are out of the root."""
+    """Raise RootError if steps, or what a report reads about them, are outside of the root."""
     homes = dict.fromkeys(urls.parent(step.directory) for step in steps)
     root.require_all_inside(urls.join(home, name) for home in homes for name in (LATEST, RUNS))
     for home in homes:

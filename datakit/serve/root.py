@@ -1,8 +1,9 @@
 """Lists what a root holds (datasets, runs, training runs), and keeps everything else out of reach.
 
 No part of a request becomes a path. A name in a request is looked up in a listing of the root, and the path comes from
-this listing. A listing holds only names that a recipe or a run file could have given, and no entry that a link leads
-out of the root. Cost of a listing: one scan of each dataset's directory; it is reused for LISTING_SECONDS.
+this listing. A listing holds only names that a recipe or a run file could have given, and nothing that really is
+outside of the root, behind a link. A listing costs one scan of each dataset's directory, and is reused for
+LISTING_SECONDS on a disk and for STORE_SECONDS in a store.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from datakit.storage.globs import subdirectories
 
 LISTING_SECONDS = 1.0
 STORE_SECONDS = 10.0  # for an object store, where a listing costs requests
-MOST_LINKS = 100_000  # entries of a step that are searched for links before a report is made
+MOST_LINKS = 100_000  # limit on the files and folders of a report's steps, all of which are searched for links
 TRAINING = re.compile(rf"{TRAIN}-[0-9a-f]{{12}}")
 T = TypeVar("T")
 
@@ -51,7 +52,7 @@ class Listing:
     hidden: int = 0
 
     def of(self, kind: str, dataset: str | None = None) -> list[Entry]:
-        """Return the entries of a kind, those of one dataset if it is given."""
+        """Return the entries of a kind; if a dataset is given, only those of this dataset."""
         return [one for one in self.entries.values() if one.kind == kind and dataset in (None, one.dataset)]
 
 
@@ -73,7 +74,7 @@ class ServedRoot:
 
     @property
     def pause(self) -> float:
-        """The seconds between two looks at a file or a directory."""
+        """The minimum time between two looks at a file or a directory, in seconds."""
         return LISTING_SECONDS if self._real else STORE_SECONDS
 
     def listing(self) -> Listing:
@@ -93,19 +94,19 @@ class ServedRoot:
         return _found(self.listing().entries.get, (kind, dataset, name), missing)
 
     def inside(self, url: str) -> bool:
-        """Return True if a file or a directory is below the root, also after all links have been followed."""
+        """Return True if a file or a directory is below the root after all links have been followed."""
         if not self._real:
             return url.startswith(f"{self.url}/") and "/../" not in f"{url}/"
         return urls.is_local(url) and os.path.realpath(urls.local_path(url)).startswith(f"{self._real}{os.sep}")
 
     def require_all_inside(self, places: Iterable[str]) -> None:
-        """Raise RootError if one of these files and directories, which need not exist, is out of the root."""
+        """Raise RootError if one of these files and directories, which need not exist, is outside of the root."""
         for place in places:
             if not self.inside(place):
                 raise RootError(f"{place} is outside of the root that is served; use `datakit report` instead")
 
     def require_inside(self, directories: Iterable[str]) -> None:
-        """Raise RootError if a directory, or a link below it, leads out of the root."""
+        """Raise RootError if a directory, or a link below it, leads out of the root, or if there are too many files."""
         seen = 0
         for directory in directories:
             if not self.inside(directory):

@@ -1,4 +1,4 @@
-"""Composes the pages that list things: the root, and a dataset with its steps."""
+"""Composes the page of a root and that of a dataset, which list datasets, steps, runs and training runs."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class DatasetLine:
 
 @dataclass(frozen=True)
 class RootPage:
-    """The content of the page about a root, or about one of its datasets. steps: of the dataset. report: the dataset
-    has a finished step.
+    """The content of the page about a root, or about one of its datasets. steps: those of the dataset; empty for a
+    root. report: True if there can be a report about the dataset, because it has a current step.
     """
 
     title: str
@@ -71,7 +71,7 @@ class RootPages:
         self.steps = StepLists(self.root)
 
     def page(self, query: Mapping[str, str], dataset: str = "") -> RootPage:
-        """Return the page about the root or, if it is given, about a dataset."""
+        """Return the page about a dataset or, if none is given, about the root."""
         listing = self.root.listing()
         chosen = query.get("state", "")
         entries = sorted(listing.of("run", dataset or None), key=lambda one: one.name, reverse=True)

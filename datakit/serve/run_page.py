@@ -50,8 +50,8 @@ class StageLine:
 @dataclass(frozen=True)
 class RunPage:
     """The content of the page of a run. state: one of "running", "done", "failed", "silent", "dead". bars: the average
-    number of running attempts over time, as shares of the highest; busiest: that number. hidden: steps that are not
-    shown. finished: there is a report about the whole run.
+    number of running attempts over time, as shares of the highest such number, `busiest`. hidden: the number of steps
+    that are left out. finished: True if the run is over, so that a report covers all of it.
     """
 
     title: str

@@ -1,7 +1,8 @@
 """Starts the server of `datakit serve`: opens the port, reads or makes the token, and runs until it is stopped.
 
-Only this machine can reach the server unless another address is asked for. Then a token is needed: one from a file or
-from the environment, which any number of browsers may use, or a random one, which is printed and works once.
+Only this machine can reach the server unless another address is asked for. With another address, a token is needed: one
+from a file or from the environment, which any number of browsers may use, or a random one, which is printed and works
+once.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 MOST_CONNECTIONS = 64
 MOST_HEADER_BYTES = 16 << 10
 STOP_SECONDS = 3
-UNREAD_MILLISECONDS = 30_000  # a browser that reads nothing for so long is disconnected
+UNREAD_MILLISECONDS = 30_000  # a browser that reads nothing for this long is disconnected
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,9 @@ def require_libraries() -> None:
 
 
 def access_of(settings: Settings) -> Access:
-    """Return the token that the settings ask for; none on loopback unless one is given. Raises UsageError."""
+    """Return an `Access` with the given token; if none is given, with a random one, or with none on loopback. Raises
+    UsageError.
+    """
     given = _token_from_file(settings.token_file) if settings.token_file else os.environ.get(TOKEN_VARIABLE, "")
     if given:
         if len(given) < SHORTEST_TOKEN:
@@ -91,7 +94,10 @@ def _token_from_file(path: str) -> str:
         with open_regular(path) as file:
             status = os.fstat(file.fileno())
             if status.st_uid not in (os.getuid(), 0) or stat.S_IMODE(status.st_mode) & 0o077:
-                raise UsageError(f"--token-file {path}: other users may read this file; run chmod 600 {path}")
+                raise UsageError(
+                    f"--token-file {path}: other users have access to this file; make sure that you own it, and run "
+                    f"chmod 600 {path}"
+                )
             return file.read(4096).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--token-file {path}: {error}; give a file that holds the token") from error

@@ -21,7 +21,7 @@ from datakit.serve.access import Receive, Scope, Send
 MOST_STREAMS = 32
 STREAM_SECONDS = 3600.0
 SEND_SECONDS = 30.0
-ALIVE_SECONDS = 10.0  # a sign of life, by which a browser also learns the age of the newest event
+ALIVE_SECONDS = 10.0  # if no page is sent for this long, only the age of the newest event is sent
 RETRY_MILLISECONDS = 1000
 
 

@@ -1,4 +1,4 @@
-"""Composes the page of a training run: its newest figures, and the curve of its loss."""
+"""Composes the page of a training run: its newest metrics, and the curve of its loss."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _polyline(curve: list[tuple[int, float]]) -> str:
 
 
 def _some(curve: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Return TABLE_ROWS points that are evenly spread, with the first and the last."""
+    """Return at most TABLE_ROWS evenly spread points of a curve, the first and the last included."""
     if len(curve) <= TABLE_ROWS:
         return curve
     return [curve[number * (len(curve) - 1) // (TABLE_ROWS - 1)] for number in range(TABLE_ROWS)]

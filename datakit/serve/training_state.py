@@ -1,9 +1,15 @@
-"""Follows the metrics of a training run while it writes them: the last row, and a curve of its loss.
+"""Follows the metrics of a training run while it writes them: their newest values, and a curve of its loss.
 
+<<<<<<< HEAD
 The curve has at most 2 x POINTS points; when there are more, every second one is dropped and further rows are thinned
 in the same way. A run that resumes replaces `metrics.jsonl`, so the file is read again from its beginning if it has
 become shorter, if the line that was read last is no longer where it was, or if the steps of new rows do not rise. A
 file whose size and time are unchanged is not read at all.
+=======
+The curve has fewer than 2 x POINTS points: whenever it reaches this number, every second point is dropped, and further
+rows are thinned in the same way. A run that resumes replaces `metrics.jsonl`, so the file is read again from the
+beginning if it has become shorter, or if the line that was read last is no longer where it was.
+>>>>>>> editing13
 """
 
 from __future__ import annotations
@@ -76,7 +82,7 @@ class TrainingState:
         self._offset, self._last, self._every, self._rows, self._newest = 0, b"", 1, 0, None
 
     def _read_piece(self, place: str, size: int) -> bool:
-        """Read a piece of the file; return False if it contains no complete line."""
+        """Read complete lines, or a part of a line that is too long. Return False if there is neither."""
         data = urls.read_range(place, self._offset, min(size, self._offset + PIECE_BYTES))
         if b"\n" not in data and len(data) == PIECE_BYTES:
             data = urls.read_range(place, self._offset, min(size, self._offset + LONGEST_LINE))

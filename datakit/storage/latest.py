@@ -1,10 +1,10 @@
 """Records a dataset's current steps in `<root>/<dataset>/latest.json`, and resolves the dataset's directory to them.
 
-A complete run replaces the file atomically (by a rename on a disk, by one PUT in an object store). The file is a hint
-for people who name a dataset instead of a step, and holds the licenses of the sources. It is not part of any
-fingerprint, and code that has resolved a dataset uses only the step's directory from then on. Of two runs that end at
-the same time, either may be recorded. If a dataset lacks the file because an earlier version made the dataset, a
-stage's finished step is found if it is the only one.
+A complete run replaces the file atomically (by a rename on a disk, by one PUT in an object store). The file serves
+people who name a dataset instead of a step. It also tells `datakit gc` which steps to keep, and holds the licenses of
+the sources. It is not part of any fingerprint, and code that has resolved a dataset uses only the step's directory from
+then on. Of two runs that end at the same time, either may be recorded. If a dataset lacks the file because an earlier
+version made the dataset, a stage's finished step is found if it is the only one.
 """
 
 from __future__ import annotations

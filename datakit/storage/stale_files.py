@@ -56,7 +56,7 @@ def _remove_dead(folder: str, names: Iterable[str]) -> list[Path]:
 
 
 def original_name(name: str) -> str | None:
-    """Return the end of the name of the file for which datakit made this temporary name; None for any other name."""
+    """Return the end of the final name of the file with this temporary name; None if datakit did not make the name."""
     match = _TEMPORARY.match(name) or _EARLIER.match(name)
     return name[match.end() :] if match else None
 

@@ -55,8 +55,8 @@ def contract_without_probe(
     *,
     special_strings: str = "keep",
 ) -> Contract:
-    """Make the contract, but do not test whether encoding in parts is exact, which takes most of the time. Raises the
-    errors of `make_contract`.
+    """Make the contract, but skip the test of whether encoding in parts is exact, the slowest part of `make_contract`.
+    Raises the errors of `make_contract`.
     """
     if add not in ADDED:
         raise TokenizerError(f"tokenize.add: {add!r} is not one of {', '.join(ADDED)}; {suggestion(add, ADDED)}")

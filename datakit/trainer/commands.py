@@ -75,8 +75,8 @@ def train_file(
 @contextmanager
 def _lease(root: str, data: Data, command: str, say: Say, place: str | None = None) -> Iterator[None]:
     """Keep the caches in the root from `datakit gc` while a command reads them, and until a training run has recorded
-    them. place: the run or the checkpoint that the command reads. It is no step, but the root of a ferry does not
-    expire while a lease names anything in it.
+    them. place: the run or the checkpoint that the command reads. The lease also names this place, because a ferry's
+    root does not expire while a lease names anything in it (`retention/ferry_roots.py`).
     """
     if not is_first() or not urls.is_local(root):
         yield

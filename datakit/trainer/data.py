@@ -199,14 +199,16 @@ def recorded_caches(directory: str) -> dict[str, Resolved]:
 
 
 def _as_written(url: str, directory: str) -> str:
-    """Return the path from a run's directory to a place, from which the place gets the name that the run file gave."""
+    """Return the path from a run's directory to a place, without resolving links. If only one of the two is on a disk,
+    there is no such path, so return `url`.
+    """
     return urls.relative(url, directory) if urls.is_local(url) == urls.is_local(directory) else url
 
 
 def _relative(url: str, directory: str) -> str:
-    """Return the path from a run's directory to a cache. On a disk, this is the path as it is written or, if links make
-    that path wrong where the directory really is or lead it further up, the path between the two real places. So the
-    path also holds in a root that is reached by another path.
+    """Return the path from a run's directory to a cache, so that it also holds in a root that is reached by another
+    path. On a disk, this is the path between the two places as written. However, the path between their real places is
+    returned if the former does not lead from the directory's real place to the cache, or if it goes further up.
     """
     path = _as_written(url, directory)
     if not (urls.is_local(url) and urls.is_local(directory)):

@@ -1,7 +1,8 @@
 """Lists every check: what it proves, what it costs, for which stages it is made, and the function that makes it.
 
-A check's function takes the step and the result to fill in. Its module is imported when the check runs, so a machine
-without pyarrow, or without the trainer's libraries, can make all other checks. To add a check, add an entry.
+A check's function takes the step and the result to fill in. The function's module is imported when the check runs, so a
+machine without pyarrow, or without the trainer's libraries, can make the checks that do not need them. To add a check,
+add an entry to CHECKS.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from datakit.errors import CorruptError, NotFoundError, UnreadableError
 
 REMEDY = "if this is a copy, copy the step again; otherwise remove its directory and run again (`datakit run`)"
 
-MALFORMED = (ValueError, LookupError, TypeError, ArithmeticError, msgspec.MsgspecError)  # what forged values raise
+MALFORMED = (ValueError, LookupError, TypeError, ArithmeticError, msgspec.MsgspecError)  # caused by forged values
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Finding:
 
 @dataclass
 class Result:
-    """The result of one check of one step. amounts: how many things of each kind were compared, by name in the
-    singular, such as "file". skipped: what was not compared, with the reason.
+    """The result of one check of one step. amounts: the number of things that were compared, by kind; the name of a
+    kind is in the singular, such as "file". skipped: what was not compared, with the reason.
     """
 
     check: str
@@ -44,7 +44,7 @@ class Result:
     skipped: list[str] = field(default_factory=list)
 
     def count(self, noun: str, number: int = 1) -> None:
-        """Add `number` things to those that were compared."""
+        """Count `number` more things of the kind `noun` as compared."""
         self.amounts[noun] += number
 
     def find(self, url: str, difference: str, remedy: str = REMEDY) -> None:

@@ -16,7 +16,7 @@ from datakit.storage.parquet import iterate_shard, open_shard, read_group
 
 @dataclass(frozen=True)
 class Ids:
-    """A list of N ids: uint64 [N] each."""
+    """A list of N ids, as an array of their upper halves and one of their lower halves: uint64 [N] each."""
 
     high: np.ndarray
     low: np.ndarray
@@ -59,8 +59,8 @@ def read_ids(url: str, column: str = "id") -> Ids:
 
 
 def ids_in_range(url: str, index: int, count: int) -> Ids:
-    """Read the ids of range `index` out of `count` equal ranges (a power of two) of a partition. Row groups whose
-    statistics rule out such ids are not read.
+    """Read those ids of a partition that lie in the range `index`, if all possible ids are divided into `count` equal
+    ranges (a power of two). Row groups whose statistics rule out such ids are not read.
     """
     width, found = 128 - (count.bit_length() - 1), list[Ids]()
     smallest, largest = f"{index << width:032x}", f"{((index + 1) << width) - 1:032x}"
@@ -83,7 +83,7 @@ def contained(some: Ids, ascending: Ids) -> np.ndarray:
 def positions(some: Ids, ascending: Ids) -> np.ndarray:
     """Return the position of each of `some` in a nonempty list in ascending order, or -1: int64 [len(some)]."""
     at = np.searchsorted(ascending.high, some.high)
-    while True:  # more than once only if ids have equal upper halves, which does not occur in real data
+    while True:  # repeats only if different ids have equal upper halves, which does not occur in real data
         here = np.minimum(at, len(ascending) - 1)
         equal = (ascending.high[here] == some.high) & (at < len(ascending))
         behind = equal & (ascending.low[here] < some.low)

@@ -26,8 +26,8 @@ def findings_of(directory: str, manifest: Manifest, **settings: object) -> list[
 
 
 def require_intact(cache: Cache) -> int:
-    """Make all checks of an open cache, and return the number of bytes compared. Raises CorruptError, which names the
-    first file that differs, if there is one.
+    """Make all checks of an open cache, and return the number of bytes compared. Raises CorruptError if a check finds a
+    difference; the message names the first file that differs.
     """
     results = results_of(*open_subject(cache.directory, cache.manifest))
     found = [one for result in results for one in result.findings]

@@ -28,8 +28,8 @@ R = TypeVar("R")
 @dataclass(frozen=True)
 class Input:
     """A step from which the subject was made. manifest: None if it cannot be read; `problem` then says why, and is ""
-    if there is no such file. outside: True if the step lies in another place, to which a training run's manifest gives
-    an absolute path or a URL, and was not opened.
+    if there is no such file. outside: True if the step was not opened because the manifest names it by an absolute path
+    or a URL, as that of a training run may do.
     """
 
     reference: InputReference
@@ -92,8 +92,8 @@ class Subject:
 
 
 def open_subject(directory: str, manifest: Manifest, **settings: object) -> tuple[Subject, str]:
-    """Return a step with its inputs, and the contradiction in the manifest of a token cache, or "". settings: further
-    fields of the Subject.
+    """Return a step with its inputs and, if it is a token cache, the contradiction in its manifest, "" if there is
+    none. settings: further fields of the Subject.
     """
     details, problem = None, ""
     if manifest.stage == STAGE:
@@ -107,8 +107,8 @@ def open_subject(directory: str, manifest: Manifest, **settings: object) -> tupl
 
 
 def _input(directory: str, reference: InputReference, follow: bool) -> Input:
-    """Read the manifest of an input. A manifest may come from a stranger, so a place outside is opened only if the user
-    asked for it.
+    """Read the manifest of an input. A manifest may come from a stranger, so an absolute path or a URL in it is opened
+    only if `follow` is true, that is, with --deep or --training-step.
     """
     absolute = is_outside(reference)
     place = urls.parent(reference.path if absolute else urls.join(directory, reference.path))

@@ -6,7 +6,7 @@
     training run    the run itself, finished or not
 
 Each step appears once, after the steps from which it was made. Only manifests and directory names are read. Memory: the
-directories of the steps; manifests are read again when their turn comes.
+paths of the steps; each manifest is read again when its step is checked.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ RERUN = "run the recipe again (`datakit run`), which records the current steps"
 @dataclass
 class Targets:
     """The steps to check, in the order in which data flows. root: the directory below which all of them lie; "" if the
-    target is a single step. findings: manifests and records that cannot be read. unfinished: directories without a
-    manifest, which are not checked.
+    target is a single step. findings: one for each manifest or `latest.json` that cannot be used. unfinished: the
+    directories that are not checked, because they have no manifest or a newer version wrote it.
     """
 
     place: str
@@ -62,7 +62,7 @@ class Targets:
             self.steps.append(directory)
 
     def find(self, url: str, difference: str, remedy: str = RERUN) -> None:
-        """Report a difference; one about a manifest is reported only once."""
+        """Report a difference, unless it has been reported before."""
         finding = Finding(url, CHECK, difference, remedy)
         if finding not in self.findings:
             self.findings.append(finding)
@@ -70,7 +70,7 @@ class Targets:
 
 def targets_of(place: str) -> Targets:
     """Return the steps that a directory stands for. Raises NotFoundError if it holds none, NewerFormatError if a newer
-    version wrote it, and UsageError if nothing records which steps of a dataset are current.
+    version wrote it, and UsageError if nothing records which of several steps of a dataset is current.
     """
     if is_finished(place) or is_run(place):
         found = Targets(place)
@@ -83,7 +83,7 @@ def targets_of(place: str) -> Targets:
     if _steps_of(place) or urls.exists(urls.join(place, LATEST)):
         return _dataset(place)
     raise NotFoundError(
-        f"{place} holds no finished step (it has no {FILE_NAME}), and is no dataset, root or training run; "
+        f"{place} holds no finished step (it has no {FILE_NAME}), and is not a dataset, root or training run; "
         "`datakit status` shows unfinished steps"
     )
 
@@ -118,7 +118,7 @@ def _dataset(place: str) -> Targets:
 
 
 def _current(place: str, found: Targets) -> Iterator[str]:
-    """Yield the directories of a dataset's current steps; report a record that cannot be used."""
+    """Yield the directories of a dataset's current steps; report a `latest.json` that cannot be used."""
     try:
         latest = read_latest(place)
         if latest is None:
@@ -132,7 +132,7 @@ def _current(place: str, found: Targets) -> Iterator[str]:
 
 
 def _undecided(place: str) -> Iterator[str]:
-    """Yield the only cache, or else the only finished step of the last stage, of a dataset without a record."""
+    """Yield the only cache, or else the only finished step of the last stage, of a dataset without `latest.json`."""
     cache = current_cache(place)
     if cache is not None:
         yield cache[0]
@@ -163,7 +163,7 @@ def _root(place: str, homes: list[str]) -> Targets:
 
 
 def _add_newer(found: Targets, directory: str) -> None:
-    """Add a step of a root, unless a newer version wrote it."""
+    """Add a step of a root; if a newer version wrote it, list it with the unfinished ones."""
     try:
         _add_step(found, directory)
     except NewerFormatError:

@@ -25,7 +25,7 @@ from datakit.validate.memory import return_unused
 from datakit.validate.subject import TRAIN, Subject, open_subject
 from datakit.validate.targets import Targets, is_run, targets_of
 
-Progress = Callable[[int, int, str], None]  # called with the number of steps done, of all steps, and what comes next
+Progress = Callable[[int, int, str], None]  # called with the number of steps done, that of all steps, and what is next
 
 
 @dataclass
@@ -45,7 +45,7 @@ class StepReport:
 
 @dataclass
 class Report:
-    """The reports of all steps of a directory, and what was found besides."""
+    """The reports of all steps of a directory, and the targets, which also have findings."""
 
     targets: Targets
     steps: list[StepReport] = field(default_factory=list)
@@ -59,12 +59,13 @@ class Report:
 def validate(
     place: str, *, deep: bool = False, training_step: int | None = None, progress: Progress = lambda *_: None
 ) -> Report:
-    """Check a step, a dataset, a root or a training run. deep: make the checks that take longest. training_step: the
-    logged step of a training run whose batch is made again. Raises the errors of `targets_of`.
+    """Check a step, a dataset, a root or a training run. deep: compare the similarity of every removed document
+    instead of a sample, and the last logged batch of each training run. training_step: the logged step of a training
+    run for which to make the batch again. Raises the errors of `targets_of`.
     """
     targets = targets_of(place)
     if training_step is not None and not any(urls.name(step).startswith(f"{TRAIN}-") for step in targets.steps):
-        raise UsageError(f"--training-step {training_step}: {place} is no training run; give the directory of one")
+        raise UsageError(f"--training-step {training_step}: {place} is not a training run; give the directory of one")
     report, broken = Report(targets), set[str]()
     for number, directory in enumerate(targets.steps):
         subject, problem = _subject(directory, targets, deep, training_step, broken)

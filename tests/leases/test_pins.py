@@ -19,7 +19,7 @@ def check_life_of_a_pin(root: str) -> None:
     assert [(pin.step, pin.reason) for pin in read_pins(root)] == [(OTHER, "for a training run"), (ONE, "for a paper")]
     with pytest.raises(UsageError, match="is pinned already, for this reason: for a paper"):
         write_pin(root, ONE, "another")
-    with pytest.raises(UsageError, match="so it is not removed; the reason: for a paper"):
+    with pytest.raises(UsageError, match="so it is not removed; the reason for the pin: for a paper"):
         refuse_pinned(root, [f"{root}/{ONE}"])
     remove_pin(root, ONE)
     refuse_pinned(root, [f"{root}/{ONE}"])

@@ -141,7 +141,7 @@ def test_killed_removal_is_continued(old: FerryRoot, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "seconds"), [("../x", 1.0), ("smoke", 0.0)])
 def test_wrong_name_or_time_to_live_is_refused(tmp_path: Path, name: str, seconds: float) -> None:
-    with pytest.raises(UsageError, match="needs a name and a time to live"):
+    with pytest.raises(UsageError, match="needs a valid name and a time to live"):
         create_ferry_root(str(tmp_path), name, seconds)
     assert list(tmp_path.iterdir()) == []
 

@@ -112,7 +112,7 @@ def test_step_that_may_belong_to_two_roots_is_refused(root: Path) -> None:
     """The folder of a source also holds what only a dataset has."""
     source = step_path("sources/web", "normalize", "new")
     set_latest(str(root), source)
-    with pytest.raises(UsageError, match="belongs to a source or to a dataset of the root"):
+    with pytest.raises(UsageError, match="looks like a step of a source, but"):
         pin_step(f"{root}/{source}", "a test", silent)
     assert not (root / ".pins").exists()
 

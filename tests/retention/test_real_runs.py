@@ -113,7 +113,7 @@ def test_fresh_run_does_not_remove_a_pinned_step(finished_copy: Path) -> None:
     root = finished_copy / "root"
     directory, _ = pin_step(str(root / "shelf"), "published", lambda text: None)
     before = steps_of(str(root))
-    with pytest.raises(UsageError, match="is pinned, so it is not removed; the reason: published"):
+    with pytest.raises(UsageError, match="is pinned, so it is not removed; the reason for the pin: published"):
         datakit.run(finished_copy / "shelf/shelf.toml", root, fresh=True)
     assert steps_of(str(root)) == before
     assert Path(directory).exists()

@@ -1,1 +1,1 @@
-"""The commands of ferries: `datakit ferry run`, `list` and `history`."""
+"""The subcommands of `datakit ferry`: `run`, `list` and `history`."""

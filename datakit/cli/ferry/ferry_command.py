@@ -45,8 +45,9 @@ def run(
       datakit ferry run skewed --scale 0.01 --root /big/disk/ferries
       datakit ferry run nightly --root s3://bucket/ferries --ray auto --scheduled
 
-    Exit code 4 means that bytes differ: from the manifests, or from those of an earlier run. Every other failure has
-    the exit code 1, also that of a run that no earlier run can be compared with, unless --first is given.
+    Exit code 4 means that a file differs from its manifest, or that a step's bytes differ from those of an earlier run.
+    Exit code 1 means that the ferry failed for another reason, or that there is no earlier run to compare with (unless
+    --first is given).
 
     Parameters
     ----------
@@ -55,8 +56,8 @@ def run(
     root
         The directory or URL that holds the history and the folders of all runs.
     ttl
-        Time to live: after this time, for example 12h or 7d, `datakit gc` may remove the run's folder, unless the run
-        has not ended. It must be at least 10 minutes longer than --timeout or, without it, than the ferry's own limit.
+        Time to live: after this time, for example 12h or 7d, `datakit gc` may remove the run's folder if the run has
+        ended. It must be at least 10 minutes longer than --timeout or, without it, than the ferry's own limit.
     ray
         Run on Ray: "local", "auto", or a cluster's host:port.
     scale
@@ -122,7 +123,7 @@ def _explain(ended: Ended) -> None:
 
 
 def list_ferries(*, json: Flag = False) -> int:
-    """List all ferries: what they run, when they are scheduled, and what they may take.
+    """List all ferries: what they run, when they are scheduled, and how much CPU time and memory they may take.
 
     Parameters
     ----------
@@ -149,7 +150,7 @@ def _remark(ferry: Ferry) -> str:
 
 
 def history(*, root: str = PARENT, json: Flag = False) -> int:
-    """Show the runs of all ferries and the share that passed. Ferries that were killed are recognized.
+    """Show the runs of all ferries and, for each ferry, the share that passed. Also records which ferries were killed.
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""The commands that describe datasets and runs to other people: `datakit lineage` and `datakit report`."""
+"""The commands that show datasets and runs to other people: `datakit lineage`, `datakit report` and `datakit serve`."""

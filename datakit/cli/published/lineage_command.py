@@ -18,7 +18,7 @@ def lineage(target: str, /, *, format: Format = "text") -> int:
     """Show exactly what a dataset, a step or a training run was made from.
 
     Lists the sources with URLs, revisions and licenses, and every step with its parameters, counts, hashes, and the
-    versions of datakit and its libraries. Query strings of URLs are left out, since they may be signatures.
+    versions of datakit and its libraries. Query strings of URLs are left out, because they may hold secrets.
 
     Examples:
       datakit lineage data/demo

@@ -17,8 +17,8 @@ def serve(
 ) -> int:
     """Show a root in a browser: its datasets, its runs (also while they are active) and its training runs.
 
-    Prints the address on stderr, and serves until it is interrupted. Only this machine can reach the server, unless
-    `--host` gives another address; a browser then has to sign in with a token.
+    Prints the address on stderr, and serves until it is interrupted. By default, only this machine can reach the
+    server. If `--host` lets other machines reach it, browsers have to sign in with a token.
 
     Examples:
       datakit serve data
@@ -35,7 +35,7 @@ def serve(
         Port; 0 stands for any free port.
     token_file
         A file with a token of at least 32 characters that only you can read. Without it, DATAKIT_SERVE_TOKEN is used.
-        If there is neither, `--host` makes a token and prints it.
+        If there is neither, and `--host` lets other machines reach the server, it makes a token and prints it.
     server_name
         A further host name under which browsers reach this server, for example that of a proxy. Can be repeated.
     show_text

@@ -12,8 +12,9 @@ FIELDS = ("dataset", "stage", "source", "age")
 def du(root: str = "./data", /, *, json: Flag = False) -> int:
     """Show how much space a root takes, by dataset, stage, source and age.
 
-    Each table adds up to the size of the whole root. The age of a file is the time since its step last changed. Names
-    in parentheses stand for what belongs to no dataset, stage or source. What can be removed is listed by `datakit gc`.
+    The sizes in each table add up to that of the whole root. The age of a file is the time since its step last changed.
+    Names in parentheses stand for what belongs to no dataset, stage or source. What can be removed is listed by
+    `datakit gc`.
 
     Examples:
       datakit du data

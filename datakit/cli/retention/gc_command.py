@@ -1,5 +1,5 @@
 """Implements `datakit gc`, which lists or removes what a root no longer needs: leftovers of killed runs, steps that
-nothing refers to, old trash, and expired roots of ferries.
+nothing needs, old trash, and expired roots of ferries.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def gc(
     steps, all files of unfinished steps that no run is working on, and the rotated events of runs that have ended.
 
     A finished step is unreachable if nothing needs it, directly or indirectly: no dataset's current step or cache, no
-    pin, no training run in the root, no packing step, and no process that is running. Only the root itself is searched:
-    before you use a step from outside of the root, pin it with `datakit pin`.
+    pin, no training run in the root, no packing step, and no process that is running. Only the root itself is searched.
+    Before anything outside of the root uses a step, pin the step with `datakit pin`.
 
     Unreachable steps are moved to <root>/.trash/<day>/, which is emptied after 14 days. To restore a step, move its
     directory back. If a manifest cannot be read, nothing is removed. Steps that changed within the last 24 hours are
-    kept (see --older-than), because an interrupted run goes on with its finished steps when it is resumed.
+    kept (see --older-than), because an interrupted run uses its finished steps when it is resumed.
 
     Examples:
       datakit gc data
@@ -52,7 +52,7 @@ def gc(
     delete
         Remove the listed leftovers, and what the next two options name.
     unreachable
-        With --delete, also move unreachable steps to the trash, and remove what has been there for 14 days.
+        With --delete, also move unreachable steps to the trash, and remove what has been there for more than 14 days.
     ferry_roots
         With --delete, also remove the roots below this folder that a ferry created and whose time to live is over.
     older_than

@@ -1,4 +1,4 @@
-"""Implements `datakit pin` and `datakit unpin`, which keep steps from `datakit gc`, and list and remove pins."""
+"""Implements `datakit pin`, which protects a step from `datakit gc` or lists pins, and `datakit unpin`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from datakit.errors import UsageError, counted
 
 
 def pin(step: str | None = None, /, *, reason: str = "", list_: Flag = False, json: Flag = False) -> int:
-    """Keep a finished step, and everything it was made from, until it is unpinned: `datakit gc` never removes it.
+    """Protect a finished step, and everything it was made from, from `datakit gc` until the step is unpinned.
 
-    Pin a step if something outside of its root uses it, such as a training run with another root, a copy that refers to
-    it, or a paper. `datakit gc` finds only what the root itself contains.
+    Pin a step if something outside of its root uses it, such as a training run with another root, a copied dataset that
+    refers to it, or a paper. `datakit gc` does not look for uses outside of the root.
 
     Examples:
       datakit pin data/demo/tokenize-0123456789ab --reason "training run 7 reads it from another disk"
@@ -74,7 +74,7 @@ def unpin(step: str, /) -> int:
     Parameters
     ----------
     step
-        The directory of the step. It need not exist any more.
+        The directory of the step. It need not exist anymore.
     """
     from datakit.retention.pinning import unpin_step
 

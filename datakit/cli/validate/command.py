@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def validate(*directories: str, deep: Flag = False, training_step: int | None = None, json: Flag = False) -> int:
-    """Check that what datakit wrote is whole and right: steps, datasets, roots and training runs.
+    """Check that steps, datasets, roots and training runs are complete and correct.
 
     Compares every file with the manifest's checksum, recomputes ids, counters and tokens, and compares each step with
     the steps from which it was made. A dataset stands for its current steps and all steps before them, and a root for
-    all finished steps and training runs below it. Lists all differences, each with the file and the next step. The exit
+    all finished steps and training runs below it. Lists all differences with their files, and then what to do. The exit
     code is 4 if there is a difference, and 2 if a directory holds nothing to check.
 
     Examples:

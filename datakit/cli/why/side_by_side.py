@@ -1,4 +1,4 @@
-"""Formats the difference of two texts in two columns."""
+"""Formats two texts in two columns, and marks where they differ."""
 
 from __future__ import annotations
 

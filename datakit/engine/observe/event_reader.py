@@ -1,8 +1,8 @@
 """Reads the `events.jsonl` of a run while the run writes it, and derives the state of each step from the events.
 
-Each call reads only what was added since the last one (`event_tail.py`). Events or fields that are missing (because an
-earlier version of datakit wrote fewer, because they are in a rotated file, or because the log is damaged) do no harm:
-less is shown, until a heartbeat states the current phase and its counts.
+Each `read` reads only what was added since the last one (`event_tail.py`). Events or fields that are missing (because
+an earlier version of datakit wrote fewer, because they are in a rotated file, or because the log is damaged) do no
+harm: less is shown, until a heartbeat states the current phase and its counts.
 """
 
 from __future__ import annotations

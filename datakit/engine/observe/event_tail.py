@@ -1,12 +1,15 @@
 """Reads the events of a run from its log while the run writes it: each event once, in order.
 
 After a rotation, a new file begins with the run's first event again; events that were read before are recognized by
-their number. If the new file is already longer than the old one was, reading continues in the middle of a line, or the
-numbers do not continue; the file is then read again from its beginning. The rotated files are read only if asked for.
+their number. A new file may already be longer than what was read of the old one. In that case, the next read begins in
+the middle of a line, or finds an event whose number does not follow the last one; the new file is then read from its
+beginning. The rotated files are read only if the caller asks for them.
 
-A log may be damaged, or written by a stranger. A line that is no event (torn by a kill, nested too deeply, longer than
-LONGEST_LINE) is skipped and counted, and all later lines are still read. Cost: the size of the file at each call, and a
-read of what was added; at most PIECE_BYTES and one line are in memory.
+A log may be damaged or malicious. A line that is no event (torn by a kill, nested too deeply, longer than LONGEST_LINE)
+is skipped and counted, and all later lines are still read.
+
+Cost of each call: one request for the file's size, and reads of what was added; at most PIECE_BYTES and one line are in
+memory.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from datakit.storage import urls
 
 PIECE_BYTES = 1 << 20
 LONGEST_LINE = 4 << 20
-MOST_BYTES_AT_ONCE = 16 << 20  # a call reads no more than this of each file, so a huge file holds nobody up
+MOST_BYTES_AT_ONCE = 16 << 20  # a call reads no more than this of each file, so a huge file does not block it for long
 
 Event = dict[str, Any]
 
@@ -69,7 +72,9 @@ class EventTail:
         self._offset, self.unreadable, self._skipping = 0, 0, False
 
     def _continues(self, size: int) -> bool:
-        """Return True if the file goes on with the event after the last one, or with nothing that shows otherwise."""
+        """Return False if the next line shows that this is another file: it holds no event, or an event whose number
+        does not follow the last one.
+        """
         piece = urls.read_range(self.url, self._offset, min(size, self._offset + PIECE_BYTES))
         line, end, _ = piece.partition(b"\n")
         if not end or self._skipping:

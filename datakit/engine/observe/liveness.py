@@ -34,7 +34,7 @@ def is_local(started: Mapping[str, Any] | None) -> bool:
 
 
 def patience(started: Mapping[str, Any] | None) -> float:
-    """Return the seconds without an event after which a run is suspicious: three heartbeats."""
+    """Return after how many seconds without an event a run counts as silent: three heartbeats."""
     seconds = (started or {}).get("heartbeat_seconds", BEAT_SECONDS)
     return MISSED_BEATS * (seconds if isinstance(seconds, int | float) else BEAT_SECONDS)
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import xxhash
 
-PADDING = 0  # the segment of padding
+PADDING = 0  # the segment number in padding
 
 
 class Rows(Protocol):

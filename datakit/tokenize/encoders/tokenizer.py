@@ -143,8 +143,8 @@ def parse(data: bytes, place: str, code: str = "") -> Tokenizer | CustomTokenize
 
 
 def parse_reference(data: bytes, place: str) -> Tokenizer:
-    """Parse the content of a tokenizer.json with the reference alone, which takes a quarter of the time. Raises
-    TokenizerError if the content is invalid.
+    """Parse the content of a tokenizer.json with the reference library alone, in a quarter of the time of `parse`.
+    Raises TokenizerError if the content is invalid.
     """
     try:
         text = data.decode()

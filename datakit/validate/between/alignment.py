@@ -5,9 +5,9 @@
     consolidate   has the normalized documents without those that dedup removed and those in quarantine
     tokenize      has the consolidated documents without those in quarantine
 
-All files of a partition are sorted by id, so two lists are equal if their rows are.
+All files of a partition are sorted by id, so two files hold the same documents if their ids are equal row by row.
 
-Cost: parsing ids at a few ns per byte; no text is read. Memory: 32 bytes per document of a partition and thread.
+Cost: parsing ids at a few ns per byte; no text is read. Memory: for each thread, 32 bytes per document of a partition.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _quarantined(step: Subject, result: Result) -> dict[str, list[int]]:
 
 
 def _aligned(step: Subject, above: Manifest, removals: Manifest | None, result: Result) -> Iterator[Aligned]:
-    """Yield the partitions that belong together; find an input whose partitions differ in number."""
+    """Yield the partitions that belong together; report sources whose numbers of partitions differ."""
     for source in dict.fromkeys(part.source for part in above.partitions):
         theirs = above.partitions_of(source)
         ours = step.manifest.partitions_of(source)

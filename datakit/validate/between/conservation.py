@@ -1,8 +1,8 @@
 """Checks that a step's counters, totals and rows add up, together with those of its inputs.
 
-Every record that a stage reads is either in its output or counted under the reason for which it was left out. Each
-equation below has two sides that are computed from different statements, so a manifest that was edited in one place
-breaks at least one of them. The reasons of dedup and of signatures are counted from the rows.
+Every record that a stage reads is either in its output or counted under the reason for which it was left out. The two
+sides of each equation below are computed from different values in manifests and files, so if one of these values was
+edited, at least one equation does not hold. The reasons that dedup and signatures give are counted in their rows.
 
 Cost: reading manifests, and one small column of the signatures and of the removals.
 """
@@ -123,7 +123,7 @@ def _rows(manifests: Iterator[Manifest]) -> Counter[str]:
 
 
 def _values(step: Subject, result: Result, column: str) -> Counter[str] | None:
-    """Count the values of a column of strings in all partitions; None if any of them is damaged."""
+    """Return how often each value occurs in a column of strings of all partitions; None if a partition is damaged."""
     found, parts = Counter[str](), step.manifest.partitions
     if not step.sound(*(step.place(part) for part in parts)):
         return result.skip("damaged partitions are not counted")

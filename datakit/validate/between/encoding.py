@@ -3,11 +3,11 @@
 The sample consists of up to DOCUMENTS documents from each of SHARDS shards, which are spread evenly over the cache. To
 read little text, all documents of a shard come from one row group. Documents longer than LONGEST_BYTES are left out of
 the sample. The ids must be those of the reference, with the contract's tokens around them. If the tokenizer decodes the
-ids of every golden string to that string, as its normalizer changes it, then it must also decode each document of the
-sample to its text.
+ids of every golden string in the contract to that string, either unchanged or as its normalizer changes it, the same
+must hold for each document of the sample.
 
 Conversations and lists of tokens are not texts, so sources that hold them are not encoded again. Nor are the documents
-of a custom tokenizer, whose code may come from a stranger.
+of a cache with a custom tokenizer, whose code may come from a stranger.
 
 Cost: loading the tokenizer, and encoding at a few MB of text per CPU-second.
 """
@@ -93,8 +93,8 @@ def _compare(step: Subject, above: tuple[Input, Manifest], tokenizer: Tokenizer,
 
 
 def _decodes(tokenizer: Tokenizer, ids: list[int], text: str) -> bool:
-    """Return True if the ids decode to the text, or to what the tokenizer's normalizer makes of it. A forged contract
-    may hold any numbers.
+    """Return True if the ids decode to the text, or to what the tokenizer's normalizer makes of it. Return False for
+    ids that do not fit in 32 bits, which a forged contract may hold.
     """
     if ids and not 0 <= min(ids) <= max(ids) < 1 << 32:
         return False
@@ -127,7 +127,7 @@ def _sample(step: Subject, above: tuple[Input, Manifest], cache: Cache, result: 
 
 
 def _texts(url: str, number: int) -> Iterator[tuple[str, str]]:
-    """Yield the id and the text of some documents of one row group, which depends on `number`."""
+    """Yield the id and the text of some documents, all from the row group that `number` selects."""
     with open_shard(url) as shard:
         table = read_group(shard, number % shard.metadata.num_row_groups, url, ["id", "text"])
     short = np.flatnonzero(np.diff(string_buffers(table["text"])[1]) <= LONGEST_BYTES)

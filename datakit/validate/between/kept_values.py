@@ -1,7 +1,7 @@
-"""Compares all columns of consolidated documents, except the text, with those of the normalized documents.
+"""Compares the columns of consolidated documents, except `text` and `edited_id`, with those of normalized documents.
 
-The documents of both files are matched by id, and consolidate keeps their order. So the rows of the normalized file
-that are in the consolidated one must equal its rows.
+Documents are matched by id, and consolidate keeps their order. So if the documents that consolidate left out are
+ignored, the rows of a normalized file must equal those of the consolidated file, in the same order.
 
 Cost: decoding all columns except the text, twice. Memory: a row group of each file per thread, without the text.
 """
@@ -61,8 +61,8 @@ def _kept(url: str, ids: Ids) -> Iterator[pa.Table]:
 
 
 def first_difference(expected: Iterator[pa.Table], found: Iterator[pa.Table]) -> str:
-    """Return the column and the document of the first difference between two streams of rows, or "". A stream may be
-    longer than the other; then the ids differ, which another check reports.
+    """Return the column and the document of the first difference between two streams of rows, or "". If one stream
+    is longer, the rest of it is ignored: then the ids differ, which another check reports.
     """
     one, other = next(expected, None), next(found, None)
     while one is not None and other is not None:

@@ -1,7 +1,7 @@
 """Computes the shingles of a text with numpy, from the definition in `datakit/text/shingle_kernels.py`.
 
-Validation must not trust the code that it checks, so these are not the compiled loops that dedup uses. They would also
-take a second of CPU time and 130 MB of memory to load.
+Validation must not trust the code that it checks, so this module does not use the compiled loops of dedup. Loading
+those would also take a second of CPU time and 130 MB of memory.
 
 Cost: about 20 MB of text per CPU-second. Memory: about 40 bytes per character of one text.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from datakit.text.hash_mixing import GOLDEN, MIX_1, mix
 from datakit.text.unicode_words import ALONE, WORD, character_table
 
-SHORT = 64  # characters of a word that are hashed in all words at once
+SHORT = 64  # so many characters are hashed in all words at once; the rest of longer words, word by word
 MASK = (1 << 64) - 1
 
 
@@ -42,7 +42,7 @@ def word_hashes(text: str) -> np.ndarray:
 
 
 def _hashed(entries: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Hash the characters [start, end) of each word, one character of all words at a time."""
+    """Hash the characters [start, end) of each word: the first SHORT for all words at once, the rest word by word."""
     hashes, left = np.zeros(len(starts), np.uint64), np.arange(len(starts))
     for place in range(SHORT):
         left = left[starts[left] + place < ends[left]]

@@ -1,8 +1,8 @@
-"""Checks the reasons of dedup: every representative is a document that dedup retained, and exactly the second and later
-copies of a text in several sources were removed as exact duplicates.
+"""Checks the reasons of removals: every representative is a document that dedup retained, and exactly the second and
+later copies of a text in several sources were removed as exact duplicates.
 
-Ranges of ids are read from all sources at once, so that equal ids meet. A representative may lie in any range, so the
-removals are first sorted by their representatives (`spill.py`).
+Each range of ids is read from all sources together, so that equal ids meet. A representative may lie in any range, so
+the removals are first sorted into files by the ids of their representatives (`spill.py`).
 
 Cost: parsing all ids, in the normalized files and in the removals. Memory: the ids of one range of all sources, about
 20 bytes each, and one bucket of removals.
@@ -95,7 +95,7 @@ def _check_representatives(sources: Sequence[Source], spill: Spill, step: Subjec
 
 
 def _check_kept(source: Source, rows: np.ndarray, ids: tuple[int, int], result: Result) -> None:
-    """Find removals whose representative the source does not have, or has removed itself."""
+    """Find removals whose representative is not in the source, or was removed from it."""
     wanted, found = kept(rows), np.zeros(len(rows), bool)
     for span, documents, marks in source.files:
         if not overlaps(span, ids):

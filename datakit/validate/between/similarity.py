@@ -1,11 +1,11 @@
 """Recomputes the Jaccard similarity that dedup states for each removed document and its representative.
 
 The texts are read again from the normalized files, and their shingle sets are compared exactly. By default, a sample of
-SAMPLE removals is compared: those whose ids have the smallest hashes, so the sample is always the same. With `deep`,
-all removals are compared. A fuzzy duplicate must also reach the threshold, by the recipe's measure.
+about SAMPLE removals is compared: those whose ids have the smallest hashes, so the sample is always the same. With
+`deep`, all removals are compared. A fuzzy duplicate must also reach the threshold, by the recipe's measure.
 
-Shingle sets of removed documents are written to files for temporary data, in the order of their representatives. Then
-the representatives are read in that order, so the normalized files are read at most twice, whatever their size.
+The shingle sets of removed documents are written to temporary files, one for each range of their representatives' ids.
+Then the representatives are read range by range, so the normalized files are read at most twice, whatever their size.
 
 Cost: 20 MB of text per CPU-second. Disk: 8 bytes per word of the removed documents. Memory: one row group, and the
 shingles of one document.
@@ -35,7 +35,7 @@ CONTAINMENT = "containment"
 
 
 def check(step: Subject, result: Result) -> None:
-    """Compare the stated similarities with the texts: those of a sample or, with `deep`, all of them."""
+    """Recompute the stated similarities from the texts, for a sample of the removals or, with `deep`, for all."""
     if missing := step.missing("normalize"):
         return result.skip(missing)
     sources = sources_of(step)
@@ -48,7 +48,7 @@ def check(step: Subject, result: Result) -> None:
 
 
 class _Comparison:
-    """The comparison of one step. limit: the largest hash of a removal in the sample."""
+    """The comparison of one step. limit: the largest hash that a removal in the sample may have."""
 
     def __init__(self, step: Subject, sources: Sequence[Source], folder: Path, result: Result) -> None:
         self.step, self.sources, self.folder, self.result = step, sources, folder, result
@@ -95,7 +95,7 @@ class _Comparison:
     def _compare_group(
         self, rows: np.ndarray, sets: list[np.ndarray], mine: np.ndarray, ids: Ids, texts: pa.Array
     ) -> None:
-        """Compare the removals `mine` whose representatives are among these documents."""
+        """Compare those removals in the rows `mine` whose representatives are among the documents `ids`."""
         at = positions(kept(rows[mine]), ids)
         for place in np.unique(at[at >= 0]).tolist():
             shingles = shingles_of(texts[place].as_py(), self.ngram)
@@ -120,7 +120,7 @@ class _Comparison:
 
 
 def _texts(url: str, wanted: Ids) -> Iterator[tuple[Ids, pa.Array]]:
-    """Yield, for each row group of documents with some of `wanted`, these ids in ascending order and their texts."""
+    """Yield, for each row group that holds some of the ids `wanted`, those ids in ascending order and their texts."""
     ascending = wanted[np.lexsort((wanted.low, wanted.high))]
     with open_shard(url) as shard:
         for group in range(shard.metadata.num_row_groups):
@@ -135,6 +135,6 @@ def _texts(url: str, wanted: Ids) -> Iterator[tuple[Ids, pa.Array]]:
 
 
 def _any_between(ascending: Ids, first: str, last: str) -> bool:
-    """Return True if one of these ids may lie from `first` to `last`."""
+    """Return True if one of these ids may lie in the range from `first` to `last`."""
     low, high = (np.uint64(int(bound[:16], 16)) for bound in (first, last))
     return bool(np.searchsorted(ascending.high, low, "left") < np.searchsorted(ascending.high, high, "right"))

@@ -1,10 +1,11 @@
 """Sorts the removals of a dedup step into files by the ids of their representatives, so that memory does not grow with
-the dataset. Bucket i of 2**k holds the removals whose representatives' ids have the top k bits i, like a partition.
+the dataset. Bucket i of 2**k holds the removals whose representatives' ids have i as their top k bits, as the ids in
+partition i of 2**k do.
 
-A removal may come with the shingles of the removed document, which lie in a second file of the bucket.
+The shingles of a removed document can be stored with its removal; they are in a second file of the bucket.
 
-Cost: 57 bytes on the disk for temporary files per removal, and 8 per shingle. Memory: the removals of one partition or
-one bucket; shingles are mapped into memory.
+Disk: 57 bytes per removal and 8 bytes per shingle, in temporary files. Memory: the removals of one partition or one
+bucket; shingles are mapped into memory.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Spill:
         self._folder, self._sources = folder, pa.array(sources, pa.string())
 
     def add(self, removals: np.ndarray, sets: Sequence[np.ndarray] = ()) -> None:
-        """Append removals to their buckets. sets: the shingles of each removed document, uint64, or nothing at all."""
+        """Append removals to their buckets. sets: the shingles of each removed document, uint64; () to store none."""
         removals["shingles"] = [len(one) for one in sets] if sets else 0
         buckets = top_bits(removals["kept_high"].astype(np.uint64), self.count)
         for bucket in np.unique(buckets).tolist():
@@ -62,7 +63,7 @@ class Spill:
         return np.split(np.asarray(np.memmap(path, np.uint64, "r")), ends[:-1])
 
     def removals_of(self, url: str, source: int) -> np.ndarray:
-        """Return the removals that a partition of dedup lists, of the source with this index."""
+        """Return the removals that dedup lists in the file `url`. source: the index of the source they belong to."""
         found = [np.empty(0, REMOVAL)]
         names = ["id", "reason", "representative_id", "representative_source", "jaccard"]
         for table in iterate_shard(url, names):

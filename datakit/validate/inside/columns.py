@@ -24,7 +24,7 @@ DUPLICATE_COLUMNS = ["id", "source_id", "kept_source_id"]
 
 
 def check(step: Subject, result: Result) -> None:
-    """Compare the schemas of all partitions, and of the lists beside them."""
+    """Compare the schemas of all partitions and, for normalize, those of the lists of origins and of duplicates."""
     parts = [part for part in step.manifest.partitions if step.sound(step.place(part))]
     if len(parts) < len(step.manifest.partitions):
         result.skip("damaged partitions are not opened")
@@ -57,7 +57,7 @@ def _differences(step: Subject, part: Partition, schema: pa.Schema, first: pa.Sc
 
 
 def _as_written(column: Column) -> Column:
-    """Return a column with one name for the elements of lists, which Parquet renames."""
+    """Return the column with the elements of lists named "item"; Parquet renames them to "element"."""
     return Column(column.name, column.type.replace("list<element: ", "list<item: "))
 
 

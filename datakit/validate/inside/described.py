@@ -28,7 +28,7 @@ from datakit.validate.finding import REMEDY
 from datakit.validate.subject import DOWNLOAD, FOLDERS, Subject
 
 TOKENIZER_REMEDY = "copy the tokenizer.json with which the cache was made, or make the cache again"
-COPIED = "download/bytes"  # the counter that only a download with copies has
+COPIED = "download/bytes"  # a counter that only downloads that copied their files have
 
 
 @dataclass(frozen=True)

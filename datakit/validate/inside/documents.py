@@ -1,8 +1,8 @@
 """Reads every document: its id must be the xxh3-128 of its text, ids must ascend strictly within the partition's range,
-and the row count, the first and last id and the bytes of text must be those in the manifest.
+and the row count, the first and last id, and the number of bytes of text must be those in the manifest.
 
-The statements are recomputed from the rows, not taken from the files' footers. A document with an `edited_id` was
-edited after its id was assigned; then `edited_id` is the hash of its text.
+These values are computed from the rows, not taken from the files' footers. A document with an `edited_id` was edited
+after its id was assigned; its `edited_id`, not its id, is the hash of its text.
 
 Cost: decoding the text (0.5 to 1 GB per CPU-second), and hashing it (5 GB per CPU-second, and 0.3 us per document).
 Memory: one row group per thread.
@@ -31,12 +31,12 @@ from datakit.validate.subject import Subject, in_parallel
 
 EDITED = "edited_id"
 TEXT_COLUMNS = ("id", "text", "source", EDITED)
-Claims = list[tuple[str, object, object]]  # (what, as the manifest states it, as it was found)
+Claims = list[tuple[str, object, object]]  # (what is stated, the manifest's value, the value that was found)
 
 
 @dataclass
 class Scan:
-    """The sums of a partition that has been read in part."""
+    """The counts and the first and last id of the rows of a partition read so far, and a problem found in them."""
 
     partition: Partition
     rows: int = 0
@@ -45,7 +45,7 @@ class Scan:
     problem: str = ""
 
     def claims(self, with_text: bool) -> Claims:
-        """Return each statement of the manifest with what was found instead."""
+        """Return the manifest's statements about the partition, each with what was found."""
         part = self.partition
         first, last = (self.ends[0], self.ends[-1]) if self.ends else (None, None)
         found: Claims = [("rows", part.rows, self.rows), ("first id", part.first_id, first)]
@@ -54,7 +54,7 @@ class Scan:
 
 
 def check_ids(step: Subject, result: Result) -> None:
-    """Check the ids of every partition; the stage has no texts."""
+    """Check the ids of every partition of a stage whose files hold no texts."""
     _check(step, result, _scan_ids, with_text=False)
 
 
@@ -97,7 +97,7 @@ def _scan_texts(url: str, scan: Scan) -> None:
 
 
 def _scan_groups(url: str, names: tuple[str, ...], scan: Scan, problem: Callable[[pa.Table, Ids, int], str]) -> None:
-    """Add up the row groups of a partition, up to the first one with a problem."""
+    """Add the row groups of a partition to `scan`, up to and including the first one with a problem."""
     with open_shard(url) as shard:
         columns = [name for name in names if name in shard.schema_arrow.names]
         for group in range(shard.metadata.num_row_groups):
@@ -125,7 +125,9 @@ def _add_ids(ids: Ids, scan: Scan) -> None:
 
 
 def _text_problem(table: pa.Table, ids: Ids, row: int, scan: Scan) -> str:
-    """Return the first document of a row group with a wrong hash or source, as a phrase; add up the bytes of text."""
+    """Return the first problem with a row group's texts, hashes and sources as a phrase, or "". The bytes of text are
+    added to `scan`.
+    """
     if table["text"].null_count:
         return f"holds a document without text, in or after row {row}"
     data, offsets = string_buffers(table["text"])

@@ -61,7 +61,7 @@ def unlisted(step: Subject, result: Result) -> None:
 def _listed(step: Subject, result: Result) -> list[urls.FileInfo]:
     try:
         return urls.listing(step.directory)
-    except StorageError as error:  # such as a link to itself
+    except StorageError as error:  # for example, because a link leads to itself
         if not urls.is_local(step.directory):
             raise
         result.find(step.directory, f"cannot be listed: {error}", MOVE)

@@ -3,8 +3,8 @@ numbers of the partitions.
 
 An altered manifest is refused whenever it is read, because it holds its own checksum. The checks in this module find an
 alteration even if that checksum was changed to match. A manifest of format 1 does not hold the stage's format version,
-so its fingerprint cannot be computed again. A directory whose name has the form of a step's name must end in the first
-digits of the fingerprint; a step that was copied may have any other name.
+so its fingerprint cannot be computed again. If the name of a directory has the form of a step's name, it must end in
+the first digits of the fingerprint; a copy of a step may have any other name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAMED = re.compile(r"(.+)-[0-9a-f]{12}")
 
 
 class _Skipped(msgspec.Struct, frozen=True):
-    """The fields of a `QuarantinedRecord` that an identity depends on. Its own module needs pyarrow."""
+    """The fields of a `QuarantinedRecord` that are checked. That class itself is not used: its module needs pyarrow."""
 
     file: str
     position: int

@@ -1,8 +1,9 @@
 """Compares the lists beside a normalize step's documents with the documents: `origins/`, which names the record behind
 each document and each duplicate, and `duplicates/`, which lists the exact duplicates.
 
-In a partition's origins, the kept records are the documents, and the others are the listed duplicates. Each of these
-has the id of the document before it. The documents of each file, added up, are those in `origins/files.parquet`.
+In a partition's origins, the kept records are the documents, and the others are the listed duplicates. Each duplicate
+directly follows a record with the same id. The number of origins that name a file, over all partitions, is the file's
+number of documents in `origins/files.parquet`.
 
 Cost: parsing the ids twice. Memory: 40 bytes per record of a partition, and 8 bytes per file of the source.
 """
@@ -41,8 +42,8 @@ def check(step: Subject, result: Result) -> None:
 
 
 def _compare(step: Subject, result: Result, part: Partition) -> PerFile | None:
-    """Compare the lists of a partition. Return how many of its records each file held, or None if a file cannot be
-    read.
+    """Compare the lists of a partition. Return the number of its records from each raw file, or None if the lists
+    differ or cannot be compared.
     """
     name, listed = urls.name(part.path), {file.path for file in step.manifest.files}
     origins, duplicates = step.url(origins_path(name)), step.url(duplicates_path(name))
@@ -74,7 +75,7 @@ def _report(result: Result, url: str, difference: str, what: str) -> None:
 
 
 def _check_order(ids: Ids, kept: np.ndarray, url: str, result: Result) -> None:
-    """Find a duplicate that does not follow the document with its id."""
+    """Report a difference if a duplicate does not directly follow a record with the same id."""
     again = np.flatnonzero(~kept)
     if len(again) and (again[0] == 0 or not ids[again].equals(ids[again - 1])):
         result.find(url, "lists a duplicate that does not follow the record with the same id")

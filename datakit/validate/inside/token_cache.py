@@ -1,8 +1,8 @@
 """Compares the content of a token cache with its manifest: the lists of documents, the tokens and the loss masks.
 
 Tokens are read in blocks of 1 Mi and decoded, to check that all ids are in the vocabulary, that documents begin and end
-as the contract requires, that each array holds as many tokens as its documents, and that loss masks have the recorded
-sums. Without pyarrow, the content of the files `*.docs.parquet` is not compared, only their checksums.
+as the contract requires, that each array holds as many tokens as its documents have, and that loss masks have the
+recorded sums. Without pyarrow, the content of the files `*.docs.parquet` is not compared, only their checksums.
 
 Cost: decoding compressed tokens takes about 0.2 s of CPU time per 100 MB. Memory: a block for each thread, and the
 lengths of a shard's documents.
@@ -30,7 +30,7 @@ UNKNOWN = "the manifest contradicts itself"
 
 
 def check_lists(step: Subject, result: Result) -> None:
-    """Compare both lists of each shard's documents with each other and with the manifest."""
+    """Compare the two lists of each shard's documents (LISTS) with each other and with the manifest."""
     if step.details is None:
         return result.skip(UNKNOWN)
     read = is_installed("pyarrow")
@@ -105,7 +105,9 @@ def _files(place: str) -> list[str]:
 
 
 def _find_stray_masks(step: Subject, result: Result) -> None:
-    """Find loss masks without an entry in a manifest of format 1, whose outputs share a directory with other files."""
+    """Find loss masks that a manifest of format 1 does not mention. The check `unlisted` does not find them, because
+    in this format outputs share a directory with other files.
+    """
     assert step.details is not None
     for partition, files in zip(step.manifest.partitions, step.details.shards, strict=True):
         mask = urls.join(step.url(partition.path) + LOSS_MASK_SUFFIX, METADATA_FILE)

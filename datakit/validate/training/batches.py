@@ -3,8 +3,9 @@
 The mixture is rebuilt from its description in the run's manifest or newest checkpoint, not from a run file, and the
 rebuilt mixture must have the recorded fingerprint. A digest covers the rows of the run's first process.
 
-By default, no batch is read. With `--deep`, the last logged step is made again, and with `--training-step`, the named
-one. Cost: reading the windows of blocks from which the batch is drawn, and as much memory as training needs for them.
+By default, no batch is read. With `--deep`, the batch of the last logged step is made again; with `--training-step`,
+that of the given step. Cost: reading the windows of blocks from which the batch is drawn, and as much memory as
+training needs for them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from datakit.validate.subject import Subject
 from datakit.validate.training.metrics import read_rows
 
 DIGEST, ROWS = "data/batch_xxh3", "data/batch_rows"
-MEMORY = 1 << 40  # no limit: the recorded windows decide
+MEMORY = 1 << 40  # in effect no limit: the sizes of the recorded windows decide
 REMEDY = "check the run's caches with `datakit validate`; if they are sound, the metrics were altered"
 
 
@@ -54,7 +55,7 @@ def check(step: Subject, result: Result) -> None:
 
 
 def _cannot(step: Subject, reason: str, result: Result) -> None:
-    """Note why no batch can be made again. Raises UsageError if the user asked for a certain one."""
+    """Report why no batch can be made again. Raises UsageError if the user asked for that of a certain step."""
     if step.training_step is not None:
         raise UsageError(f"--training-step {step.training_step}: {reason}")
     result.skip(reason)
@@ -71,7 +72,7 @@ def _digest(step: Subject, number: int, rows: int) -> str:
     size = mixture.batches.at(number - 1)
     with Loader(mixture, host=0, hosts=max(1, size // rows)) as loader:
         if loader.record()["fingerprint"] != record["fingerprint"]:
-            raise LoaderError("the rebuilt mixture has another fingerprint than the run's")
+            raise LoaderError("the fingerprint of the rebuilt mixture differs from the recorded one")
         return batch_digest(loader[number - 1])
 
 
@@ -106,7 +107,7 @@ def _component(name: str, said: Mapping[str, Any], simulate: SimulatedEpochs | N
         try:
             if training_source(component, name, simulate).identity == said["identity"]:
                 return component
-        except DatakitError:  # too small to hold out as many documents, so it is another source
+        except DatakitError:  # too small to hold out that many tokens, so it is not the run's source
             continue
     raise LoaderError(f"none of the run's caches holds the tokens of component {name!r}")
 

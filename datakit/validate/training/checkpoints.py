@@ -1,7 +1,7 @@
 """Compares every file of a checkpoint with the checksums in the checkpoint's marker, and the markers with the run.
 
-Only checkpoints in the run's own directory are compared. A checkpoint without a marker was never finished, and later
-starts ignore it; it is named, but is no difference.
+Only checkpoints in the run's own directory are compared. A checkpoint without a marker was never finished, and a
+resumed run ignores it. The check names such a checkpoint, but does not report a difference.
 
 Cost: reads every byte once.
 """

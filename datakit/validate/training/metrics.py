@@ -1,9 +1,9 @@
 """Checks a run's metrics: every line can be read, steps ascend, none is missing, the rows of a step agree, and the last
-row has the figures that the manifest states.
+row has the values that the manifest states.
 
 A step that saves or evaluates has two rows, of which the second repeats the first. Each row states how often rows are
-logged (`log/every`), so a missing one is noticed. In metrics of earlier versions, the interval is the largest one that
-fits all rows.
+logged (`log/every`), so a missing one is noticed. Earlier versions did not state it; in their metrics, the largest
+interval that fits all rows is assumed.
 
 Cost: parsing the file. Memory: one row, and the numbers of the steps.
 """
@@ -37,7 +37,7 @@ class _Steps:
 
 
 def check(step: Subject, result: Result) -> None:
-    """Check the rows in order, then the missing ones, then the manifest's figures."""
+    """Check the rows in order, then that none is missing, then the values that the manifest states."""
     url = step.url(FILE_NAME)
     if not urls.exists(url):
         return result.find(url, "is missing", REMEDY)
@@ -61,7 +61,9 @@ def read_rows(url: str) -> dict[int, Row]:
 
 
 def _rows(url: str, result: Result) -> Iterator[tuple[int, Row | None]]:
-    """Yield (line number, row) for each line; None if the line is no row. An unfinished last line is no difference."""
+    """Yield (line number, row) for each line; the row is None if the line does not hold a valid one. An unfinished
+    last line is skipped, and is not a difference.
+    """
     with urls.open_read(url) as file:
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
@@ -105,7 +107,9 @@ def _gaps(seen: _Steps, step: Subject) -> Iterator[str]:
 
 
 def _start(step: Subject) -> int:
-    """Return the step after which the run began: that of another run's checkpoint if the run continued that run."""
+    """Return the step after which the run began: if the run continued another run (`resume_from`), the step of that
+    run's checkpoint; otherwise 0.
+    """
     continued = step.manifest.parameters.get("resume_from") is not None
     return int((step.manifest.details.get("origin") or {}).get("step", 0)) if continued else 0
 
