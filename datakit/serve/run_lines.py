@@ -1,10 +1,6 @@
 """Reads the beginning and the end of a run's log, for the list of runs: when it began, what it does now, how it ended.
 
-<<<<<<< HEAD
-Cost: one look at the log and two reads per run; no read if the size and the time of the log are unchanged.
-=======
-Cost: for each run, a look-up of the log's size and, if the size has changed since the last time, two reads.
->>>>>>> editing13
+Cost: for each run, a look-up of the log's size and time and, if either has changed since the last time, two reads.
 """
 
 from __future__ import annotations

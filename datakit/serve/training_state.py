@@ -1,15 +1,9 @@
 """Follows the metrics of a training run while it writes them: their newest values, and a curve of its loss.
 
-<<<<<<< HEAD
-The curve has at most 2 x POINTS points; when there are more, every second one is dropped and further rows are thinned
-in the same way. A run that resumes replaces `metrics.jsonl`, so the file is read again from its beginning if it has
-become shorter, if the line that was read last is no longer where it was, or if the steps of new rows do not rise. A
-file whose size and time are unchanged is not read at all.
-=======
 The curve has fewer than 2 x POINTS points: whenever it reaches this number, every second point is dropped, and further
 rows are thinned in the same way. A run that resumes replaces `metrics.jsonl`, so the file is read again from the
-beginning if it has become shorter, or if the line that was read last is no longer where it was.
->>>>>>> editing13
+beginning if it has become shorter, if the line that was read last is no longer where it was, or if the steps of new
+rows do not rise. A file whose size and time are unchanged is not read at all.
 """
 
 from __future__ import annotations
