@@ -39,7 +39,8 @@ TEXTS = ("normalize", "consolidate")  # stages whose order of sources is kept by
 
 class _Skipped(msgspec.Struct, frozen=True):
     """The fields of a `QuarantinedRecord` on which a step's identity depends. That class is not used here, because its
-    module imports pyarrow."""
+    module imports pyarrow.
+    """
 
     file: str
     position: int
