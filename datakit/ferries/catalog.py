@@ -52,7 +52,7 @@ FERRIES = (
         requests=(
             Request("space in the root", "120 GB", "14 Parquet files, 28.5 GB; 10 billion tokens"),
             Request("CPUs of the cluster", "32", "about 10 million documents"),
-            Request("memory of a node", "64 GB", "files of 2.2 GB"),
+            Request("memory of a node", "64 GB", "files of 2.3 GB"),
             Request("memory of the largest process", "16 GB", "partitions of at most 1 GiB"),
         ),
         needs_cluster=True,

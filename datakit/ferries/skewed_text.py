@@ -10,7 +10,7 @@ The bytes depend on nothing but the scale: every choice is a hash of its index (
 generator, which may differ between versions of its library. A scale of 0.01 reduces the sizes of the huge documents and
 of the giant file, and the numbers of all other documents and files, to 1 %.
 
-Cost: at most 40 MB of memory at any scale, and about 25 s of CPU time for the 2.2 GB at full scale.
+Cost: at most 40 MB of memory at any scale, and about 25 s of CPU time for the 2.3 GB at full scale.
 """
 
 from __future__ import annotations
