@@ -110,7 +110,7 @@ class _Comparison:
         found = shared / union if union else 1.0
         self.result.count("pair")
         name = removed(row.reshape(1)).text(0)
-        place = self.sources[int(row["source"])].files[0][2]
+        place = self.sources[int(row["source"])].removals_with(name)
         if abs(found - float(row["jaccard"])) > 1e-12:
             self.result.find(place, f"states the similarity {float(row['jaccard'])} for {name}; it is {found}")
         parameters = self.step.manifest.parameters
