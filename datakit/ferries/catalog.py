@@ -24,9 +24,9 @@ FERRIES = (
     ),
     Ferry(
         name="train-canary",
-        description="the demo's text: train 100 steps, stopped once in the middle and resumed",
+        description="the demo's text: validate, train 100 steps, stopped once in the middle and resumed",
         recipe="demo",
-        stages=("warm-up", "run", "interrupt", "resume", "validate-training", "report"),
+        stages=("warm-up", "run", "validate", "interrupt", "resume", "validate-training", "report"),
         limits=Limits(wall=240, cpu=300, peak_rss=2 * GIB),
         schedule="53 5 * * *",
         timeout=1800,

@@ -200,8 +200,8 @@ def check_training(ferry_run: FerryRun, stage: Stage, found: dict[str, Any], ste
 
 
 def validate_training(ferry_run: FerryRun) -> None:
-    """Compare the training run with its checkpoints, metrics and caches."""
-    words = ["validate", ferry_run.training, "--json"]
+    """Compare the training run with its checkpoints, metrics and caches, and make its last logged batch again."""
+    words = ["validate", ferry_run.training, "--deep", "--json"]
     usage, stem = ferry_run.measured("validate-training", lambda stem: run_datakit(words, stem))
     require("validate-training", usage, stem)
 
