@@ -30,7 +30,7 @@ from datakit.storage.io_errors import storage_errors
 from datakit.storage.json_data import decode_errors
 
 FILE_NAME = "ferry_history.jsonl"
-LOCK_NAME = "ferry_history.lock"  # held while killed ferries are looked for
+LOCK_NAME = "ferry_history.lock"  # held while killed ferries are looked for, and while alerts about them are sent
 SHOWN = 30  # the pass rate is that of the last SHOWN runs
 _decoder = msgspec.json.Decoder(Record | Started)
 
@@ -110,7 +110,7 @@ def settle(parent: str) -> list[Record]:
     dead = [line for line in read_history(parent).open if is_dead(line)]
     if not dead:
         return []
-    with _settling(parent):  # a ferry that ended meanwhile wrote its record before it gave up its lock
+    with settling(parent):  # a ferry that ended meanwhile wrote its record before it gave up its lock
         still_open = {line.nonce for line in read_history(parent).open}
         found = [_killed(line) for line in dead if line.nonce in still_open]
         for record in found:
@@ -119,8 +119,10 @@ def settle(parent: str) -> list[Record]:
 
 
 @contextmanager
-def _settling(parent: str) -> Iterator[None]:
-    """Let only one process at a time decide which ferries were killed. Stores have no locks."""
+def settling(parent: str) -> Iterator[None]:
+    """Let only one process at a time decide which ferries were killed, or send alerts about them. Stores have no
+    locks.
+    """
     if not urls.is_local(parent):
         yield
         return
