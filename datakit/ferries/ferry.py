@@ -13,6 +13,7 @@ Stage = Literal[
     "generate", "warm-up", "run", "validate", "train", "interrupt", "resume", "validate-training", "again", "compare",
     "report",
 ]  # fmt: skip
+Peak = Literal["bytes written", "CPUs", "memory of a task", "memory of a process"]
 NOT_OBSERVED = "not yet observed"
 
 
@@ -29,11 +30,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class Request:
-    """Something that a ferry needs from its machines: how much, for which sizes, and the observed peak."""
+    """Something that a ferry needs from its machines: how much, for which sizes, and the observed peak. peak: what the
+    record of a run states beside the request.
+    """
 
     what: str
     amount: str
     sizes: str
+    peak: Peak
     observed: str = NOT_OBSERVED
 
 

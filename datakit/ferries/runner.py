@@ -28,6 +28,7 @@ from datakit.ferries import alert, history, status
 from datakit.ferries.alert import Say
 from datakit.ferries.ferry import Ferry
 from datakit.ferries.machine import this_machine
+from datakit.ferries.pipeline_parts import observed
 from datakit.ferries.record import FILE_NAME, Failure, Outcome, Part, Record
 from datakit.ferries.regression import PERFORMANCE, baseline, best_of, beyond_limits, regressions
 from datakit.ferries.stages import MEASURED, STAGES, FerryRun, StageError
@@ -107,7 +108,7 @@ class _Run:
             outcome=ending.outcome or "failed", stage=ending.stage, scheduled=begun.scheduled, scale=begun.scale,
             machine=this_machine(), version=version("datakit"), parts=found.parts, steps=found.steps,
             figures=found.figures, failures=ending.failures, compared_with=ending.compared,
-            compared_steps=found.compared_steps,
+            compared_steps=found.compared_steps, requests=observed(found.ferry.requests, found.parts, found.written),
         )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from datakit.ferries.calibration import Calibration, calibrate, mean
 from datakit.ferries.child import Usage, run_datakit, run_program
 from datakit.ferries.ferry import Ferry, Stage, Training
 from datakit.ferries.inputs import RECIPES, copy_recipe, recipe_file, write_warm_up
-from datakit.ferries.pipeline_parts import pipeline_parts, step_outputs
+from datakit.ferries.pipeline_parts import bytes_written, pipeline_parts, step_outputs
 from datakit.ferries.record import Failure, Part, Record, StepOutput
 from datakit.storage import urls
 from datakit.trainer.metrics.json_lines import FILE_NAME as METRICS
@@ -42,7 +42,8 @@ class StageError(Exception):
 class FerryRun:
     """A ferry that is running, and what it has found so far. folder: a local folder for inputs and logs, which is the
     root if that is on a disk. history: the earlier records of the ferry. dataset: the directory of the dataset, and
-    training that of the training run, as soon as there is one. last: the newest calibration.
+    training that of the training run, as soon as there is one. last: the newest calibration. written:
+    the size of what the pipeline wrote.
     """
 
     ferry: Ferry
@@ -60,6 +61,7 @@ class FerryRun:
     page: str = ""
     last: Calibration | None = None
     commands: int = 0
+    written: int = 0
 
     def stem(self, stage: str) -> Path:
         """Return the path, without suffix, of the files with the output of the next command."""
@@ -134,6 +136,7 @@ def run(ferry_run: FerryRun) -> None:
     ferry_run.dataset = urls.join(ferry_run.root, found["dataset"])
     ferry_run.parts += pipeline_parts(found, ferry_run.parts[-1].factors)
     ferry_run.steps |= step_outputs(found)
+    ferry_run.written = bytes_written(found)
 
 
 def validate(ferry_run: FerryRun) -> None:
