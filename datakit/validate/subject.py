@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from datakit.cache.layout import STAGE, CacheDetails, read_details
 from datakit.errors import CorruptError, DatakitError, NewerFormatError, NotFoundError
 from datakit.storage import urls
 from datakit.storage.manifest import InputReference, Manifest, Partition, manifest_url, read_manifest
+
+if TYPE_CHECKING:
+    from datakit.validate.between.text_store import TextStore
 
 WORKERS = 2  # each holds the row groups that it decodes: about 40 MB
 READERS = 4  # threads that read files only to hash them
@@ -47,7 +50,8 @@ class Input:
 class Subject:
     """A finished step to check. details: the part of a token cache's manifest that describes its arrays; None for
     other stages, and if it contradicts the rest of the manifest. whole: True if the step is checked as a part of a
-    dataset or a root. broken: the URLs of files that differ from their checksums, of all steps checked so far.
+    dataset or a root. broken: the URLs of files that differ from their checksums, of all steps checked so far. texts:
+    the texts that later checks need, if pyarrow is installed.
     """
 
     directory: str
@@ -58,6 +62,7 @@ class Subject:
     whole: bool = False
     training_step: int | None = None
     broken: set[str] = field(default_factory=set)
+    texts: TextStore | None = None
 
     @property
     def finished(self) -> bool:
