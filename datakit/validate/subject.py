@@ -10,15 +10,12 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from datakit.cache.layout import STAGE, CacheDetails, read_details
 from datakit.errors import CorruptError, DatakitError, NewerFormatError, NotFoundError
 from datakit.storage import urls
 from datakit.storage.manifest import InputReference, Manifest, Partition, manifest_url, read_manifest
-
-if TYPE_CHECKING:
-    from datakit.validate.between.text_store import TextStore
 
 WORKERS = 2  # each holds the row groups that it decodes: about 40 MB
 READERS = 4  # threads that read files only to hash them
@@ -26,6 +23,22 @@ DOWNLOAD, TRAIN = "download", "train"
 FOLDERS = {DOWNLOAD: "raw", TRAIN: "checkpoints"}  # where the partitions of these stages lie
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+class Texts(Protocol):
+    """The texts that later checks need, which `between/text_store.py` keeps."""
+
+    def add(self, url: str, place: tuple[int, int], ids: Any, table: Any) -> None:
+        """Keep what is wanted of a row group."""
+
+    def finish(self, url: str) -> None:
+        """Note that a whole file was read."""
+
+    def texts(self, url: str, wanted: Any) -> Iterator[tuple[Any, Any]] | None:
+        """Return the wanted documents of a file, or None."""
+
+    def sample(self, url: str, number: int) -> list[tuple[str, str]] | None:
+        """Return the sample of a file, or None."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +75,7 @@ class Subject:
     whole: bool = False
     training_step: int | None = None
     broken: set[str] = field(default_factory=set)
-    texts: TextStore | None = None
+    texts: Texts | None = None
 
     @property
     def finished(self) -> bool:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -28,10 +27,7 @@ from datakit.text.string_buffers import string_buffers
 from datakit.validate.finding import Result
 from datakit.validate.id_lists import Ids, ids_of
 from datakit.validate.inside.manifest_claims import NUMBERED
-from datakit.validate.subject import Subject, in_parallel
-
-if TYPE_CHECKING:
-    from datakit.validate.between.text_store import TextStore
+from datakit.validate.subject import Subject, Texts, in_parallel
 
 EDITED = "edited_id"
 TEXT_COLUMNS = ("id", "text", "source", EDITED)
@@ -96,7 +92,7 @@ def _scan_ids(url: str, scan: Scan) -> None:
     _scan_groups(url, ("id",), scan, lambda table, ids, row, place: "")
 
 
-def _scan_texts(texts: TextStore | None, url: str, scan: Scan) -> None:
+def _scan_texts(texts: Texts | None, url: str, scan: Scan) -> None:
     def problem(table: pa.Table, ids: Ids, row: int, place: tuple[int, int]) -> str:
         if texts is not None:
             texts.add(url, place, ids, table)
