@@ -13,40 +13,84 @@ from __future__ import annotations
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http.client import HTTPException, HTTPMessage
 from typing import IO
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
+from datakit.ferries import history
 from datakit.ferries.record import Failure, Record
 from datakit.ferries.status import KILLED
 
+Say = Callable[[str], None]
 WEBHOOK_VARIABLE = "DATAKIT_FERRY_WEBHOOK"
 REMEMBERED = 30
 TIMEOUT_SECONDS = 20.0
 MOST_CAUSES = 5  # listed in one alert
 
 
-def new_failures(record: Record, history: Sequence[Record]) -> list[Failure]:
-    """Return the failures of a record about which no recent run of the same ferry has sent an alert."""
-    recent = [one for one in history if one.ferry == record.ferry and one.nonce != record.nonce][-REMEMBERED:]
+def new_failures(record: Record, records: Sequence[Record]) -> list[Failure]:
+    """Return the failures of a record about which no run of the same ferry has sent an alert, neither one of the
+    REMEMBERED runs before it nor a later one.
+    """
+    same = [one for one in records if one.ferry == record.ferry]
+    place = next((number for number, one in enumerate(same) if one.nonce == record.nonce), len(same))
+    recent = [one for one in same[max(0, place - REMEMBERED) :] if one.nonce != record.nonce]
     sent = {_cause(failure) for one in recent for failure in one.alerted}
     return [failure for failure in record.failures if _cause(failure) not in sent]
 
 
-def pending(history: Sequence[Record]) -> list[Record]:
-    """Return the killed scheduled runs about which no alert has been sent, because they were found only after the last
-    scheduled run had started, for example by `datakit ferry history`.
+def pending(records: Sequence[Record]) -> list[Record]:
+    """Return the scheduled runs that were killed and could not alert about it, among the last REMEMBERED runs of each
+    ferry. Whoever settled them, such as `datakit ferry history`, may not have had the webhook, or could not reach it.
     """
-    last = max((one.started for one in history if one.scheduled and one.outcome != KILLED), default=0.0)
-    killed = (one for one in history if one.scheduled and one.outcome == KILLED and not one.alerted)
-    return [one for one in killed if one.ended >= last][-REMEMBERED:]
+    found = []
+    for ferry in dict.fromkeys(one.ferry for one in records):
+        last = [one for one in records if one.ferry == ferry][-REMEMBERED:]
+        found += [one for one in last if one.scheduled and one.outcome == KILLED and not one.alerted]
+    return [one for one in found if new_failures(one, records)]
 
 
 def _cause(failure: Failure) -> tuple[str, str]:
     return failure.stage, failure.cause
+
+
+def settle(parent: str, scheduled: bool, say: Say) -> None:
+    """Note which ferries were killed, and send alerts about them. A scheduled run also sends those that an earlier
+    command could not send.
+    """
+    settled = history.settle(parent)
+    for killed in settled:
+        say(f"{killed.ferry} {killed.nonce[:12]} was killed in stage {killed.stage}; this is now in the history")
+    found, new = history.read_history(parent).records, {killed.nonce for killed in settled}
+    if not any(scheduled or killed.nonce in new for killed in pending(found)):
+        return
+    with history.settling(parent):  # another run that starts now sends none of them again
+        for killed in pending(history.read_history(parent).records):
+            if (scheduled or killed.nonce in new) and (alerted := alert(parent, killed, say)) is not killed:
+                history.append(parent, alerted)  # the later line of a run counts
+
+
+def alert(parent: str, record: Record, say: Say) -> Record:
+    """Send an alert if a scheduled ferry did not pass, and return the record with what was sent."""
+    if not record.scheduled or record.outcome == "passed":
+        return record
+    earlier = history.read_history(parent).records
+    new = new_failures(record, earlier)
+    if not new:
+        say("no alert: a recent run has sent one for the same cause")
+        return record
+    rates = history.summaries([*(one for one in earlier if one.nonce != record.nonce), record])
+    rate = next(str(one) for one in rates if one.ferry == record.ferry)
+    problem = send(payload(record, new, rate))
+    if problem:
+        say(f"warning: no alert was sent: {problem}")
+        return record
+    say("an alert was sent")
+    return replace(record, alerted=new)
 
 
 def payload(record: Record, failures: Sequence[Failure], rate: str) -> bytes:

@@ -13,6 +13,7 @@ Stage = Literal[
     "generate", "warm-up", "run", "validate", "train", "interrupt", "resume", "validate-training", "again", "compare",
     "report",
 ]  # fmt: skip
+Peak = Literal["bytes written", "CPUs", "memory of a task", "memory of a process"]
 NOT_OBSERVED = "not yet observed"
 
 
@@ -30,12 +31,13 @@ class Limits:
 @dataclass(frozen=True)
 class Request:
     """Something that a ferry needs from its machines. amount: how much of it. sizes: the sizes of the data that require
-    this amount. observed: the highest use in a run.
+    this amount. peak: the measured value that the record of a run states beside the request.
     """
 
     what: str
     amount: str
     sizes: str
+    peak: Peak
     observed: str = NOT_OBSERVED
 
 

@@ -31,7 +31,7 @@ from datakit.storage.io_errors import storage_errors
 from datakit.storage.json_data import decode_errors
 
 FILE_NAME = "ferry_history.jsonl"
-LOCK_NAME = "ferry_history.lock"  # held while a process records which ferries were killed
+LOCK_NAME = "ferry_history.lock"  # held while a process records killed ferries, and while it sends alerts about them
 SHOWN = 30  # the pass rate is that of the last SHOWN runs
 _decoder = msgspec.json.Decoder(Record | Started)
 
@@ -111,7 +111,7 @@ def settle(parent: str) -> list[Record]:
     dead = [line for line in read_history(parent).open if is_dead(line)]
     if not dead:
         return []
-    with _settling(parent):
+    with settling(parent):
         # A ferry that has ended meanwhile wrote its record before it released its lock, so it is not open any longer.
         still_open = {line.nonce for line in read_history(parent).open}
         found = [_killed(line) for line in dead if line.nonce in still_open]
@@ -121,9 +121,9 @@ def settle(parent: str) -> list[Record]:
 
 
 @contextmanager
-def _settling(parent: str) -> Iterator[None]:
-    """Let only one process at a time decide which ferries were killed. An object store has no locks, so there several
-    processes may do so at once.
+def settling(parent: str) -> Iterator[None]:
+    """Let only one process at a time decide which ferries were killed, or send alerts about them. An object store has
+    no locks, so there several processes may do so at once.
     """
     if not urls.is_local(parent):
         yield

@@ -23,7 +23,9 @@ SOUND: tuple[Outcome, ...] = ("passed", "no baseline")  # nothing was wrong with
 class Part(msgspec.Struct, frozen=True):
     """The cost of a stage of a ferry, or of a stage of the pipeline in it ("run/dedup"). factors: the calibration.
     retries: attempts beyond the first of each task. text_bytes: the size of the text that was processed, or None.
-    steady: False if the CPU time depends on chance, because the stage was interrupted or resumed.
+    steady: False if the CPU time depends on chance, because the stage was interrupted or resumed. requested, task_peak:
+    the memory that was requested for the task that came closest to its request, and the peak of this task; 0 for a
+    command.
     """
 
     name: str
@@ -34,6 +36,8 @@ class Part(msgspec.Struct, frozen=True):
     retries: int = 0
     text_bytes: int | None = None
     steady: bool = True
+    requested: int = 0
+    task_peak: int = 0
 
     @property
     def calibrated_cpu(self) -> float:
@@ -60,6 +64,16 @@ class StepOutput(msgspec.Struct, frozen=True):
     checksum: str
 
 
+class Observed(msgspec.Struct, frozen=True):
+    """A request of the ferry (`Request` in ferry.py), and the peak that this run observed. unit: of the peak."""
+
+    what: str
+    amount: str
+    sizes: str
+    peak: float
+    unit: Literal["bytes", "CPUs"]
+
+
 class Failure(msgspec.Struct, frozen=True):
     """A reason why a ferry failed. cause: the reason, in the same words each time, without measured values, texts or
     paths. detail: the measured values, for people.
@@ -77,7 +91,8 @@ class Record(msgspec.Struct, frozen=True, tag_field="event", tag="ended"):
     """The record of a ferry that has ended, and a line of the history. root: the name of its folder. stage: the last
     stage that began. scale: the size of generated texts, relative to the full size. compared_with: the number of
     earlier records with which the performance was compared. compared_steps: the number of steps whose bytes were
-    compared with an earlier record. alerted: the failures that were sent to the webhook.
+    compared with an earlier record. alerted: the failures that were sent to the webhook. requests: what the ferry
+    requests of its machines, with the observed peaks.
     """
 
     ferry: str
@@ -98,6 +113,7 @@ class Record(msgspec.Struct, frozen=True, tag_field="event", tag="ended"):
     compared_with: int = 0
     compared_steps: int = 0
     alerted: list[Failure] = []
+    requests: list[Observed] = []
     format: str = FORMAT
 
     @property

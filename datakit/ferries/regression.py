@@ -106,10 +106,12 @@ def band(values: Sequence[float], least: float) -> float:
 
 
 def beyond_limits(parts: Sequence[Part], limits: Limits) -> Iterator[Failure]:
-    """Yield a failure for each limit of the ferry that its measured stages exceed together."""
+    """Yield a failure for each limit of the ferry that its measured stages exceed together. The tasks of a cluster are
+    counted in the parts of a stage ("run/dedup"); on a single machine, the stage itself includes them.
+    """
     stages = [part for part in parts if "/" not in part.name]
-    wall, cpu = sum(part.calibrated_wall for part in stages), sum(part.calibrated_cpu for part in stages)
-    rss = max((part.peak_rss for part in stages), default=0)
+    wall, cpu = sum(part.calibrated_wall for part in stages), sum(_cpu_of(part, parts) for part in stages)
+    rss = max((part.peak_rss for part in parts), default=0)
     if wall > limits.wall:
         yield Failure(PERFORMANCE, "the time limit is exceeded", f"{wall:.0f} calibrated s of {limits.wall:.0f}")
     if cpu > limits.cpu:
@@ -118,3 +120,8 @@ def beyond_limits(parts: Sequence[Part], limits: Limits) -> Iterator[Failure]:
         yield Failure(
             PERFORMANCE, "the memory limit is exceeded", f"{rss / MIB:.0f} MiB of {limits.peak_rss / MIB:.0f} MiB"
         )
+
+
+def _cpu_of(stage: Part, parts: Sequence[Part]) -> float:
+    inside = sum(part.calibrated_cpu for part in parts if part.name.startswith(f"{stage.name}/"))
+    return max(stage.calibrated_cpu, inside)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_field
@@ -25,15 +25,16 @@ from msgspec.structs import replace
 from datakit.errors import UsageError
 from datakit.exit_codes import ExitCode
 from datakit.ferries import alert, history, status
+from datakit.ferries.alert import Say
 from datakit.ferries.ferry import Ferry
 from datakit.ferries.machine import this_machine
+from datakit.ferries.pipeline_parts import observed
 from datakit.ferries.record import FILE_NAME, Failure, Outcome, Part, Record
 from datakit.ferries.regression import PERFORMANCE, baseline, best_of, beyond_limits, regressions
 from datakit.ferries.stages import MEASURED, STAGES, FerryRun, StageError
 from datakit.retention.ferry_roots import create_ferry_root
 from datakit.storage import atomic, urls
 
-Say = Callable[[str], None]
 SECOND = "measured-again"  # the folder of the second measurement, in the ferry's root
 STOPPED: dict[int, Outcome] = {ExitCode.TIMED_OUT: "timed out", ExitCode.TERMINATED: "terminated"}
 
@@ -107,7 +108,7 @@ class _Run:
             outcome=ending.outcome or "failed", stage=ending.stage, scheduled=begun.scheduled, scale=begun.scale,
             machine=this_machine(), version=version("datakit"), parts=found.parts, steps=found.steps,
             figures=found.figures, failures=ending.failures, compared_with=ending.compared,
-            compared_steps=found.compared_steps,
+            compared_steps=found.compared_steps, requests=observed(found.ferry.requests, found.parts, found.written),
         )  # fmt: skip
 
 
@@ -117,7 +118,7 @@ def run_ferry(ferry: Ferry, options: Options, say: Say) -> Ended:
     """
     _check(ferry, options)
     parent = urls.absolute(options.parent)
-    _settle(parent, options.scheduled, say)
+    alert.settle(parent, options.scheduled, say)
     created = create_ferry_root(parent, ferry.name, options.ttl_seconds)
     begun = status.started(created, options.scheduled, options.scale, options.timeout or ferry.timeout)
     with status.held(created.url), _folder(created.url) as folder:
@@ -132,18 +133,6 @@ def run_ferry(ferry: Ferry, options: Options, say: Say) -> Ended:
             raise
         record = _finish(run)
     return Ended(record, created.url, run.ferry_run.page, run.ending.log, run.ending.exit_code)
-
-
-def _settle(parent: str, scheduled: bool, say: Say) -> None:
-    """Record which ferries were killed, and send alerts about the scheduled ones."""
-    settled = history.settle(parent)
-    for killed in settled:
-        say(f"{killed.ferry} {killed.nonce[:12]} was killed in stage {killed.stage}; this is now in the history")
-    known = {killed.nonce for killed in settled}
-    pending = alert.pending(history.read_history(parent).records) if scheduled else []
-    for killed in [*settled, *(one for one in pending if one.nonce not in known)]:
-        if (alerted := _alert(parent, killed, say)) is not killed:
-            history.append(parent, alerted)  # of several records of a run, the last counts
 
 
 def _check(ferry: Ferry, options: Options) -> None:
@@ -232,29 +221,8 @@ def _finish(run: _Run) -> Record:
     """Write the status, send an alert if one is due, write the record, and append it to the history."""
     record = run.record()
     run.write_status(record)
-    record = _alert(run.parent, record, run.say)
+    record = alert.alert(run.parent, record, run.say)
     data = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
     atomic.replace_bytes(data, urls.join(run.begun.root, FILE_NAME))
     history.append(run.parent, record)
     return record
-
-
-def _alert(parent: str, record: Record, say: Say) -> Record:
-    """Send an alert if a scheduled ferry did not pass, unless recent runs have sent all its failures. Return the
-    record, with the failures that were sent.
-    """
-    if not record.scheduled or record.outcome == "passed":
-        return record
-    earlier = history.read_history(parent).records
-    new = alert.new_failures(record, earlier)
-    if not new:
-        say("no alert: a recent run has sent one for the same cause")
-        return record
-    rates = history.summaries([*(one for one in earlier if one.nonce != record.nonce), record])
-    rate = next(str(one) for one in rates if one.ferry == record.ferry)
-    problem = alert.send(alert.payload(record, new, rate))
-    if problem:
-        say(f"warning: no alert was sent: {problem}")
-        return record
-    say("an alert was sent")
-    return replace(record, alerted=new)

@@ -19,7 +19,7 @@ from datakit.ferries.calibration import Calibration, calibrate, mean
 from datakit.ferries.child import Usage, run_datakit, run_program
 from datakit.ferries.ferry import Ferry, Stage, Training
 from datakit.ferries.inputs import RECIPES, copy_recipe, recipe_file, write_warm_up
-from datakit.ferries.pipeline_parts import pipeline_parts, step_outputs
+from datakit.ferries.pipeline_parts import bytes_written, pipeline_parts, step_outputs
 from datakit.ferries.record import Failure, Part, Record, StepOutput
 from datakit.storage import urls
 from datakit.trainer.metrics.json_lines import FILE_NAME as METRICS
@@ -43,7 +43,8 @@ class StageError(Exception):
 class FerryRun:
     """A ferry that is running, and what it has found so far. folder: a local folder for inputs and logs, which is the
     root if the root is on a disk. history: the earlier records of the ferry. dataset, training: the directories of the
-    dataset and of the training run, "" until they exist. last: the newest calibration.
+    dataset and of the training run, "" until they exist. last: the newest calibration. written: the number of bytes that
+    the pipeline has written.
     """
 
     ferry: Ferry
@@ -61,6 +62,7 @@ class FerryRun:
     page: str = ""
     last: Calibration | None = None
     commands: int = 0
+    written: int = 0
 
     def stem(self, stage: str) -> Path:
         """Return the path, without suffix, of the files with the output of the next command."""
@@ -137,6 +139,7 @@ def run(ferry_run: FerryRun) -> None:
     ferry_run.dataset = urls.join(ferry_run.root, found["dataset"])
     ferry_run.parts += pipeline_parts(found, ferry_run.parts[-1].factors)
     ferry_run.steps |= step_outputs(found)
+    ferry_run.written = bytes_written(found)
 
 
 def validate(ferry_run: FerryRun) -> None:
@@ -203,8 +206,8 @@ def check_training(ferry_run: FerryRun, stage: Stage, found: dict[str, Any], ste
 
 
 def validate_training(ferry_run: FerryRun) -> None:
-    """Validate the training run with `datakit validate`."""
-    words = ["validate", ferry_run.training, "--json"]
+    """Validate the training run with `datakit validate --deep`, which also makes its last logged batch again."""
+    words = ["validate", ferry_run.training, "--deep", "--json"]
     usage, stem = ferry_run.measured("validate-training", lambda stem: run_datakit(words, stem))
     require("validate-training", usage, stem)
 

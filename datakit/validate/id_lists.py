@@ -93,6 +93,12 @@ def positions(some: Ids, ascending: Ids) -> np.ndarray:
     return np.where(equal & (ascending.low[here] == some.low), here, -1)
 
 
+def distinct(values: np.ndarray) -> np.ndarray:
+    """Return the distinct values in ascending order. `np.unique` would import `numpy.ma`, which takes 0.07 s."""
+    ordered = np.sort(values)
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
+
+
 def first_difference(expected: Ids, found: Ids) -> str:
     """Return the first difference between two lists of ids as a phrase, or "" if they are equal."""
     if expected.equals(found):

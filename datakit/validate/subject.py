@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 from datakit.cache.layout import STAGE, CacheDetails, read_details
 from datakit.errors import CorruptError, DatakitError, NewerFormatError, NotFoundError
@@ -23,6 +23,22 @@ DOWNLOAD, TRAIN = "download", "train"
 FOLDERS = {DOWNLOAD: "raw", TRAIN: "checkpoints"}  # where the partitions of these stages lie
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+class Texts(Protocol):
+    """The texts that later checks need, which `between/text_store.py` keeps."""
+
+    def add(self, url: str, place: tuple[int, int], ids: Any, table: Any) -> None:
+        """Keep what is wanted of a row group."""
+
+    def finish(self, url: str) -> None:
+        """Note that a whole file was read."""
+
+    def texts(self, url: str, wanted: Any) -> Iterator[tuple[Any, Any]] | None:
+        """Return the wanted documents of a file, or None."""
+
+    def sample(self, url: str, number: int) -> list[tuple[str, str]] | None:
+        """Return the sample of a file, or None."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +63,8 @@ class Input:
 class Subject:
     """A finished step to check. details: the part of a token cache's manifest that describes its arrays; None for
     other stages, and if it contradicts the rest of the manifest. whole: True if the step is checked as a part of a
-    dataset or a root. broken: the URLs of files that differ from their checksums, of all steps checked so far.
+    dataset or a root. broken: the URLs of files that differ from their checksums, of all steps checked so far. texts:
+    the texts that later checks need, if pyarrow is installed.
     """
 
     directory: str
@@ -58,6 +75,7 @@ class Subject:
     whole: bool = False
     training_step: int | None = None
     broken: set[str] = field(default_factory=set)
+    texts: Texts | None = None
 
     @property
     def finished(self) -> bool:

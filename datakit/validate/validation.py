@@ -12,19 +12,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from datakit.errors import CorruptError, UsageError
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest, Quarantine, Totals, find_manifest, manifest_url
-from datakit.validate.checks import CHECKS, checks_of
+from datakit.storage.stale_files import scratch_directory
+from datakit.validate.checks import ARROW, CHECKS, checks_of
 from datakit.validate.finding import Finding, Result
 from datakit.validate.intact import CONTRADICTION
 from datakit.validate.memory import return_unused
-from datakit.validate.subject import TRAIN, Subject, open_subject
+from datakit.validate.subject import TRAIN, Subject, is_installed, open_subject
 from datakit.validate.targets import Targets, is_run, targets_of
 
+if TYPE_CHECKING:
+    from datakit.validate.between.text_store import TextStore
+
+DEDUP, CACHE = "dedup", "tokenize"
 Progress = Callable[[int, int, str], None]  # called with the number of steps done, that of all steps, and what is next
 
 
@@ -66,9 +73,18 @@ def validate(
     targets = targets_of(place)
     if training_step is not None and not any(urls.name(step).startswith(f"{TRAIN}-") for step in targets.steps):
         raise UsageError(f"--training-step {training_step}: {place} is not a training run; give the directory of one")
-    report, broken = Report(targets), set[str]()
+    report = Report(targets)
+    settings = {"deep": deep, "whole": bool(targets.root), "training_step": training_step, "broken": set[str]()}
+    with scratch_directory() as folder:
+        settings["texts"] = _texts_for_later(targets, folder, settings)
+        _check_all(report, settings, progress)
+    return report
+
+
+def _check_all(report: Report, settings: dict[str, object], progress: Progress) -> None:
+    targets = report.targets
     for number, directory in enumerate(targets.steps):
-        subject, problem = _subject(directory, targets, deep, training_step, broken)
+        subject, problem = _subject(directory, settings)
         manifest = subject.manifest
         one = StepReport(directory, manifest.stage, manifest.dataset)
         for check in checks_of(manifest.stage):
@@ -79,16 +95,29 @@ def validate(
         if problem:
             one.results[0].find(subject.manifest_url, f"{CONTRADICTION}{problem}")
         report.steps.append(one)
-    return report
 
 
-def _subject(
-    directory: str, targets: Targets, deep: bool, training_step: int | None, broken: set[str]
-) -> tuple[Subject, str]:
+def _texts_for_later(targets: Targets, folder: Path, settings: dict[str, object]) -> TextStore | None:
+    """Return the store of the texts that checks of dedup and of the cache need, if the documents are checked, too."""
+    steps = [directory for directory in targets.steps if urls.name(directory).startswith((f"{DEDUP}-", f"{CACHE}-"))]
+    if len(steps) in (0, len(targets.steps)) or not all(is_installed(name) for name in (*ARROW, "tokenizers")):
+        return None
+    from datakit.validate.between.text_store import TextStore
+
+    store = TextStore(folder)
+    for directory in steps:
+        step = _subject(directory, settings)[0]
+        if step.manifest.stage == DEDUP:
+            store.want(step, targets.steps)
+        else:
+            store.want_sample(step)
+    return store
+
+
+def _subject(directory: str, settings: dict[str, object]) -> tuple[Subject, str]:
     manifest = find_manifest(directory)
     if manifest is None:
         manifest = _unfinished_run(directory)
-    settings = {"deep": deep, "whole": bool(targets.root), "training_step": training_step, "broken": broken}
     return open_subject(directory, manifest, **settings)
 
 

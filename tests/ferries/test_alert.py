@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from datakit.ferries import alert
 from datakit.ferries.alert import REMEMBERED, WEBHOOK_VARIABLE, new_failures, payload, send
-from datakit.ferries.history import append, read_history
+from datakit.ferries.history import append, read_history, settle
 from datakit.ferries.machine import this_machine
 from datakit.ferries.record import Failure, Record
 from datakit.ferries.status import Started
@@ -69,6 +71,7 @@ def failed(nonce: str, *failures: Failure, alerted: bool = False) -> Record:
 
 
 def test_scheduled_failures_alert_once_per_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datakit.ferries.regression.FIGURES", ())  # a busy machine adds no causes
     slow = replace(tiny_ferry(tmp_path / "texts"), limits=replace(LIMITS, cpu=0.0))
     large = replace(slow, limits=replace(LIMITS, peak_rss=1))
     with webhook(monkeypatch) as hook:
@@ -107,6 +110,33 @@ def test_killed_run_that_the_history_command_found_alerts_once(tmp_path: Path, m
         sail(ferry, parent, scheduled=True)
         sail(ferry, parent, scheduled=True)
     assert sum("the ferry was killed" in body["text"] for body in hook.bodies) == 1
+
+
+def test_alert_about_a_killed_run_is_tried_until_the_webhook_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ferry, parent = tiny_ferry(tmp_path / "texts", "compare"), tmp_path / "ferries"
+    parent.mkdir()
+    for nonce in ("first", "second"):
+        append(str(parent), Started("tiny", nonce, f"{parent}/gone", 0.0, True, 1.0, "", 1.0))
+    settle(str(parent))
+    sail(ferry, parent)  # the baseline, by hand and without a webhook
+    with webhook(monkeypatch) as hook:
+        hook.status = 500
+        sail(ferry, parent, scheduled=True)
+        refused, hook.status = len(hook.bodies), 200
+        for _ in range(3):
+            sail(ferry, parent, scheduled=True)
+    texts = [body["text"] for body in hook.bodies[refused:]]
+    assert refused and sum("the ferry was killed" in text for text in texts) == 1, "one is about both runs"
+
+
+def test_runs_that_start_at_once_send_one_alert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(str(tmp_path), Started("tiny", "first", f"{tmp_path}/gone", 0.0, True, 1.0, "", 1.0))
+    settle(str(tmp_path))
+    with webhook(monkeypatch) as hook, ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: alert.settle(str(tmp_path), True, lambda line: None), range(8)))
+    assert len(hook.bodies) == 1
 
 
 def test_commands_of_a_ferry_do_not_see_the_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,6 +84,9 @@ def test_smoke_ferry_proves_that_everything_works(tmp_path: Path, monkeypatch: p
     assert Path(status["page"]).parent == root / "report" and Path(status["page"]).is_file()
     assert 0 < record["figures"]["train/loss"] < SMOKE_LOSS < math.log(8192)
     assert {"run/normalize", "run/tokenize", "train", "validate"} <= {part["name"] for part in record["parts"]}
+    (log,) = root.glob("logs/*-validate-training.out")
+    checks = {check["check"]: check["compared"] for check in json.loads(log.read_bytes())["steps"][0]["checks"]}
+    assert checks["batches"], "the last logged batch was made again"
     assert str(root / "ferry_record.json") in done.stdout and status["page"] in done.stdout
 
 
@@ -98,4 +101,6 @@ def test_skewed_ferry_passes_at_a_small_scale(tmp_path: Path) -> None:
 def test_canary_is_stopped_and_resumes(tmp_path: Path) -> None:
     ended = sail(ferry_named("train-canary"), tmp_path / "ferries")
     assert ended.record.outcome == "no baseline"
-    assert [part.name for part in ended.record.parts if "/" not in part.name][1:3] == ["interrupt", "resume"]
+    assert [part.name for part in ended.record.parts if "/" not in part.name] == [
+        "run", "validate", "interrupt", "resume", "validate-training",
+    ]  # fmt: skip

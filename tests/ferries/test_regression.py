@@ -81,7 +81,14 @@ def test_baseline_is_sound_and_of_the_same_kind() -> None:
 
 
 def test_exceeded_limits_are_named() -> None:
-    parts = [part(20.0, 400.0), part(10.0, 300.0, "train"), part(20.0, 900.0, "run/dedup")]
+    parts = [part(20.0, 400.0), part(10.0, 300.0, "train"), part(20.0, 400.0, "run/dedup")]
     assert list(beyond_limits(parts, Limits(30.0, 30.0, 400 * MIB))) == []
     causes = [failure.cause for failure in beyond_limits(parts, Limits(29.0, 29.0, 399 * MIB))]
     assert causes == ["the time limit is exceeded", "the CPU limit is exceeded", "the memory limit is exceeded"]
+
+
+def test_limits_include_the_tasks_of_a_cluster() -> None:
+    parts = [part(2.0, 100.0), part(30.0, 900.0, "run/dedup"), part(20.0, 300.0, "run/tokenize")]
+    assert list(beyond_limits(parts, Limits(10.0, 50.0, 900 * MIB))) == []
+    causes = [failure.cause for failure in beyond_limits(parts, Limits(10.0, 49.0, 899 * MIB))]
+    assert causes == ["the CPU limit is exceeded", "the memory limit is exceeded"]

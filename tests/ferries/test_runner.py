@@ -82,6 +82,26 @@ def test_other_bytes_fail_with_the_code_for_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("unmeasured")
+def test_record_states_the_peaks_beside_the_requests(tmp_path: Path) -> None:
+    ferry = replace(tiny_ferry(tmp_path / "texts", "run"), requests=ferry_named("nightly").requests)
+    record = json.loads(Path(sail(ferry, tmp_path / "ferries").root, "ferry_record.json").read_bytes())
+    parts, requests = {part["name"]: part for part in record["parts"]}, record["requests"]
+    normalize = parts["run/normalize"]
+    assert 0 < normalize["task_peak"] < normalize["requested"]
+    assert [(one["what"], one["amount"], one["sizes"]) for one in requests] == [
+        (one.what, one.amount, one.sizes) for one in ferry.requests
+    ]
+    written, cpus, task, process = (one["peak"] for one in requests)
+    assert written == sum(
+        path.stat().st_size
+        for path in Path(tmp_path / "ferries").glob("tiny-*/**/*")
+        if path.is_file() and {"data", "origins", "duplicates", "README.md"} & set(path.parts)
+    )
+    assert 0 < cpus < 8 and task == max(part["task_peak"] for part in parts.values())
+    assert process == max(part["peak_rss"] for part in parts.values()) > task
+
+
+@pytest.mark.usefixtures("unmeasured")
 def test_changed_text_is_no_difference_in_bytes(tmp_path: Path) -> None:
     ferry, parent = tiny_ferry(tmp_path / "texts"), tmp_path / "ferries"
     sail(ferry, parent)

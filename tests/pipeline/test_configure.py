@@ -141,5 +141,5 @@ def test_missing_tokenizer_file_is_an_input_error(shelf: Path, tmp_path: Path) -
 
 
 def test_every_source_key_has_a_meaning() -> None:
-    used = {*READING_KEYS, "name", "url", "include", "exclude", "outside_links", "revision"}
+    used = {*READING_KEYS, "name", "url", "include", "exclude", "outside_links", "revision", "license"}
     assert {entry.name for entry in fields(Source)} == used

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from datakit.ferries import Ferry, Record
-    from datakit.ferries.record import Part
+    from datakit.ferries.record import Observed, Part
     from datakit.ferries.runner import Ended
 
 PARENT = "./ferries"
@@ -89,10 +89,12 @@ def run(
 
 def _show(ended: Ended) -> None:
     record = ended.record
-    headers = ("stage", "time", "CPU time", "calibrated", "memory", "retries", "MB per CPU-s")
+    headers = ("stage", "time", "CPU time", "calibrated", "memory", "requested", "retries", "MB per CPU-s")
     say(table(headers, [_row(part) for part in record.parts]) + "\n")
     took = seconds_text(record.ended - record.started)
     say(wrapped(f"{record.ferry}: {record.outcome} in {took}, compared with {_compared(record)}", more=INDENT))
+    for one in record.requests:
+        say(wrapped(_peak(one), more=INDENT))
     for name, value in record.figures.items():
         say(f"{name}: {value:.4f}")
     say(f"status:    {ended.root}/ferry_run_status.json")
@@ -109,8 +111,17 @@ def _row(part: Part) -> list[str | int | None]:
     speed = part.megabytes_per_cpu_second
     return [
         part.name, seconds_text(part.wall_seconds), seconds_text(part.cpu_seconds), seconds_text(part.calibrated_cpu),
-        bytes_text(part.peak_rss), part.retries, None if speed is None else f"{speed:.1f}",
+        bytes_text(part.peak_rss), _requested(part), part.retries, None if speed is None else f"{speed:.1f}",
     ]  # fmt: skip
+
+
+def _requested(part: Part) -> str | None:
+    return f"{bytes_text(part.task_peak)} of {bytes_text(part.requested)}" if part.requested else None
+
+
+def _peak(one: Observed) -> str:
+    peak = bytes_text(int(one.peak)) if one.unit == "bytes" else f"{one.peak:.1f} CPUs"
+    return f"requested: {one.amount} {one.what} ({one.sizes}); peak {peak}"
 
 
 def _explain(ended: Ended) -> None:

@@ -42,11 +42,12 @@ def validate(*directories: str, deep: Flag = False, training_step: int | None = 
         Print one JSON object; with several directories, an object with a list of such objects.
     """
     from datakit.errors import UsageError
-    from datakit.validate.memory import use_one_heap
+    from datakit.validate.memory import leave_out_pandas, use_one_heap
 
     if not directories:
         raise UsageError("give the directory of a step, a dataset, a root or a training run")
     use_one_heap()
+    leave_out_pandas()
     found = []
     for directory in directories:
         found.append(checked := _checked(directory, deep, training_step, json))

@@ -29,7 +29,7 @@ from datakit.storage.parquet import open_shard, read_group
 from datakit.text.string_buffers import string_buffers
 from datakit.tokenize.encoders.tokenizer import Tokenizer
 from datakit.validate.finding import Result
-from datakit.validate.id_lists import ids_of, positions, read_ids
+from datakit.validate.id_lists import distinct, ids_of, positions, read_ids
 from datakit.validate.subject import Input, Subject
 from datakit.validate.tokenizer_file import tokenizer_at
 
@@ -109,28 +109,40 @@ def _text_tokens(cache: Cache, one: _Document, contract: Contract) -> np.ndarray
 
 
 def _sample(step: Subject, above: tuple[Input, Manifest], cache: Cache, result: Result) -> Iterator[_Document]:
-    formats = step.manifest.parameters.get("formats") or {}
-    filled = [part for part in above[1].partitions if part.rows]
-    pairs = []
-    for shard, part in zip(cache.shards, filled, strict=False):
-        if formats.get(part.source, TEXT) != TEXT:
-            result.skip(f"source {part.source!r} does not hold texts, so it is not encoded again")
-        elif step.sound(above[0].url(part), step.url(shard.path) + DOCUMENTS_SUFFIX):
-            pairs.append((shard, above[0].url(part)))
-    for number in np.unique(np.arange(SHARDS) * len(pairs) // SHARDS).tolist() if pairs else ():
-        shard, url = pairs[number]
+    for index, url, number in chosen_files(step, above, result):
+        shard = cache.shards[index]
         listed = read_ids(step.url(shard.path) + DOCUMENTS_SUFFIX)
-        for name, text in _texts(url, number):
+        found = step.texts.sample(url, number) if step.texts is not None else None
+        for name, text in _texts(url, number) if found is None else found:
             row = int(positions(ids_of(pa.array([name])), listed)[0]) if len(listed) else -1
             if row >= 0:
                 yield _Document(shard, row, name, text)
+
+
+def chosen_files(step: Subject, above: tuple[Input, Manifest], result: Result) -> list[tuple[int, str, int]]:
+    """Return the files of the sample: the index of the shard, the URL of its texts, and the number for `_texts`."""
+    formats = step.manifest.parameters.get("formats") or {}
+    filled = [part for part in above[1].partitions if part.rows]
+    pairs: list[tuple[int, str]] = []
+    for index, (shard, part) in enumerate(zip(step.manifest.partitions, filled, strict=False)):
+        if formats.get(part.source, TEXT) != TEXT:
+            result.skip(f"source {part.source!r} does not hold texts, so it is not encoded again")
+        elif step.sound(above[0].url(part), step.url(shard.path) + DOCUMENTS_SUFFIX):
+            pairs.append((index, above[0].url(part)))
+    chosen = distinct(np.arange(SHARDS) * len(pairs) // SHARDS).tolist() if pairs else []
+    return [(*pairs[number], number) for number in chosen]
 
 
 def _texts(url: str, number: int) -> Iterator[tuple[str, str]]:
     """Yield the id and the text of some documents, all from the row group that `number` selects."""
     with open_shard(url) as shard:
         table = read_group(shard, number % shard.metadata.num_row_groups, url, ["id", "text"])
+    yield from sampled(table)
+
+
+def sampled(table: pa.Table) -> list[tuple[str, str]]:
+    """Return the id and the text of some documents of a row group."""
     short = np.flatnonzero(np.diff(string_buffers(table["text"])[1]) <= LONGEST_BYTES)
-    chosen = short[np.unique((2 * np.arange(DOCUMENTS) + 1) * len(short) // (2 * DOCUMENTS))] if len(short) else short
-    for row in table.take(pa.array(chosen)).to_pylist():
-        yield row["id"], row["text"]
+    places = (2 * np.arange(DOCUMENTS) + 1) * len(short) // (2 * DOCUMENTS)
+    rows = table.select(["id", "text"]).take(pa.array(short[distinct(places)] if len(short) else short))
+    return list(zip(rows["id"].to_pylist(), rows["text"].to_pylist(), strict=True))

@@ -12,6 +12,7 @@ import numpy as np
 
 from datakit.text.hash_mixing import GOLDEN, MIX_1, mix
 from datakit.text.unicode_words import ALONE, WORD, character_table
+from datakit.validate.id_lists import distinct
 
 SHORT = 64  # so many characters are hashed in all words at once; the rest of longer words, word by word
 MASK = (1 << 64) - 1
@@ -27,7 +28,7 @@ def shingles_of(text: str, ngram: int) -> np.ndarray:
     for place in range(ngram):
         coefficient = coefficient * int(MIX_1) & MASK
         sums += words[place : place + count] * np.uint64(coefficient)
-    return np.unique(mix(sums))
+    return distinct(mix(sums))
 
 
 def word_hashes(text: str) -> np.ndarray:

@@ -38,6 +38,14 @@ class Source:
     name: str
     files: tuple[tuple[tuple[int, int], str, str], ...]
 
+    def removals_with(self, identity: str) -> str:
+        """Return the URL of the removals whose range holds an id (32 hex digits)."""
+        value = int(identity, 16)
+        for (index, count), _, marks in self.files:
+            if value * count >> 128 == index:
+                return marks
+        return self.files[0][2]  # the partitions of the input are not those of this step, which other checks report
+
 
 def check(step: Subject, result: Result) -> None:
     """Compare the reason and the representative of each removal with the documents of all sources."""
@@ -90,12 +98,18 @@ def _check_representatives(sources: Sequence[Source], spill: Spill, step: Subjec
             result.find(step.manifest_url, "has a removal whose representative is of an unknown source")
         for number, source in enumerate(sources):
             mine = rows[rows["kept_source"] == number]
-            if len(mine):
-                _check_kept(source, mine, (bucket, spill.count), result)
+            if len(mine) and (lacking := _check_kept(source, mine, (bucket, spill.count), result)):
+                row, name = lacking
+                other = removed(mine).text(row)
+                place = sources[int(mine["source"][row])].removals_with(other)
+                difference = f"names the document {name}, which {source.name!r} lacks, as the representative of {other}"
+                result.find(place, difference)
 
 
-def _check_kept(source: Source, rows: np.ndarray, ids: tuple[int, int], result: Result) -> None:
-    """Find removals whose representative is not in the source, or was removed from it."""
+def _check_kept(source: Source, rows: np.ndarray, ids: tuple[int, int], result: Result) -> tuple[int, str] | None:
+    """Find removals whose representative was removed from the source. Return the first removal whose representative is
+    not in the source, as (row, id of the representative), or None if there is none.
+    """
     wanted, found = kept(rows), np.zeros(len(rows), bool)
     for span, documents, marks in source.files:
         if not overlaps(span, ids):
@@ -108,11 +122,8 @@ def _check_kept(source: Source, rows: np.ndarray, ids: tuple[int, int], result: 
             if len(lost):
                 text = f"removes the document {wanted.text(int(lost[0]))}, which represents a removed document"
                 result.find(marks, text)
-    if not found.all():
-        row = int(np.argmin(found))
-        name, other = wanted.text(row), removed(rows).text(row)
-        place = source.files[0][2]
-        result.find(place, f"lacks the document {name}, which represents the removed document {other}")
+    row = int(np.argmin(found))
+    return None if found[row] else (row, wanted.text(row))
 
 
 def _check_copies(sources: Sequence[Source], step: Subject, result: Result) -> None:
@@ -155,13 +166,11 @@ def _compare_copies(source: Source, expected: Ids, exact: Ids, result: Result) -
     if expected.equals(exact):
         return
     wrong = np.flatnonzero(positions(exact, expected) < 0) if len(expected) else np.arange(len(exact))
-    place = source.files[0][2]
     if len(wrong):
         name = exact.text(int(wrong[0]))
-        result.find(place, f"removes {name} as an exact duplicate, but no earlier source has this document")
+        difference = f"removes {name} as an exact duplicate, but no earlier source has this document"
     else:
         lost = np.flatnonzero(positions(expected, exact) < 0) if len(exact) else np.arange(len(expected))
         name = expected.text(int(lost[0]))
-        result.find(
-            place, f"does not remove {name} as an exact duplicate, although an earlier source has this document"
-        )
+        difference = f"does not remove {name} as an exact duplicate, although an earlier source has this document"
+    result.find(source.removals_with(name), difference)

@@ -6,6 +6,7 @@ about SAMPLE removals is compared: those whose ids have the smallest hashes, so 
 
 The shingle sets of removed documents are written to temporary files, one for each range of their representatives' ids.
 Then the representatives are read range by range, so the normalized files are read at most twice, whatever their size.
+Texts that the check of the documents has kept are not read again (`text_store.py`).
 
 Cost: 20 MB of text per CPU-second. Disk: 8 bytes per word of the removed documents. Memory: one row group, and the
 shingles of one document.
@@ -26,7 +27,7 @@ from datakit.validate.between.plain_shingles import shingles_of
 from datakit.validate.between.removals import Source, overlaps, sources_of
 from datakit.validate.between.spill import Spill, kept, removed
 from datakit.validate.finding import Result
-from datakit.validate.id_lists import Ids, contained, ids_of, positions
+from datakit.validate.id_lists import Ids, contained, distinct, ids_of, positions
 from datakit.validate.subject import Subject
 
 SAMPLE = 256
@@ -48,13 +49,12 @@ def check(step: Subject, result: Result) -> None:
 
 
 class _Comparison:
-    """The comparison of one step. limit: the largest hash that a removal in the sample may have."""
+    """The comparison of one step."""
 
     def __init__(self, step: Subject, sources: Sequence[Source], folder: Path, result: Result) -> None:
         self.step, self.sources, self.folder, self.result = step, sources, folder, result
         self.ngram: int = step.manifest.parameters["ngram"]
         rows = step.manifest.totals.rows
-        self.limit = 2**64 - 1 if step.deep or rows <= SAMPLE else (SAMPLE << 64) // rows
         size = rows if step.deep else min(rows, SAMPLE)
         self.spill = Spill(folder, size, [source.name for source in sources])
 
@@ -63,20 +63,21 @@ class _Comparison:
         for number, source in enumerate(self.sources):
             for _, documents, marks in source.files:
                 with self.result.reading(marks):
-                    rows = self._chosen(self.spill.removals_of(marks, number))
+                    rows = chosen(self.spill.removals_of(marks, number), self.step)
                 if len(rows):
                     with self.result.reading(documents):
                         self._write(documents, rows)
         for bucket in range(self.spill.count):
             self._compare_bucket(bucket)
 
-    def _chosen(self, rows: np.ndarray) -> np.ndarray:
-        return rows[mix(rows["low"].astype(np.uint64) ^ SEED) <= np.uint64(self.limit)]
+    def _texts(self, url: str, wanted: Ids) -> Iterator[tuple[Ids, pa.Array]]:
+        found = self.step.texts.texts(url, wanted) if self.step.texts is not None else None
+        return _texts(url, wanted) if found is None else found
 
     def _write(self, documents: str, rows: np.ndarray) -> None:
         """Append removals and their shingle sets to the buckets of their representatives."""
         names = removed(rows)
-        for ids, texts in _texts(documents, names):
+        for ids, texts in self._texts(documents, names):
             mine, places = rows[contained(names, ids)], positions(names, ids)
             order = places[places >= 0].tolist()
             self.spill.add(mine, [shingles_of(texts[place].as_py(), self.ngram) for place in order])
@@ -89,7 +90,7 @@ class _Comparison:
             for span, documents, _ in source.files:
                 if len(mine) and overlaps(span, (bucket, self.spill.count)):
                     with self.result.reading(documents):
-                        for ids, texts in _texts(documents, wanted):
+                        for ids, texts in self._texts(documents, wanted):
                             self._compare_group(rows, sets, mine, ids, texts)
 
     def _compare_group(
@@ -97,7 +98,7 @@ class _Comparison:
     ) -> None:
         """Compare those removals in the rows `mine` whose representatives are among the documents `ids`."""
         at = positions(kept(rows[mine]), ids)
-        for place in np.unique(at[at >= 0]).tolist():
+        for place in distinct(at[at >= 0]).tolist():
             shingles = shingles_of(texts[place].as_py(), self.ngram)
             for row in mine[at == place].tolist():
                 self._compare(rows[row], sets[row], shingles)
@@ -110,13 +111,20 @@ class _Comparison:
         found = shared / union if union else 1.0
         self.result.count("pair")
         name = removed(row.reshape(1)).text(0)
-        place = self.sources[int(row["source"])].files[0][2]
+        place = self.sources[int(row["source"])].removals_with(name)
         if abs(found - float(row["jaccard"])) > 1e-12:
             self.result.find(place, f"states the similarity {float(row['jaccard'])} for {name}; it is {found}")
         parameters = self.step.manifest.parameters
         measured = shared / max(1, len(shingles)) if parameters["measure"] == CONTAINMENT else found
         if row["fuzzy"] and measured < parameters["threshold"]:
             self.result.find(place, f"removes {name}, whose similarity {measured} is below {parameters['threshold']}")
+
+
+def chosen(rows: np.ndarray, step: Subject) -> np.ndarray:
+    """Return the removals that are compared: with `deep`, all of them, and else the sample."""
+    total = step.manifest.totals.rows
+    limit = 2**64 - 1 if step.deep or total <= SAMPLE else (SAMPLE << 64) // total
+    return rows[mix(rows["low"].astype(np.uint64) ^ SEED) <= np.uint64(limit)]
 
 
 def _texts(url: str, wanted: Ids) -> Iterator[tuple[Ids, pa.Array]]:

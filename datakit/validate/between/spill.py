@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from datakit.storage.ids import top_bits
 from datakit.storage.parquet import iterate_shard
-from datakit.validate.id_lists import Ids, ids_of
+from datakit.validate.id_lists import Ids, distinct, ids_of
 
 BUCKET_REMOVALS = 200_000
 REMOVAL = np.dtype([
@@ -43,7 +43,7 @@ class Spill:
         """Append removals to their buckets. sets: the shingles of each removed document, uint64; () to store none."""
         removals["shingles"] = [len(one) for one in sets] if sets else 0
         buckets = top_bits(removals["kept_high"].astype(np.uint64), self.count)
-        for bucket in np.unique(buckets).tolist():
+        for bucket in distinct(buckets).tolist():
             with self._path(bucket).open("ab") as file:
                 file.write(removals[buckets == bucket].tobytes())
             if sets:

@@ -27,7 +27,7 @@ from datakit.text.string_buffers import string_buffers
 from datakit.validate.finding import Result
 from datakit.validate.id_lists import Ids, ids_of
 from datakit.validate.inside.manifest_claims import NUMBERED
-from datakit.validate.subject import Subject, in_parallel
+from datakit.validate.subject import Subject, Texts, in_parallel
 
 EDITED = "edited_id"
 TEXT_COLUMNS = ("id", "text", "source", EDITED)
@@ -60,7 +60,7 @@ def check_ids(step: Subject, result: Result) -> None:
 
 def check_texts(step: Subject, result: Result) -> None:
     """Check the ids and texts of every partition."""
-    _check(step, result, _scan_texts, with_text=True)
+    _check(step, result, partial(_scan_texts, step.texts), with_text=True)
 
 
 def _check(step: Subject, result: Result, scan: Callable[[str, Scan], None], *, with_text: bool) -> None:
@@ -89,23 +89,31 @@ def _scanned(step: Subject, result: Result, scan: Callable[[str, Scan], None], p
 
 
 def _scan_ids(url: str, scan: Scan) -> None:
-    _scan_groups(url, ("id",), scan, lambda table, ids, row: "")
+    _scan_groups(url, ("id",), scan, lambda table, ids, row, place: "")
 
 
-def _scan_texts(url: str, scan: Scan) -> None:
-    _scan_groups(url, TEXT_COLUMNS, scan, lambda table, ids, row: _text_problem(table, ids, row, scan))
+def _scan_texts(texts: Texts | None, url: str, scan: Scan) -> None:
+    def problem(table: pa.Table, ids: Ids, row: int, place: tuple[int, int]) -> str:
+        if texts is not None:
+            texts.add(url, place, ids, table)
+        return _text_problem(table, ids, row, scan)
+
+    _scan_groups(url, TEXT_COLUMNS, scan, problem)
+    if texts is not None and not scan.problem:
+        texts.finish(url)
 
 
-def _scan_groups(url: str, names: tuple[str, ...], scan: Scan, problem: Callable[[pa.Table, Ids, int], str]) -> None:
+def _scan_groups(url: str, names: tuple[str, ...], scan: Scan, problem: Callable[..., str]) -> None:
     """Add the row groups of a partition to `scan`, up to and including the first one with a problem."""
     with open_shard(url) as shard:
         columns = [name for name in names if name in shard.schema_arrow.names]
-        for group in range(shard.metadata.num_row_groups):
+        count = shard.metadata.num_row_groups
+        for group in range(count):
             table = read_group(shard, group, url, columns)
             if table.num_rows:
                 ids, row = ids_of(table["id"]), scan.rows
                 _add_ids(ids, scan)
-                scan.problem = scan.problem or problem(table, ids, row)
+                scan.problem = scan.problem or problem(table, ids, row, (group, count))
             if scan.problem:
                 return
             del table  # before the next row group is decoded

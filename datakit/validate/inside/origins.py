@@ -82,8 +82,10 @@ def _check_order(ids: Ids, kept: np.ndarray, url: str, result: Result) -> None:
 
 
 def _per_file(files: pa.Array) -> PerFile:
-    numbers, counts = np.unique(files.drop_null().to_numpy(), return_counts=True)
-    return PerFile(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
+    ordered = np.sort(files.drop_null().to_numpy())
+    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(ordered) else np.empty(0, np.int64)
+    counts = np.diff(np.append(starts, len(ordered)))
+    return PerFile(dict(zip(ordered[starts].tolist(), counts.tolist(), strict=True)))
 
 
 def _check_files(step: Subject, counts: PerFile, result: Result) -> None:
