@@ -75,6 +75,7 @@ def test_page_follows_a_run_through_reload_and_restart(browser: Browser, tmp_pat
             expect(page.locator("#table-phases")).to_contain_text("route", timeout=PATIENCE)
             assert re.fullmatch(r"last event .+ ago", page.inner_text("#age"))
             page.select_option("select[name=stage]", "normalize")
+            page.click("text=Apply")
             page.wait_for_url("**?stage=normalize")
             page.reload()
             expect(page.locator(LIVE)).to_be_attached(timeout=PATIENCE)
@@ -228,9 +229,52 @@ def test_pages_can_be_used_with_the_keyboard(browser: Browser, finished: Path) -
         assert page.evaluate("document.activeElement.className") == "skip"
         page.keyboard.press("Enter")
         assert page.evaluate("document.activeElement.id") == "content"
-        page.focus("select[name=stage]")
-        page.keyboard.press("t")
-        page.wait_for_url(re.compile(r"\?stage=t"))
+
+
+def focused(page: Page) -> str:
+    """Return the name of the select, or the text of the button, that has the focus."""
+    return page.evaluate("(one => one.name || one.textContent)(document.activeElement)")
+
+
+def test_filters_are_chosen_and_applied_with_the_keyboard(browser: Browser, finished: Path) -> None:
+    run = step(finished, "root/shelf/runs/*").name
+    with serving(finished / "root") as server:
+        shown = opened(browser, server, f"/runs/shelf/{run}")
+        page = shown.page
+        page.evaluate("document.body.dataset.mark = 'the same document'")
+        page.focus("#content")
+        while focused(page) != "stage":
+            page.keyboard.press("Tab")
+        choices = page.locator("select[name=stage] option").evaluate_all("all => all.map(one => one.value)")
+        for choice in choices[1:]:
+            page.keyboard.press("ArrowDown")
+            assert focused(page) == "stage" and page.input_value("select[name=stage]") == choice
+        assert len(choices) > 4 and page.url.endswith(run), "nothing is applied while the options are passed"
+        while focused(page) != "Apply":
+            page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"**?stage={choices[-1]}")
+        expect(page.locator("#table-steps tbody th")).to_have_text([choices[-1]], timeout=PATIENCE)
+        expect(page.locator(LIVE)).to_be_attached(timeout=PATIENCE)
+        assert focused(page) == "Apply" and page.evaluate("document.body.dataset.mark") == "the same document"
+        page.go_back()
+        expect(page.locator("#table-steps tbody th")).not_to_have_count(1, timeout=PATIENCE)
+        assert page.input_value("select[name=stage]") == "" and shown.messages == []
+
+
+def test_choice_stays_when_the_page_is_updated(browser: Browser, tmp_path: Path) -> None:
+    log = hostile_root(tmp_path) / "shelf" / "runs" / "20260101T000000000Z-1-abcdef" / "events.jsonl"
+    log.write_text(
+        "".join(json.dumps({"event": "step_started", "time": 1000.0, "stage": stage}) + "\n" for stage in "bd")
+    )
+    with serving(tmp_path) as server:
+        page = opened(browser, server, f"/runs/shelf/{log.parent.name}").page
+        page.select_option("select[name=stage]", "d")
+        page.focus("text=Apply")
+        with log.open("a") as file:
+            file.write(json.dumps({"event": "step_started", "time": 1001.0, "stage": "a"}) + "\n")
+        expect(page.locator("select[name=stage] option")).to_have_count(4, timeout=PATIENCE)
+        assert page.input_value("select[name=stage]") == "d" and focused(page) == "Apply"
 
 
 def test_sign_in_by_a_form_opens_the_pages(browser: Browser, finished: Path) -> None:
