@@ -16,7 +16,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from datakit.engine.observe.event_file import FILE_NAME as EVENTS
 from datakit.errors import NotFoundError, RootError
@@ -52,18 +52,18 @@ def run_directory(root: str, dataset: str, run: str) -> str:
     return urls.join(root, dataset, RUNS, run)
 
 
-def steps_in(directory: str) -> list[str]:
+def steps_in(directory: str, readable: Callable[[str], bool] = lambda place: True) -> list[str]:
     """Return the step directories of a dataset, a source or a root, in sorted order. The contents of the step
-    directories are not read.
+    directories are not read. Directories for which `readable` returns False are not listed.
     """
     children = subdirectories(directory)
     homes = [directory]
     if SOURCES in children:  # a root
-        homes += [urls.join(directory, name) for name in children if name != SOURCES]
+        homes += filter(readable, (urls.join(directory, name) for name in children if name != SOURCES))
         above = urls.join(directory, SOURCES)
-        homes += [urls.join(above, name) for name in subdirectories(above)]
-    found = (urls.join(home, name) for home in homes for name in subdirectories(home) if STEP_NAME.fullmatch(name))
-    return sorted(found)
+        found = (urls.join(above, name) for name in (subdirectories(above) if readable(above) else ()))
+        homes += filter(readable, found)
+    return sorted(urls.join(home, name) for home in homes for name in subdirectories(home) if STEP_NAME.fullmatch(name))
 
 
 def sources_of(dataset: str) -> list[str]:

@@ -18,12 +18,12 @@ from datakit.storage.manifest import find_manifest
 from tests.support.faults.cluster import wait_until
 from tests.support.paths import REPOSITORY
 from tests.support.report.browser import PATIENCE, OpenPage, Scheme, browser, open_page
-from tests.support.serve.process import ServeProcess, serving
+from tests.support.serve.pages import LIVE, opened
+from tests.support.serve.process import serving
 from tests.support.small_shelf import TRANSFORM, step, write_pages
 
 __all__ = ["browser"]  # a fixture
 WAITING = TRANSFORM.replace("time.sleep(600)", "\n    while not os.path.exists('go'): time.sleep(0.05)\n")
-LIVE = "#connection[data-live=yes]"
 HTML = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 TRAINING = "train-0123456789ab"
 
@@ -54,11 +54,6 @@ def running(folder: Path) -> Iterator[str]:
     finally:
         run.kill()
         run.wait(60)
-
-
-def opened(browser: Browser, server: ServeProcess, path: str, scheme: Scheme = "light", width: int = 1280) -> OpenPage:
-    """Open a page, and wait until it is connected to its events."""
-    return open_page(browser, server.url + path, scheme, width, ready=LIVE)
 
 
 def expect_state(page: Page, state: str) -> None:
@@ -229,52 +224,6 @@ def test_pages_can_be_used_with_the_keyboard(browser: Browser, finished: Path) -
         assert page.evaluate("document.activeElement.className") == "skip"
         page.keyboard.press("Enter")
         assert page.evaluate("document.activeElement.id") == "content"
-
-
-def focused(page: Page) -> str:
-    """Return the name of the select, or the text of the button, that has the focus."""
-    return page.evaluate("(one => one.name || one.textContent)(document.activeElement)")
-
-
-def test_filters_are_chosen_and_applied_with_the_keyboard(browser: Browser, finished: Path) -> None:
-    run = step(finished, "root/shelf/runs/*").name
-    with serving(finished / "root") as server:
-        shown = opened(browser, server, f"/runs/shelf/{run}")
-        page = shown.page
-        page.evaluate("document.body.dataset.mark = 'the same document'")
-        page.focus("#content")
-        while focused(page) != "stage":
-            page.keyboard.press("Tab")
-        choices = page.locator("select[name=stage] option").evaluate_all("all => all.map(one => one.value)")
-        for choice in choices[1:]:
-            page.keyboard.press("ArrowDown")
-            assert focused(page) == "stage" and page.input_value("select[name=stage]") == choice
-        assert len(choices) > 4 and page.url.endswith(run), "nothing is applied while the options are passed"
-        while focused(page) != "Apply":
-            page.keyboard.press("Tab")
-        page.keyboard.press("Enter")
-        page.wait_for_url(f"**?stage={choices[-1]}")
-        expect(page.locator("#table-steps tbody th")).to_have_text([choices[-1]], timeout=PATIENCE)
-        expect(page.locator(LIVE)).to_be_attached(timeout=PATIENCE)
-        assert focused(page) == "Apply" and page.evaluate("document.body.dataset.mark") == "the same document"
-        page.go_back()
-        expect(page.locator("#table-steps tbody th")).not_to_have_count(1, timeout=PATIENCE)
-        assert page.input_value("select[name=stage]") == "" and shown.messages == []
-
-
-def test_choice_stays_when_the_page_is_updated(browser: Browser, tmp_path: Path) -> None:
-    log = hostile_root(tmp_path) / "shelf" / "runs" / "20260101T000000000Z-1-abcdef" / "events.jsonl"
-    log.write_text(
-        "".join(json.dumps({"event": "step_started", "time": 1000.0, "stage": stage}) + "\n" for stage in "bd")
-    )
-    with serving(tmp_path) as server:
-        page = opened(browser, server, f"/runs/shelf/{log.parent.name}").page
-        page.select_option("select[name=stage]", "d")
-        page.focus("text=Apply")
-        with log.open("a") as file:
-            file.write(json.dumps({"event": "step_started", "time": 1001.0, "stage": "a"}) + "\n")
-        expect(page.locator("select[name=stage] option")).to_have_count(4, timeout=PATIENCE)
-        assert page.input_value("select[name=stage]") == "d" and focused(page) == "Apply"
 
 
 def test_sign_in_by_a_form_opens_the_pages(browser: Browser, finished: Path) -> None:
