@@ -97,7 +97,7 @@ def test_page_follows_a_run_through_reload_and_restart(browser: Browser, tmp_pat
 
 
 def assert_shown_rows_are_those_of_the_manifests(shown: OpenPage, root: Path) -> None:
-    rows = {(row[0], row[1].strip()): row[-1] for row in shown.table("steps")[1:]}
+    rows = {(row[0], row[2].strip()): row[-1] for row in shown.table("steps")[1:]}
     manifests = [find_manifest(str(path.parent)) for path in root.rglob("manifest.json")]
     expected = {(one.stage, one.dataset): str(one.totals.rows) for one in manifests if one is not None}
     assert rows == expected and len(rows) == 5
