@@ -43,8 +43,8 @@ class StageError(Exception):
 class FerryRun:
     """A ferry that is running, and what it has found so far. folder: a local folder for inputs and logs, which is the
     root if the root is on a disk. history: the earlier records of the ferry. dataset, training: the directories of the
-    dataset and of the training run, "" until they exist. last: the newest calibration. written: the number of bytes that
-    the pipeline has written.
+    dataset and of the training run, "" until they exist. last: the newest calibration. written: the number of bytes
+    that the pipeline has written.
     """
 
     ferry: Ferry

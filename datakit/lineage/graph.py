@@ -10,7 +10,7 @@ the datasets' runs (at most 72 MiB each).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,25 +117,34 @@ def lineage_of(steps: list[FoundStep], dataset: str) -> Lineage:
     return Lineage(dataset, steps[-1].directory, read_sources(downloads, homes), records)
 
 
-def upstream_first(directory: str, manifest: Manifest) -> list[FoundStep]:
-    """Return a step and all steps from which it was made, each once and after those that it reads."""
-    return [*_upstream(directory, manifest, set()), FoundStep(directory, manifest.stage, manifest.identity, manifest)]
+def upstream_first(
+    directory: str, manifest: Manifest, readable: Callable[[str], bool] = lambda place: True
+) -> list[FoundStep]:
+    """Return a step and all steps from which it was made, each once and after those that it reads. Upstream steps for
+    which `readable` returns False are not read, and have no manifest.
+    """
+    return [
+        *_upstream(directory, manifest, set(), readable),
+        FoundStep(directory, manifest.stage, manifest.identity, manifest),
+    ]
 
 
-def _upstream(directory: str, manifest: Manifest, seen: set[str]) -> Iterator[FoundStep]:
+def _upstream(
+    directory: str, manifest: Manifest, seen: set[str], readable: Callable[[str], bool]
+) -> Iterator[FoundStep]:
     for reference in manifest.inputs:
         if reference.identity in seen:
             continue
         seen.add(reference.identity)
-        step = _located(directory, reference)
+        step = _located(directory, reference, readable)
         if step.manifest is not None:
-            yield from _upstream(step.directory, step.manifest, seen)
+            yield from _upstream(step.directory, step.manifest, seen, readable)
         yield step
 
 
-def _located(directory: str, reference: InputReference) -> FoundStep:
+def _located(directory: str, reference: InputReference, readable: Callable[[str], bool]) -> FoundStep:
     place = urls.parent(urls.join(directory, reference.path))
-    manifest = find_manifest(place)
+    manifest = find_manifest(place) if readable(place) else None
     if manifest is not None and manifest.identity != reference.identity:
         manifest = None
     return FoundStep(place, reference.stage, reference.identity, manifest)

@@ -142,10 +142,13 @@ def inspect(
     return inspect_source(target, compiling=compiling) if found is None else _description(*found)
 
 
-def finished_step(place: str) -> tuple[str, Manifest, tuple[str, ...]] | None:
+def finished_step(
+    place: str, readable: Callable[[str], bool] = lambda place: True
+) -> tuple[str, Manifest, tuple[str, ...]] | None:
     """Return (directory, manifest, others) for the step at a URL or, if there is a dataset at the URL, for the last
     step of its current run. Return None if there is neither a step nor a dataset at the URL. others: the directories of
-    the dataset's other finished steps; empty if the URL is that of a step.
+    the dataset's other finished steps; empty if the URL is that of a step. Directories for which `readable` returns
+    False are not searched for steps.
 
     Raises NotFoundError if the step at the URL is unfinished, and UsageError if nothing records which step of a dataset
     is current.
@@ -160,7 +163,7 @@ def finished_step(place: str) -> tuple[str, Manifest, tuple[str, ...]] | None:
         return place, manifest, ()
     if STEP_NAME.fullmatch(urls.name(place)) and urls.listing(place):
         raise NotFoundError(f"{place} is not finished: it has no {FILE_NAME}; `datakit status {place}` shows its tasks")
-    finished = [step for step in steps_in(place) if urls.exists(urls.join(step, FILE_NAME))]
+    finished = [step for step in steps_in(place, readable) if urls.exists(urls.join(step, FILE_NAME))]
     found = (current_step(place) or _last_step(place, finished)) if finished else None
     return found and (*found, tuple(sorted({*finished} - {found[0]}, key=_flow)))
 

@@ -19,7 +19,7 @@ from datakit.pipeline.graph import READS
 from datakit.pipeline.lineage import finished_step
 from datakit.pipeline.root_layout import SOURCES, stage_order, steps_in
 from datakit.storage import urls
-from datakit.storage.latest import CACHE_STAGE, current_cache
+from datakit.storage.latest import CACHE_STAGE, current_cache, read_latest
 from datakit.storage.latest import FILE_NAME as LATEST
 from datakit.storage.manifest import FILE_NAME, Totals, find_manifest
 
@@ -65,17 +65,17 @@ class Overview:
 def overview(directory: str, readable: Callable[[str], bool] = lambda place: True) -> Overview:
     """List the steps in a root, or those of a dataset or a source. Raises InputError if there are none.
 
-    Steps and records of current steps for which `readable` returns False are not read. Such steps are left out, and
-    their datasets are undecided.
+    Directories, steps and records of current steps for which `readable` returns False are not read. Such steps are
+    left out, and their datasets are undecided.
     """
     place = urls.absolute(directory)
-    root = _root_of(place)
-    every = steps_in(root)
+    root = _root_of(place, readable)
+    every = steps_in(root, readable)
     steps = {step: _read(step) for step in every if readable(step)}
     homes = dict.fromkeys(map(urls.parent, steps))
     closed = {urls.parent(step) for step in every if step not in steps}
-    closed |= {home for home in homes if not readable(urls.join(home, LATEST))}
-    current, problems = _current(steps, closed)
+    closed |= {home for home in homes if not (readable(home) and readable(urls.join(home, LATEST)))}
+    current, problems = _current(steps, closed, readable)
     found = [
         replace(one, state=_state(one, steps, current, problems)) for one in steps.values() if place in (root, one.home)
     ]
@@ -85,11 +85,11 @@ def overview(directory: str, readable: Callable[[str], bool] = lambda place: Tru
     return Overview(place, tuple(ordered), tuple(text for home, text in problems.items() if place in (root, home)))
 
 
-def _root_of(place: str) -> str:
+def _root_of(place: str, readable: Callable[[str], bool]) -> str:
     """Return the root that holds the dataset or source at `place`, or `place` itself if it contains no step
     directly.
     """
-    if not any(urls.parent(step) == place for step in steps_in(place)):
+    if not any(urls.parent(step) == place for step in steps_in(place, readable)):
         return place
     above = urls.parent(place)
     return urls.parent(above) if urls.name(above) == SOURCES else above
@@ -112,7 +112,9 @@ def _read(directory: str) -> ListedStep:
     )  # fmt: skip
 
 
-def _current(steps: dict[str, ListedStep], closed: AbstractSet[str]) -> tuple[set[str], dict[str, str]]:
+def _current(
+    steps: dict[str, ListedStep], closed: AbstractSet[str], readable: Callable[[str], bool]
+) -> tuple[set[str], dict[str, str]]:
     """Return the directories of the current steps, and a mapping from the directory of each undecided dataset to the
     reason why it is undecided. closed: the datasets of which not everything may be read.
     """
@@ -122,17 +124,24 @@ def _current(steps: dict[str, ListedStep], closed: AbstractSet[str]) -> tuple[se
         own = [one for one in steps.values() if one.home == home]
         if all(one.stage.startswith("packing-") for one in own):
             continue
-        if home in closed:
-            problems[home] = f"{urls.name(home)} has files that must not be read, so its current steps are unknown"
-            continue
         try:
-            last = finished_step(home)
+            if home in closed or not _recorded_readable(home, readable):
+                problems[home] = f"{urls.name(home)} has files that must not be read, so its current steps are unknown"
+                continue
+            last = finished_step(home, readable)
             cache = current_cache(home) if any(one.stage == CACHE_STAGE for one in own) else None
         except (UsageError, NotFoundError, CorruptError, NewerFormatError) as error:
             problems[home] = str(error)
         else:
             _add_behind([step[0] for step in (last, cache) if step], steps, found)
     return found, problems
+
+
+def _recorded_readable(home: str, readable: Callable[[str], bool]) -> bool:
+    """Return True if the steps that are recorded as current may be read."""
+    latest = read_latest(home)
+    recorded = (latest.step, latest.cache) if latest else ()
+    return all(readable(urls.join(home, step.directory)) for step in recorded if step)
 
 
 def _add_behind(directories: Sequence[str], steps: dict[str, ListedStep], found: set[str]) -> None:

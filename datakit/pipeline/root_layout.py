@@ -16,7 +16,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from datakit.engine.observe.event_file import FILE_NAME as EVENTS
 from datakit.errors import NotFoundError, RootError
@@ -52,18 +52,18 @@ def run_directory(root: str, dataset: str, run: str) -> str:
     return urls.join(root, dataset, RUNS, run)
 
 
-def steps_in(directory: str) -> list[str]:
+def steps_in(directory: str, readable: Callable[[str], bool] = lambda place: True) -> list[str]:
     """Return the step directories of a dataset, a source or a root, in sorted order. The contents of the step
-    directories are not read.
+    directories are not read. Directories for which `readable` returns False are not listed.
     """
     children = subdirectories(directory)
     homes = [directory]
     if SOURCES in children:  # a root
-        homes += [urls.join(directory, name) for name in children if name != SOURCES]
+        homes += filter(readable, (urls.join(directory, name) for name in children if name != SOURCES))
         above = urls.join(directory, SOURCES)
-        homes += [urls.join(above, name) for name in subdirectories(above)]
-    found = (urls.join(home, name) for home in homes for name in subdirectories(home) if STEP_NAME.fullmatch(name))
-    return sorted(found)
+        found = (urls.join(above, name) for name in (subdirectories(above) if readable(above) else ()))
+        homes += filter(readable, found)
+    return sorted(urls.join(home, name) for home in homes for name in subdirectories(home) if STEP_NAME.fullmatch(name))
 
 
 def sources_of(dataset: str) -> list[str]:
@@ -103,14 +103,16 @@ def run_logs(directory: str) -> list[list[str]]:
 
 def _logged_sources(dataset: str) -> Iterator[dict[str, str]]:
     """Read the first event in the log of each run of a dataset, newest run first, and yield its mapping from source
-    names to the directories of the source files ("" for a remote source). Logs without this mapping are skipped.
+    names to the directories of the source files ("" for a remote source). Logs without this mapping, such as those
+    of `datakit mixture pack`, are skipped.
     """
     for run in reversed(subdirectories(urls.join(dataset, RUNS))):
         with contextlib.suppress(NotFoundError, FileNotFoundError, json.JSONDecodeError, RecursionError):
             with urls.open_read(urls.join(dataset, RUNS, run, EVENTS)) as file:
                 first = json.loads(file.readline())
-            if isinstance(first, dict) and "sources" in first:
-                yield first["sources"]
+            sources = first.get("sources") if isinstance(first, dict) else None
+            if isinstance(sources, dict):
+                yield sources
 
 
 def stage_order(stage: str) -> int:

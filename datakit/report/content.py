@@ -60,8 +60,8 @@ def _share(value: float | None) -> str:
 def _source_table(sources: Sequence[SourceCounts], everything: SourceCounts) -> Table:
     reasons = _reasons(everything)
     columns = [
-        Column("source"), Column("records", "count"), *(Column(why, "count") for why in reasons),
-        Column("kept", "count"), Column("share kept", "percent"), Column("text", "bytes"),
+        Column("source"), Column("records", "count"), Column("kept", "count"), Column("share kept", "percent"),
+        Column("text", "bytes"), *(Column(why, "count") for why in reasons),
     ]  # fmt: skip
     return Table("Records by source", tuple(columns), [_source_row(one, reasons) for one in sources],
                  _source_row(everything, reasons))  # fmt: skip
@@ -76,8 +76,8 @@ def _reasons(everything: SourceCounts) -> list[str]:
 
 def _source_row(source: SourceCounts, reasons: Sequence[str]) -> list[str | int | float | None]:
     counts: Counter[str] = source.left_out + source.removed
-    return [source.name, source.records, *(counts[why] for why in reasons), source.kept, source.retained,
-            source.text_bytes]  # fmt: skip
+    return [source.name, source.records, source.kept, source.retained, source.text_bytes,
+            *(counts[why] for why in reasons)]  # fmt: skip
 
 
 def _token_table(sources: Sequence[SourceCounts], everything: SourceCounts) -> Table:

@@ -8,6 +8,7 @@ looked for in the root that holds the log, so a root can be moved.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,36 +62,38 @@ class Subject:
         return [step for step in self.steps if step.stage == stage and step.manifest is not None]
 
 
-def subject_of(target: str) -> Subject:
-    """Return the subject that a directory stands for. Raises UsageError if it is none of the three kinds."""
+def subject_of(target: str, readable: Callable[[str], bool] = lambda place: True) -> Subject:
+    """Return the subject that a directory stands for. Upstream steps and steps of a run for which `readable` returns
+    False are not read, and have no manifest. Raises UsageError if the directory is none of the three kinds.
+    """
     place = urls.absolute(target)
     place = urls.parent(place) if urls.name(place) == EVENTS else place
     if urls.is_local(place) and (Path(urls.local_path(place)) / METRICS).is_file():
-        return _training(place)
+        return _training(place, readable)
     if urls.name(urls.parent(place)) == RUNS and urls.exists(urls.join(place, EVENTS)):
-        return _run(place)
-    found = finished_step(place) if not _is_file(place) else None
+        return _run(place, readable)
+    found = finished_step(place, readable) if not _is_file(place) else None
     if found is None:
         raise UsageError(
             f"{place} is neither a dataset, a step, a run (<dataset>/{RUNS}/<run>) nor a training run; `datakit ls` "
             "lists the datasets of a root"
         )
     directory, manifest, _ = found
-    return Subject("dataset", manifest.dataset, directory, tuple(upstream_first(directory, manifest)))
+    return Subject("dataset", manifest.dataset, directory, tuple(upstream_first(directory, manifest, readable)))
 
 
 def _is_file(place: str) -> bool:
     return urls.is_local(place) and os.path.isfile(urls.local_path(place)) and not split_query(place)[1]
 
 
-def _training(place: str) -> Subject:
+def _training(place: str, readable: Callable[[str], bool]) -> Subject:
     manifest = find_manifest(place)
-    steps = tuple(upstream_first(place, manifest))[:-1] if manifest else ()
+    steps = tuple(upstream_first(place, manifest, readable))[:-1] if manifest else ()
     name = manifest.dataset if manifest else urls.name(urls.parent(place))
     return Subject("training run", name, place, steps, manifest=manifest)
 
 
-def _run(place: str) -> Subject:
+def _run(place: str, readable: Callable[[str], bool]) -> Subject:
     events = _milestones(place)
     first: Event = events[0] if events else {}
     root, moved_from = urls.parent(urls.parent(urls.parent(place))), _text(first, "root")
@@ -102,14 +105,14 @@ def _run(place: str) -> Subject:
             directories[directory] = str(event.get("stage", ""))
             reused |= {directory} if event.get("reused") else set()
             failed |= {directory} if event["event"] == "step_failed" else set()
-    steps = tuple(_found(directory, stage) for directory, stage in directories.items())
+    steps = tuple(_found(directory, stage, readable) for directory, stage in directories.items())
     dataset = urls.name(urls.parent(urls.parent(place)))
     ordered = tuple(sorted(steps, key=lambda step: flow_order(step.directory)))
     return Subject("run", dataset, place, ordered, _facts(place, events, reused, failed))
 
 
-def _found(directory: str, stage: str) -> FoundStep:
-    manifest = find_manifest(directory)
+def _found(directory: str, stage: str, readable: Callable[[str], bool]) -> FoundStep:
+    manifest = find_manifest(directory) if readable(directory) else None
     return FoundStep(directory, stage, manifest.identity if manifest else "", manifest)
 
 

@@ -115,8 +115,8 @@ class Server:
             kept = self._reports.get(place)
             if kept is None or kept[0] != version or version is None:
                 require_dataset(self.root, place) if entry is None else require_entry(self.root, entry)
-                subject = subject_of(place)
-                require_steps(self.root, subject.steps)
+                subject = subject_of(place, self.root.readable)
+                require_steps(self.root, subject)
                 kept = (version, render_report(page_of(subject, self.show_text)))
                 self._reports[place] = kept
                 while len(self._reports) > MOST_REPORTS:

@@ -23,6 +23,7 @@ from datakit.pipeline.root_layout import RUNS, SOURCES
 from datakit.recipe import NAME_RULE
 from datakit.storage import urls
 from datakit.storage.globs import subdirectories
+from datakit.storage.manifest import manifest_url
 
 LISTING_SECONDS = 1.0
 STORE_SECONDS = 10.0  # for an object store, where a listing costs requests
@@ -98,6 +99,10 @@ class ServedRoot:
         if not self._real:
             return url.startswith(f"{self.url}/") and "/../" not in f"{url}/"
         return urls.is_local(url) and os.path.realpath(urls.local_path(url)).startswith(f"{self._real}{os.sep}")
+
+    def readable(self, place: str) -> bool:
+        """Return True if a file, or a directory with its manifest, is below the root, after all links."""
+        return self.inside(place) and self.inside(manifest_url(place))
 
     def require_all_inside(self, places: Iterable[str]) -> None:
         """Raise RootError if one of these files and directories, which need not exist, is outside of the root."""

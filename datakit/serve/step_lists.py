@@ -56,22 +56,18 @@ class StepLists:
 
     def _stamps(self) -> Stamps:
         """Return the files that decide about the lists, each with its size and time (None: missing or outside)."""
-        steps = steps_in(self.root.url)
+        steps = steps_in(self.root.url, self.root.inside)
         records = [urls.join(home, LATEST) for home in dict.fromkeys(map(urls.parent, steps))]
         places = [*records, *map(manifest_url, steps)]
         return tuple((place, _stamp(place) if self.root.inside(place) else None) for place in places)
 
     def _made(self, home: str) -> StepList:
-        hidden = sum(not self._readable(step) for step in steps_in(home))
+        hidden = sum(not self.root.readable(step) for step in steps_in(home, self.root.inside))
         try:
-            found = overview(home, self._readable)
+            found = overview(home, self.root.readable)
         except DatakitError as error:
             return StepList(problems=(str(error),), hidden=hidden)
         return StepList(found.steps, found.problems, hidden)
-
-    def _readable(self, place: str) -> bool:
-        """Return True if a file, or a step with its manifest, is inside the root."""
-        return self.root.inside(place) and self.root.inside(manifest_url(place))
 
 
 def _stamp(place: str) -> tuple[int, float] | None:
