@@ -31,7 +31,6 @@ def require_entry(root: ServedRoot, entry: Entry) -> None:
 
 
 def require_dataset(root: ServedRoot, home: str) -> None:
-def require_dataset(root: ServedRoot, home: str) -> None:
     """Raise RootError if the files by which the last step of a dataset is found are outside of the root."""
     root.require_all_inside([home, manifest_url(home), urls.join(home, LATEST), urls.join(home, RUNS)])
     latest = read_latest(home)
