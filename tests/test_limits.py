@@ -153,6 +153,8 @@ ELSEWHERE = {
     "pipeline.fate.absent:READ_AGAIN": "pipeline/fate/test_absent.py",
     "validate.between.removals:RANGE_IDS": "validate/between/test_removals.py",
     "validate.between.spill:BUCKET_REMOVALS": "validate/between/test_similarity.py",
+    "validate.between.text_store:MOST_REMOVALS": "validate/between/test_text_store.py",
+    "validate.between.text_store:MOST_BYTES": "validate/between/test_text_store.py",
     "validate.between.encoding:LONGEST_BYTES": "validate/between/test_encoding.py",
     "tokenize.encoders.long_texts:PART_BYTES": "tokenize/encoders/test_long_texts.py",
     "tokenize.encoders.long_words:WINDOW_BYTES": "tokenize/encoders/test_long_texts.py",

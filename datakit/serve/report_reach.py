@@ -1,7 +1,7 @@
 """Makes sure that a report shows nothing from outside of the root that is served, even if a link leads there.
 
-The files that decide which steps a report covers are checked before they are read. The manifest of a step outside of the
-root is not read. All other files of the steps are checked before their numbers are shown.
+The files that decide which steps a report covers are checked before they are read. The manifest of a step outside of
+the root is not read. All other files of the steps are checked before their numbers are shown.
 """
 
 from __future__ import annotations

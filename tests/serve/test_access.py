@@ -69,11 +69,20 @@ def test_pages_have_security_headers_and_no_text(server: ServeProcess, root: Pat
         assert "word1" not in answer.body and "server" not in answer.headers, "texts of the shelf consist of such words"
 
 
-def test_report_of_a_finished_run_is_served(server: ServeProcess, root: Path) -> None:
-    for path in (f"/runs/shelf/{run_of(root)}/report", "/datasets/shelf/report"):
-        answer = server.ask(path)
-        assert answer.status == 200 and "datakit report" in answer.body and "<del>" not in answer.body
-        assert "default-src &#39;none&#39;" in answer.body and answer.headers["content-security-policy"]
+def test_report_of_a_finished_run_is_served(finished: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(finished / "root", tmp_path / "root"))
+    with serving(root) as server:
+        for path in (f"/runs/shelf/{run_of(root)}/report", "/datasets/shelf/report"):
+            answer = server.ask(path)
+            assert answer.status == 200, answer.body
+            assert "datakit report" in answer.body and "<del>" not in answer.body
+            assert "default-src &#39;none&#39;" in answer.body and answer.headers["content-security-policy"]
+
+
+def test_report_that_would_read_a_linked_log_is_refused(server: ServeProcess, root: Path) -> None:
+    answer = server.ask("/datasets/shelf/report")
+    assert answer.status == 500 and SECRET not in answer.body
+    assert f"{root}/shelf/runs/" in answer.body and "is outside of the root that is served" in answer.body
 
 
 @pytest.mark.parametrize(
