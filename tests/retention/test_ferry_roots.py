@@ -91,7 +91,7 @@ def test_root_may_not_expire_before_its_ferry_ends(tmp_path: Path, timeout: floa
     """A ferry that is allowed to run for longer, or only for less time, needs another time to live."""
     ferry = ferry_named("smoke")
     ttl = (timeout or ferry.timeout) + 599
-    with pytest.raises(UsageError, match=f"give a longer --ttl than {ttl:.0f} seconds"):
+    with pytest.raises(UsageError, match=f"--ttl is {ttl:.0f} seconds; give a longer --ttl"):
         run_ferry(ferry, Options(str(tmp_path), ttl, timeout=timeout), lambda text: None)
     assert [*tmp_path.iterdir()] == []
 

@@ -57,7 +57,7 @@ def test_damaged_manifest_is_found_once_per_check(finished_copy: Path) -> None:
 
 
 def test_directory_without_steps_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="no dataset, root or training run"):
+    with pytest.raises(NotFoundError, match="is not a dataset, root or training run"):
         targets_of(str(tmp_path))
 
 
