@@ -1,8 +1,10 @@
 """Renders a dataset of documents as a Croissant file (MLCommons' JSON-LD description of datasets for machine learning).
 
 The file describes the step that holds the documents: the consolidate step of the lineage or, if there is none, its
-only normalize step. The paths in the file are relative to this step's directory, where the file belongs. Each source is
-a record set with the columns of the step.
+only normalize step. The paths in the file are relative to the directory above the step's, which is the dataset's (or
+the source's). The file belongs there, because `datakit validate` reports every file in a step's directory that the
+step's manifest does not list. Each source is a record set with all columns of its partitions. Columns of types that
+Croissant's readers cannot load, such as structs, are named in the record set's description instead.
 
 Croissant requires the SHA-256 of every listed file, but a step may have thousands of files, and its manifest holds
 their xxh3-128 instead. Therefore patterns stand for the partitions, and the only file that is listed, with its SHA-256,
@@ -12,18 +14,26 @@ is the manifest.
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from datakit.errors import UsageError
 from datakit.lineage.graph import Lineage, StepRecord
+from datakit.pipeline.columns import columns_by_source
 from datakit.storage import urls
 from datakit.storage.manifest import FILE_NAME, Column, data_path, manifest_url, read_manifest
 
 CONFORMS = "http://mlcommons.org/croissant/1.0"
 HOLDERS = ("consolidate", "normalize")  # the stages whose output is documents, the last stage first
 MANIFEST = "manifest"
-TYPES = {  # the start of an Arrow type -> Croissant's type; any other type is shown as text
+LIST = re.compile(r"(?:large_)?list<\w+: (.*)>")
+TYPES = {  # the start of an Arrow type -> Croissant's type
+    "string": "sc:Text",
+    "large_string": "sc:Text",
+    "binary": "sc:Text",
+    "large_binary": "sc:Text",
     "bool": "sc:Boolean",
     "int": "sc:Integer",
     "uint": "sc:Integer",
@@ -82,6 +92,8 @@ def croissant(lineage: Lineage) -> dict[str, Any]:
     sources = list(dict.fromkeys(part.source for part in manifest.partitions))
     found = {source.name: source for source in lineage.sources if source.name in sources}
     licenses = list(dict.fromkeys(source.license for source in found.values() if source.license))
+    columns = columns_by_source(step.directory, manifest)
+    folder = urls.name(step.directory)
     described: dict[str, Any] = {
         "@context": CONTEXT,
         "@type": "sc:Dataset",
@@ -90,8 +102,8 @@ def croissant(lineage: Lineage) -> dict[str, Any]:
         "description": f"{step.dataset}: {step.rows:,} documents, made by datakit's stage {step.stage}.",
         "sameAs": f"urn:datakit:{step.identity}",
         "url": f"urn:datakit:{step.dataset}",
-        "distribution": [_manifest_file(step.directory), *map(_file_set, sources)],
-        "recordSet": [_record_set(source, step) for source in sources],
+        "distribution": [_manifest_file(step.directory), *(_file_set(source, folder) for source in sources)],
+        "recordSet": [_record_set(source, columns[source]) for source in sources],
     }
     described |= {"license": licenses} if licenses else {}
     described |= {"isBasedOn": [source.url for source in found.values() if source.url]}
@@ -120,40 +132,51 @@ def _manifest_file(directory: str) -> dict[str, Any]:
         "@id": MANIFEST,
         "name": FILE_NAME,
         "description": "Every file of the dataset with its size and xxh3-128, every parameter, and the inputs.",
-        "contentUrl": FILE_NAME,
+        "contentUrl": f"{urls.name(directory)}/{FILE_NAME}",
         "contentSize": f"{len(data)} B",
         "encodingFormat": "application/json",
         "sha256": hashlib.sha256(data).hexdigest(),
     }
 
 
-def _file_set(source: str) -> dict[str, Any]:
+def _file_set(source: str, folder: str) -> dict[str, Any]:
     return {
         "@type": "cr:FileSet",
         "@id": f"files-{source}",
         "name": f"files-{source}",
         "description": f"The partitions of the source {source}; manifest.json holds their hashes.",
         "encodingFormat": "application/x-parquet",
-        "includes": data_path(source, "part-*.parquet"),
+        "includes": f"{folder}/{data_path(source, 'part-*.parquet')}",
     }
 
 
-def _record_set(source: str, step: StepRecord) -> dict[str, Any]:
+def _record_set(source: str, columns: Sequence[Column]) -> dict[str, Any]:
+    kinds = {column: _kind(column.type) for column in columns}
+    others = ", ".join(f"{column.name} ({column.type})" for column, kind in kinds.items() if kind is None)
+    more = f" The files also have columns that Croissant cannot describe: {others}." if others else ""
     return {
         "@type": "cr:RecordSet",
         "@id": source,
         "name": source,
-        "description": f"One record per document of the source {source}.",
-        "field": [_field(source, column) for column in step.columns],
+        "description": f"One record per document of the source {source}.{more}",
+        "field": [_field(source, column, kind) for column, kind in kinds.items() if kind is not None],
     }
 
 
-def _field(source: str, column: Column) -> dict[str, Any]:
-    kind = next((name for start, name in TYPES.items() if column.type.startswith(start)), "sc:Text")
+def _kind(type_name: str) -> str | None:
+    """Return Croissant's type for an Arrow type or, if that is a list, for its elements; None if there is none."""
+    found = LIST.fullmatch(type_name)
+    inner = found[1] if found else type_name
+    return next((name for start, name in TYPES.items() if inner.startswith(start)), None)
+
+
+def _field(source: str, column: Column, kind: str) -> dict[str, Any]:
+    repeated = {"repeated": True} if LIST.fullmatch(column.type) else {}
     return {
         "@type": "cr:Field",
         "@id": f"{source}/{column.name}",
         "name": column.name,
         "dataType": kind,
+        **repeated,
         "source": {"fileSet": {"@id": f"files-{source}"}, "extract": {"column": column.name}},
     }

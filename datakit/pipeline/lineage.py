@@ -16,6 +16,7 @@ import msgspec
 from datakit.cache.contract import Contract
 from datakit.errors import CorruptError, NotFoundError
 from datakit.normalize.inspection.report import RawReport, inspect_source
+from datakit.pipeline.columns import all_columns
 from datakit.pipeline.root_layout import STEP_NAME, stage_order, steps_in
 from datakit.signed_urls import split_query
 from datakit.storage import urls
@@ -189,9 +190,9 @@ def _description(directory: str, manifest: Manifest, beside: tuple[str, ...]) ->
     totals = manifest.totals
     return StepDescription(
         directory=directory, stage=manifest.stage, dataset=manifest.dataset, fingerprint=manifest.fingerprint,
-        identity=manifest.identity, parameters=manifest.parameters, schema=manifest.schema, rows=totals.rows,
-        bytes=totals.bytes, text_bytes=totals.text_bytes, tokens=totals.tokens, counters=manifest.counters,
-        quarantined=manifest.quarantine.records, parts=tuple(_source_totals(manifest)),
+        identity=manifest.identity, parameters=manifest.parameters, schema=all_columns(directory, manifest),
+        rows=totals.rows, bytes=totals.bytes, text_bytes=totals.text_bytes, tokens=totals.tokens,
+        counters=manifest.counters, quarantined=manifest.quarantine.records, parts=tuple(_source_totals(manifest)),
         sample_ids=_sample_ids(manifest), lineage=tuple(_ancestors(directory, manifest, 0, {})),
         details=manifest.details, beside=beside,
     )  # fmt: skip

@@ -13,12 +13,13 @@ from datakit.errors import UsageError
 from datakit.lineage import read_lineage
 from datakit.lineage.croissant import croissant
 from datakit.storage.manifest import read_manifest
-from tests.support.small_shelf import step
+from datakit.validate.validation import validate
+from tests.support.small_shelf import run_with_columns, step
 
 
 def described(folder: Path) -> Path:
-    """Write the file into the directory of the consolidate step, where it belongs."""
-    place = step(folder, "root/shelf/consolidate-*") / "croissant.json"
+    """Write the file into the dataset's directory, where it belongs."""
+    place = folder / "root" / "shelf" / "croissant.json"
     place.write_text(json.dumps(croissant(read_lineage(str(folder / "root" / "shelf")))))
     return place
 
@@ -41,6 +42,33 @@ def test_manifest_is_listed_with_its_hash(finished_copy: Path) -> None:
     place = described(finished_copy)
     (listed,) = [one for one in json.loads(place.read_text())["distribution"] if one["@type"] == "cr:FileObject"]
     assert listed["sha256"] == hashlib.sha256((place.parent / listed["contentUrl"]).read_bytes()).hexdigest()
+
+
+def test_file_is_no_damage(finished_copy: Path) -> None:
+    place = described(finished_copy)
+    for target in (place.parent, place.parent.parent):
+        assert validate(str(target)).findings == []
+
+
+def test_every_column_is_listed(described_columns: Path) -> None:
+    """A consolidate step's files have all columns of their source, even those that its manifest does not name."""
+    (listed,) = json.loads(described_columns.read_text())["recordSet"]
+    columns = {field["name"]: field["dataType"] for field in listed["field"]}
+    assert columns["n"] == "sc:Integer" and {"tags", "edited_id"} <= columns.keys()
+    assert "meta (struct<page: int64>)" in listed["description"], "no reader loads a struct"
+    dataset = mlcroissant.Dataset(jsonld=str(described_columns))
+    assert dataset.metadata.issues.errors == set()
+    records = list(dataset.records("notes"))
+    assert sorted(record["notes/n"] for record in records) == list(range(9))
+    assert records[0]["notes/tags"] == [b"a", b"b"]
+
+
+@pytest.fixture
+def described_columns(tmp_path: Path) -> Path:
+    """The file about a dataset whose records have a number, a struct and a list."""
+    place = run_with_columns(tmp_path) / "croissant.json"
+    place.write_text(json.dumps(croissant(read_lineage(str(place.parent)))))
+    return place
 
 
 def test_lineage_without_documents_is_refused(finished: Path) -> None:

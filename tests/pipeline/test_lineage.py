@@ -11,7 +11,7 @@ import datakit
 from datakit.errors import NoInputError, NotFoundError, UsageError
 from datakit.pipeline import StepDescription, inspect
 from datakit.storage import urls
-from tests.support.small_shelf import step
+from tests.support.small_shelf import run_with_columns, step
 
 
 def described(target: Path) -> StepDescription:
@@ -34,6 +34,17 @@ def test_ancestors_of_a_repeated_step_are_listed_once(finished: Path) -> None:
     downloads = [entry for entry in lineage if entry.stage == "download"]
     assert len(downloads) == 2
     assert any(entry.seen for entry in lineage if entry.stage == "normalize")
+
+
+def test_consolidated_columns_are_all_listed(tmp_path: Path) -> None:
+    """A consolidate step's manifest names only the columns that all sources have; its files have more."""
+    place = step(run_with_columns(tmp_path), "consolidate-*")
+    columns = {column.name: column.type for column in described(place).schema}
+    assert {"id", "text", "edited_id", "n", "meta", "tags"} <= columns.keys()
+    assert columns["meta"] == "struct<page: int64>"
+    (partition,) = place.glob("data/notes/part-*.parquet")
+    partition.write_bytes(b"damaged")
+    assert [column.name for column in described(place).schema][-1] == "edited_id"
 
 
 def test_totals_of_sources_add_up(finished: Path) -> None:

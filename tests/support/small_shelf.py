@@ -61,6 +61,18 @@ def make_shelf(folder: Path) -> Path:
     return recipe
 
 
+def run_with_columns(folder: Path) -> Path:
+    """Run the pipeline on nine notes with a number, a struct and a list beside the text; return the dataset."""
+    notes = folder / "notes" / "a.jsonl"
+    notes.parent.mkdir(parents=True)
+    records = ({"text": prose(n), "n": n, "meta": {"page": n}, "tags": ["a", "b"]} for n in range(9))
+    notes.write_text("".join(json.dumps(record) + "\n" for record in records))
+    recipe = folder / "notes.toml"
+    recipe.write_text('name = "notes"\n[[sources]]\nname = "notes"\nurl = "notes"\n')
+    datakit.run(recipe, folder / "root", workers=2)
+    return folder / "root" / "notes"
+
+
 def settle() -> None:
     """Wait until files written so far are old enough for their hashes to be remembered by the next run."""
     time.sleep(SETTLED_NS / 1e9 + 0.1)

@@ -23,7 +23,7 @@ def lineage(target: str, /, *, format: Format = "text") -> int:
     Examples:
       datakit lineage data/demo
       datakit lineage data/demo --format mermaid
-      datakit lineage data/demo/consolidate-0123456789ab --format croissant > croissant.json
+      datakit lineage data/demo --format croissant > data/demo/croissant.json
       datakit lineage data/demo-train/train-0123456789ab --format openlineage > events.jsonl
 
     Parameters
@@ -32,7 +32,7 @@ def lineage(target: str, /, *, format: Format = "text") -> int:
         A dataset's directory, which stands for its current run, or the directory of a step or a finished training run.
     format
         text; json: one object; mermaid: a flowchart; openlineage: one event per line; croissant: a JSON-LD file, which
-        belongs in the directory of the consolidate step.
+        belongs in the dataset's directory.
     """
     from datakit.lineage import read_lineage
     from datakit.lineage.croissant import croissant
