@@ -11,7 +11,7 @@ from datakit.report.attempts import Work
 from datakit.report.counts import SourceCounts, total
 from datakit.report.figures import Fact
 from datakit.report.subject import Subject
-from datakit.report.training import last_figures
+from datakit.report.training import last_figures, training_time
 
 LATEST_MOMENT = 1e11  # seconds since 1970
 
@@ -37,6 +37,9 @@ def facts(subject: Subject, sources: Sequence[SourceCounts], work: Work) -> Iter
         yield from (Fact(name, value, "number") for name, value in last_figures(subject))
         if subject.manifest is not None:
             yield Fact("tokens trained on", subject.manifest.totals.tokens, "count")
+        if (took := training_time(subject)) is not None:
+            remark = "in steps, saves and evaluations"
+            yield Fact("training time", took[0], "seconds", remark if took[1] else f"{remark}; estimated")
     everything = total(sources) if sources else None
     if everything is not None:
         remark = f"of {everything.records + everything.added:,} records" if everything.records is not None else ""
@@ -48,7 +51,8 @@ def facts(subject: Subject, sources: Sequence[SourceCounts], work: Work) -> Iter
     elapsed = sum(stage.elapsed for stage in work.stages)
     if work.stages:
         processor = sum(stage.cpu_seconds for stage in work.stages)
-        yield Fact("time", elapsed, "seconds", f"{processor:,.1f} s of processor time")
+        name = "time of the data steps" if subject.kind == "training run" else "time"
+        yield Fact(name, elapsed, "seconds", f"{processor:,.1f} s of processor time")
     if subject.kind != "training run":
         failed = sum(sum(stage.failures.values()) for stage in work.stages)
         attempts = sum(stage.attempts for stage in work.stages)

@@ -45,6 +45,26 @@ def last_figures(subject: Subject) -> list[tuple[str, float]]:
     return [(title, last[name]) for name, title in LAST.items() if name in last]
 
 
+def training_time(subject: Subject) -> tuple[float, bool] | None:
+    """Return the seconds that the run's steps, saves and evaluations took, without compilation, and whether this is
+    exact. If only some steps have a row, each row stands for the steps since the previous one. Return None if no row
+    has a duration.
+    """
+    rows = [row for row in read_metrics(urls.local_path(subject.directory)) if _seconds(row, "duration")]
+    before = [0, *(row[STEP] for row in rows)]
+    widths = [row[STEP] - last for row, last in zip(rows, before, strict=False)]
+    sums = (
+        width * (_seconds(row, "duration") + _seconds(row, "loading_time")) + _seconds(row, "hook_time")
+        for row, width in zip(rows, widths, strict=True)
+    )
+    return (sum(sums), set(widths) == {1}) if rows else None
+
+
+def _seconds(row: Row, name: str) -> float:
+    value = row.get(f"throughput/{name}")
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
 def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
     evaluations = [name for name in _names(rows, "eval/") if name.endswith("bpb")]
     rates = _names(rows, "optim/learning_rate/")

@@ -8,6 +8,7 @@ from pathlib import Path
 from playwright.sync_api import Browser
 
 from datakit.report import write_report
+from datakit.report.page import page_of
 from datakit.report.subject import subject_of
 from datakit.report.training import POINTS, TABLE_ROWS, training_sections
 from tests.support.report.browser import open_page
@@ -39,6 +40,19 @@ def test_curves_have_a_bounded_number_of_points(tmp_path: Path) -> None:
     assert len(loss.table.rows) == TABLE_ROWS
     bits = figures["training-bits"].table.rows
     assert [row[0] for row in bits] == [100 * number for number in range(1, 11)]
+
+
+def test_training_time_is_apart_from_that_of_the_data(tmp_path: Path) -> None:
+    data = write_root(tmp_path / "data", ["web"], 2, "first")
+    run = write_training_run(tmp_path / "runs", [data])
+    rows = [{"global_step": step, "throughput/duration": 2.0, "throughput/loading_time": 0.5,
+             "throughput/hook_time": 10.0 if step == 3 else None} for step in (1, 2, 3)]  # fmt: skip
+    for kept, seconds, remark in ((rows, 17.5, "in steps, saves and evaluations"),
+                                  (rows[2:], 17.5, "in steps, saves and evaluations; estimated")):  # fmt: skip
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in kept))
+        shown = {fact.label: fact for fact in page_of(subject_of(str(run)), show_text=False).facts}
+        assert (shown["training time"].value, shown["training time"].remark) == (seconds, remark)
+        assert "time" not in shown and "time of the data steps" in shown
 
 
 def test_equal_curves_share_a_line(tmp_path: Path) -> None:
