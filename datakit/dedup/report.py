@@ -1,4 +1,4 @@
-"""Builds the report in dedup's manifest (removals per source, cluster sizes), and enforces the removal limit
+"""Builds the report in dedup's manifest (removals per source, component sizes), and enforces the removal limit
 `max_removal`.
 """
 
@@ -51,9 +51,9 @@ def check_removal(report: Removal, most: float) -> None:
 
 
 def cluster_report(judged: Sequence[Judged]) -> dict[str, Any]:
-    """Return the histogram of cluster sizes and a list of the largest clusters.
+    """Return the histogram of component sizes and a list of the largest components, whether or not they lost documents.
 
-    histogram: pairs [size, number of clusters that have at least `size` but fewer than `2 * size` documents].
+    histogram: pairs [size, number of components that have at least `size` but fewer than `2 * size` documents].
     """
     counts: Counter[int] = Counter()
     for result in judged:

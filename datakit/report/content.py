@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from datakit.errors import counted
-from datakit.report.counts import SourceCounts, cluster_sizes, document_lengths, size, total
+from datakit.report.counts import SourceCounts, component_sizes, document_lengths, size, total
 from datakit.report.figures import Chart, Column, Figure, Section, Table
 from datakit.report.flow import flow_figure
 from datakit.report.subject import Subject
@@ -91,10 +91,15 @@ def _distributions(subject: Subject) -> Iterator[Figure]:
     lengths = document_lengths(subject)
     if lengths:
         yield _histogram("lengths", "Length of documents", "tokens", "documents", lengths)
-    clusters = cluster_sizes(subject)
-    if clusters:
-        note = "A cluster is a set of documents that are similar, directly or through others."
-        yield _histogram("clusters", "Size of clusters of similar documents", "documents", "clusters", clusters, note)
+    components = component_sizes(subject)
+    if components:
+        yield _histogram("components", "Size of components", "documents", "components", components, _COMPONENTS)
+
+
+_COMPONENTS = (
+    "A component is a group of documents that may be similar: they share band keys, directly or through others. Dedup "
+    "then compares them exactly. Components in which no document is similar enough to another lose none."
+)
 
 
 def _histogram(  # noqa: PLR0917

@@ -1,5 +1,5 @@
 """Collects the counts of a report: the documents and tokens of each source, and the distributions of the lengths of
-documents and of the sizes of clusters.
+documents and of the sizes of components.
 
 All counts come from manifests. Nothing is estimated, and no data file is read. If there are more than MOST_SOURCES
 sources, the smallest ones are added up in one row.
@@ -159,13 +159,15 @@ def document_lengths(subject: Subject) -> list[tuple[int, int, int]]:
     return [(above // 2, above - 1, counts[above]) for above in _powers(counts)]
 
 
-def cluster_sizes(subject: Subject) -> list[tuple[int, int, int]]:
-    """Return (least documents, most documents, clusters) for each power of two, over all dedup steps of the report."""
+def component_sizes(subject: Subject) -> list[tuple[int, int, int]]:
+    """Return (least documents, most documents, components) for each power of two, over all dedup steps of the report.
+    The manifests name the components "clusters".
+    """
     counts = Counter[int]()
     for step in subject.found("dedup"):
         assert step.manifest is not None
-        for least, clusters in step.manifest.details.get("clusters", {}).get("histogram", ()):
-            counts[least] += clusters
+        for least, components in step.manifest.details.get("clusters", {}).get("histogram", ()):
+            counts[least] += components
     return [(least, 2 * least - 1, counts[least]) for least in _powers(counts)]
 
 

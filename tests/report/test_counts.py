@@ -8,7 +8,7 @@ import pytest
 
 import datakit
 from datakit.report import counts
-from datakit.report.counts import cluster_sizes, document_lengths, merged, source_counts, total
+from datakit.report.counts import component_sizes, document_lengths, merged, source_counts, total
 from datakit.report.subject import subject_of
 from datakit.storage.manifest import read_manifest
 from tests.support.report.made_up_root import write_root
@@ -38,7 +38,7 @@ def test_small_sources_share_a_row_beyond_the_limit(tmp_path: Path, monkeypatch:
     assert total(found).kept == 9 * 2 * 39
 
 
-def test_distributions_count_every_document_and_cluster(finished: Path) -> None:
+def test_distributions_count_every_document_and_component(finished: Path) -> None:
     subject = subject_of(str(finished / "root" / "shelf"))
     cache = read_manifest(subject.directory)
     lengths = document_lengths(subject)
@@ -47,4 +47,4 @@ def test_distributions_count_every_document_and_cluster(finished: Path) -> None:
     (dedup,) = subject.found("dedup")
     assert dedup.manifest is not None
     expected = dict(dedup.manifest.details["clusters"]["histogram"])
-    assert {least: number for least, _, number in cluster_sizes(subject) if number} == expected
+    assert {least: number for least, _, number in component_sizes(subject) if number} == expected

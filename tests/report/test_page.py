@@ -58,7 +58,7 @@ def test_flow_distributions_and_lineage_are_those_of_the_manifests(
     assert column(page.table("lengths"), "documents")["all"] == kept.totals.rows
     clusters = dedup.details["clusters"]["histogram"]
     if clusters:
-        assert column(page.table("clusters"), "clusters")["all"] == sum(count for _, count in clusters)
+        assert column(page.table("components"), "components")["all"] == sum(count for _, count in clusters)
     identities = {row[-2] for row in page.table("lineage-steps")[1:]}
     assert {kept.identity, dedup.identity} <= identities
     rows = {row[0]: row[1] for row in page.table("lineage-steps")[1:]}

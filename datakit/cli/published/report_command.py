@@ -10,7 +10,7 @@ def report(target: str, /, *, output: str = ".", show_text: Flag = False) -> int
     """Write a page about a dataset, a run or a training run: one HTML file that needs no network.
 
     Shows the flow of documents and tokens through the stages, the sources, the lengths of documents, the sizes of
-    clusters, time, memory, failed attempts, quarantine, training curves, and the lineage. Prints the file's path.
+    components, time, memory, failed attempts, quarantine, training curves, and the lineage. Prints the file's path.
 
     Examples:
       datakit report data/demo
