@@ -16,7 +16,7 @@ from datakit.serve.training_state import LOSS
 
 MOST_RUNS = 100
 MOST_TRAININGS = 50
-STATES = ("running", "done", "failed", "dead", "unreadable")
+STATES = ("running", "done", "partial", "failed", "dead", "unreadable")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datakit.engine.observe.event_tail import Event, parse_event
 from datakit.engine.observe.liveness import driver_alive
 from datakit.errors import DatakitError
+from datakit.exit_codes import ExitCode
 from datakit.serve.root import Entry, ServedRoot, log_of
 from datakit.serve.run_state import RunState
 from datakit.storage import urls
@@ -24,7 +25,9 @@ MOST_KEPT = 2_000
 
 @dataclass(frozen=True)
 class RunLine:
-    """A run in a list. state: "running", "done", "failed", "dead" or "unreadable". doing: the stage and the phase."""
+    """A run in a list. state: "running", "done", "partial", "failed", "dead" or "unreadable". doing: the stage and
+    the phase.
+    """
 
     entry: Entry
     state: str
@@ -32,6 +35,13 @@ class RunLine:
     seconds: float | None = None
     doing: str = ""
     exit_code: int | None = None
+
+
+def end_state(exit_code: object) -> str:
+    """Return the state of a run that ended with this exit code."""
+    if exit_code == ExitCode.PARTIAL:
+        return "partial"
+    return "failed" if exit_code else "done"
 
 
 @dataclass
@@ -54,7 +64,7 @@ class RunLines:
         if state.ended is not None:
             code = state.ended.get("exit_code")
             code = code if isinstance(code, int) else None
-            return RunLine(entry, "failed" if code else "done", began, seconds, exit_code=code)
+            return RunLine(entry, end_state(code), began, seconds, exit_code=code)
         alive = driver_alive(entry.name, state.started, time.time() - (last or 0.0))
         step = state.current
         doing = f"{step.stage} {step.source}" + (f", {step.phase.name}" if step.phase else "") if step else ""

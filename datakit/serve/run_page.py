@@ -16,6 +16,7 @@ from datakit.report.figures import Fact
 from datakit.report.text_forms import text_of
 from datakit.serve.followers import Follower
 from datakit.serve.reproduce import command_of
+from datakit.serve.run_lines import end_state
 from datakit.serve.run_state import Failure, Memory, PhaseState, RunState, StepState
 
 MOST_ROWS = 200
@@ -49,9 +50,9 @@ class StageLine:
 
 @dataclass(frozen=True)
 class RunPage:
-    """The content of the page of a run. state: one of "running", "done", "failed", "silent", "dead". bars: the average
-    number of running attempts over time, as shares of the highest such number, `busiest`. hidden: the number of steps
-    that are left out. finished: True if the run is over, so that a report covers all of it.
+    """The content of the page of a run. state: one of "running", "done", "partial", "failed", "silent", "dead". bars:
+    the average number of running attempts over time, as shares of the highest such number, `busiest`. hidden: the
+    number of steps that are left out. finished: True if the run is over, so that a report covers all of it.
     """
 
     title: str
@@ -143,14 +144,14 @@ def _health(follower: Follower) -> str:
     health = follower.health()
     if health != "ended":
         return health
-    return "failed" if (follower.state.ended or {}).get("exit_code") else "done"
+    return end_state((follower.state.ended or {}).get("exit_code"))
 
 
 def _sentence(follower: Follower, health: str) -> str:
     end, started = follower.state.ended or {}, follower.state.started or {}
     if health == "done":
         return "This run is complete."
-    if health == "failed":
+    if health in ("partial", "failed"):
         return f"This run ended with exit code {end.get('exit_code')}: {end.get('reason', 'the log gives no reason')}"
     if health == "dead":
         return "The driver of this run is gone, and the log has no end. Run the command again: finished work is kept."

@@ -45,7 +45,9 @@ def test_line_changes_with_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [lines.line(one).state for one in (entry, other, entry)] == ["dead", "done", "dead"]
     write(tmp_path, run, {"event": "run_ended", "exit_code": 3})
     line = lines.line(entry)
-    assert (line.state, line.exit_code) == ("failed", 3)
+    assert (line.state, line.exit_code) == ("partial", 3)
+    write(tmp_path, run, {"event": "run_ended", "exit_code": 1})
+    assert lines.line(entry).state == "failed"
 
 
 def test_empty_or_missing_log_is_shown(tmp_path: Path) -> None:

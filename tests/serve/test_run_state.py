@@ -103,7 +103,7 @@ def test_driver_without_a_process_counts_as_dead(tmp_path: Path) -> None:
     states = {
         entry: (run_page(followers.of(entry), {}).state, lines.line(entry).state) for entry in (gone, ended, away)
     }
-    assert states == {gone: ("dead", "dead"), ended: ("failed", "failed"), away: ("dead", "dead")}
+    assert states == {gone: ("dead", "dead"), ended: ("partial", "partial"), away: ("dead", "dead")}
     assert "finished work is kept" in run_page(followers.of(gone), {}).sentence
 
 
