@@ -70,7 +70,7 @@ def preview(
     points
         Number of evenly spaced steps for which to show the shares. Steps at which a setting changes are shown too.
     plot
-        Also save a plot of the shares to this file (.png, .svg or .pdf); needs `pip install 'datakit[report]'`.
+        Also save a plot of the shares to this file (.png, .svg or .pdf); needs `pip install '.[report]'`.
     root
         For packed components, use the counts that `datakit mixture pack` stored in this root. Its path also replaces
         {root} in the paths of caches in a run file.

@@ -76,7 +76,7 @@ def test_plot_without_matplotlib_says_how_to_install(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert called("mixture", "preview", str(mixture), "--plot", str(tmp_path / "mix.png")) == 2
-    assert "pip install 'datakit[report]'" in capsys.readouterr().err
+    assert "pip install '.[report]'" in capsys.readouterr().err
 
 
 def test_pack_without_packed_components_does_nothing(
