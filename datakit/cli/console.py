@@ -27,6 +27,7 @@ INDENT = "    "  # indentation of the text below a row
 COUNTS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 IN_FULL = 10_000  # counts below this number are not abbreviated
 ROUNDED = 0.9995  # smallest fraction of a unit that becomes 1 when rounded to three digits
+ENDED = "datakit_ended"  # the attribute of an interrupt that says in what state it left the command
 PAUSE = 0.5  # minimum number of seconds between two lines of progress
 PICTURES = {code: chr(0x2400 + code) for code in range(32)} | dict.fromkeys(range(127, 160), "␡") | {10: "␊\n"}
 BIDIRECTIONAL = dict.fromkeys([0x61C, *range(0x200E, 0x2010), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "⇄")
