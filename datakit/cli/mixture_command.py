@@ -202,8 +202,9 @@ def _step_json(result: PackingResult) -> dict[str, Any]:
 def _ending(order: SequenceOrder, wanted: int | None) -> str:
     if order.steps is not None and (wanted is None or order.steps <= wanted):
         return f"ends after {counted(order.steps, 'step')}: {order.ending}"
-    after = "" if order.steps is None else f"it would end after {counted(order.steps, 'step')}: "
-    return f"{counted(wanted or 0, 'step')} ({after}{order.ending})"
+    if order.steps is None:
+        return f"{counted(wanted or 0, 'step')} (the mixture has no end of its own)"
+    return f"{counted(wanted or 0, 'step')} (it would end after {counted(order.steps, 'step')}: {order.ending})"
 
 
 def _show(order: SequenceOrder, view: Preview, ending: str) -> None:

@@ -57,7 +57,7 @@ def test_endless_mixture_needs_steps(mixture: Path, capsys: pytest.CaptureFixtur
     assert called("mixture", "preview", str(endless)) == 2
     assert "--steps" in capsys.readouterr().err
     assert called("mixture", "preview", str(endless), "--steps", "10") == 0
-    assert "10 steps (it never ends)" in capsys.readouterr().out
+    assert "10 steps (the mixture has no end of its own)" in capsys.readouterr().out
 
 
 def test_plot_is_written(mixture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
