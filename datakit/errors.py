@@ -73,7 +73,12 @@ class EmptyStageError(RefusedError):
 
 
 class ColumnError(RefusedError):
-    """A missing column, a column of an unsupported type, or two files whose columns do not match."""
+    """A missing column, a column of an unsupported type, or two files whose columns do not match.
+
+    mixed: the column whose values in one file have types that cannot be joined; None if the error has another cause.
+    """
+
+    mixed: str | None = None
 
 
 class UnreadableError(RefusedError):

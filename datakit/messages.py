@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -38,6 +39,9 @@ class Level(IntEnum):
 
 
 PREFIXES = {"warning: ": Level.WARNING, "error: ": Level.ERROR}  # beginning of a text -> level
+
+WRAPPED = re.compile(r"\n {4,}(?=\S)")  # a line break that only fits a text into the width of a terminal
+VERBATIM = ("traceback", "log")  # events whose messages keep all line breaks
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,9 @@ def show(
     if level < _settings.level:
         return
     if _settings.format == "json":
-        facts = {"time": time.time(), "level": level.name.lower(), "event": event, "message": text.removeprefix(prefix)}
+        message = text.removeprefix(prefix)
+        message = message if event in VERBATIM else WRAPPED.sub(" ", message)
+        facts = {"time": time.time(), "level": level.name.lower(), "event": event, "message": message}
         line = escaped_json(json.dumps(_redacted(facts | fields), ensure_ascii=False))
     else:
         line = printable(redacted(text))

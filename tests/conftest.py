@@ -81,4 +81,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_report_header() -> str:
     """Report what is not tested."""
-    return "trainer: not tested without jax (pip install 'datakit[train]')" if collect_ignore_glob else ""
+    return "trainer: not tested without jax (pip install '.[train]')" if collect_ignore_glob else ""

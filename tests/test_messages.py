@@ -65,6 +65,14 @@ def test_json_line_has_time_level_event_and_fields(capsys: pytest.CaptureFixture
     }  # fmt: skip
 
 
+def test_json_has_no_line_breaks_of_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    messages.configure("json", "info")
+    messages.show("step 1:\n    loss 2")
+    messages.show("Traceback\n    raise", event="traceback")
+    texts = [json.loads(line)["message"] for line in capsys.readouterr().err.splitlines()]
+    assert texts == ["step 1: loss 2", "Traceback\n    raise"]
+
+
 def test_json_is_redacted_and_escaped_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
     messages.configure("json", "info")
     signed = "https://host/a?X-Amz-Signature=0a1b"

@@ -24,7 +24,7 @@ from datakit.cli.cache_command import show, stats
 from datakit.cli.cache_files_command import export_cache, import_cache
 from datakit.cli.compare.diff_command import diff
 from datakit.cli.compare.ls_command import ls
-from datakit.cli.console import note
+from datakit.cli.console import ENDED, note
 from datakit.cli.doctor_command import doctor
 from datakit.cli.ferry import ferry_command as ferry
 from datakit.cli.inspect_command import inspect
@@ -196,7 +196,8 @@ def _run(arguments: list[str]) -> int:
 
 def _stopped(how: str, code: ExitCode, error: BaseException) -> ExitCode:
     _show_notes(error)
-    message = f"{how}; no partial output is left; run the same command again to continue"
+    ending = getattr(error, ENDED, "no partial output is left; run the same command again to continue")
+    message = f"{how}; {ending}"
     note(message, Level.ERROR, event="error", error=code.name, exit_code=code)
     return code
 

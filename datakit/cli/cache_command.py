@@ -113,7 +113,7 @@ def stats(cache: str, /, *, plot: str | None = None, json: Flag = False) -> int:
     cache
         A token cache's directory.
     plot
-        Also save a plot to this file (.png, .svg or .pdf); needs `pip install 'datakit[report]'`.
+        Also save a plot to this file (.png, .svg or .pdf); needs `pip install '.[report]'`.
     json
         Print one JSON object.
     """

@@ -27,6 +27,7 @@ INDENT = "    "  # indentation of the text below a row
 COUNTS = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 IN_FULL = 10_000  # counts below this number are not abbreviated
 ROUNDED = 0.9995  # smallest fraction of a unit that becomes 1 when rounded to three digits
+ENDED = "datakit_ended"  # the attribute of an interrupt that says in what state it left the command
 PAUSE = 0.5  # minimum number of seconds between two lines of progress
 PICTURES = {code: chr(0x2400 + code) for code in range(32)} | dict.fromkeys(range(127, 160), "␡") | {10: "␊\n"}
 BIDIRECTIONAL = dict.fromkeys([0x61C, *range(0x200E, 0x2010), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "⇄")
@@ -113,7 +114,8 @@ def _widths(texts: Sequence[Sequence[str]], numeric: Sequence[bool]) -> list[int
     columns = range(len(numeric))
     widths = [max(len(text[column]) for text in texts) for column in columns]
     filled = [max((len(text[column]) for text in texts[1:]), default=0) for column in columns]
-    least = [filled[column] if numeric[column] else min(NARROWEST, filled[column]) for column in columns]
+    words = [max(map(len, text.split()), default=0) for text in texts[0]]  # no word of a header is broken
+    least = [max(words[i], filled[i] if numeric[i] else min(NARROWEST, filled[i])) for i in columns]
     over = sum(widths) + len(GAP) * (len(widths) - 1) - WIDTH
     for _ in range(over):
         spare = [column for column in columns if widths[column] > max(least[column], 1)]

@@ -70,7 +70,7 @@ def preview(
     points
         Number of evenly spaced steps for which to show the shares. Steps at which a setting changes are shown too.
     plot
-        Also save a plot of the shares to this file (.png, .svg or .pdf); needs `pip install 'datakit[report]'`.
+        Also save a plot of the shares to this file (.png, .svg or .pdf); needs `pip install '.[report]'`.
     root
         For packed components, use the counts that `datakit mixture pack` stored in this root. Its path also replaces
         {root} in the paths of caches in a run file.
@@ -202,8 +202,9 @@ def _step_json(result: PackingResult) -> dict[str, Any]:
 def _ending(order: SequenceOrder, wanted: int | None) -> str:
     if order.steps is not None and (wanted is None or order.steps <= wanted):
         return f"ends after {counted(order.steps, 'step')}: {order.ending}"
-    after = "" if order.steps is None else f"it would end after {counted(order.steps, 'step')}: "
-    return f"{counted(wanted or 0, 'step')} ({after}{order.ending})"
+    if order.steps is None:
+        return f"{counted(wanted or 0, 'step')} (the mixture has no end of its own)"
+    return f"{counted(wanted or 0, 'step')} (it would end after {counted(order.steps, 'step')}: {order.ending})"
 
 
 def _show(order: SequenceOrder, view: Preview, ending: str) -> None:

@@ -80,9 +80,9 @@ def run(
     timeout
         Stop after this time, for example 90m or 1h30m, with exit code 124. Finished work is kept.
     metrics_file
-        Write metrics to this file (OpenMetrics text) every 10 seconds. Needs `pip install 'datakit[metrics]'`.
+        Write metrics to this file (OpenMetrics text) every 10 seconds. Needs `pip install '.[metrics]'`.
     metrics_port
-        Serve metrics on this port of 127.0.0.1; 0 stands for any free port. Needs `pip install 'datakit[metrics]'`.
+        Serve metrics on this port of 127.0.0.1; 0 stands for any free port. Needs `pip install '.[metrics]'`.
     json
         Print one JSON object instead of the table.
     """

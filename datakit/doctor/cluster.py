@@ -26,7 +26,7 @@ def check_cluster(address: str, root: str | None) -> Iterator[Finding]:
     try:
         yield Finding("ray", State.OK, f"ray {version('ray')}")
     except PackageNotFoundError:
-        yield Finding("ray", State.PROBLEM, "ray is not installed", "pip install 'datakit[ray]'")
+        yield Finding("ray", State.PROBLEM, "ray is not installed", "run pip install '.[ray]' in datakit's checkout")
         return
     yield _authentication()
     if address != "local":  # a private cluster inherits this process's environment

@@ -55,7 +55,8 @@ def _from_hub(name: str, repository: str, revision: str) -> tuple[str, str]:
         import huggingface_hub
         from huggingface_hub import errors
     except ImportError as error:
-        raise _not_loaded(name, "huggingface_hub is not installed (pip install 'datakit[hf]')") from error
+        advice = "run pip install '.[hf]' in datakit's checkout"
+        raise _not_loaded(name, f"huggingface_hub is not installed ({advice})") from error
     endpoint: dict[str, Any] = {"endpoint": os.environ.get("HF_ENDPOINT")}
     try:
         commit = revision

@@ -47,15 +47,19 @@ class History:
 
 @dataclass(frozen=True)
 class Summary:
-    """The last runs of one ferry, at most SHOWN. newest: the last one."""
+    """The last runs of one ferry, at most SHOWN. newest: the last one. without_baseline: the number of runs in which
+    nothing was wrong, but which had no earlier run to be compared with; they have not passed.
+    """
 
     ferry: str
     runs: int
     passed: int
     newest: Record
+    without_baseline: int = 0
 
     def __str__(self) -> str:
-        return f"{self.passed} of the last {self.runs} runs passed"
+        alone = f", {self.without_baseline} had no baseline" if self.without_baseline else ""
+        return f"{self.passed} of the last {self.runs} runs passed{alone}"
 
 
 def read_history(parent: str) -> History:
@@ -156,5 +160,6 @@ def summaries(records: Sequence[Record]) -> list[Summary]:
     found = []
     for name in dict.fromkeys(record.ferry for record in records):
         last = [record for record in records if record.ferry == name][-SHOWN:]
-        found.append(Summary(name, len(last), sum(record.outcome == "passed" for record in last), last[-1]))
+        passed, alone = (sum(record.outcome == one for record in last) for one in ("passed", "no baseline"))
+        found.append(Summary(name, len(last), passed, last[-1], alone))
     return found

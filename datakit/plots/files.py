@@ -23,7 +23,7 @@ def check_target(url: str) -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
-        raise UsageError("plots need matplotlib; run pip install 'datakit[report]'") from error
+        raise UsageError("plots need matplotlib; run pip install '.[report]' in datakit's checkout") from error
     if _kind(url) not in KINDS:
         raise UsageError(f"plot {url}: the name must end in .png, .svg or .pdf")
 

@@ -59,7 +59,7 @@ def require_jinja() -> None:
     try:
         import jinja2  # noqa: F401
     except ImportError as error:
-        raise UsageError("reports need Jinja2; run pip install 'datakit[report]'") from error
+        raise UsageError("reports need Jinja2; run pip install '.[report]' in datakit's checkout") from error
 
 
 def _file_name(subject: Subject) -> str:

@@ -57,14 +57,25 @@ class Unreachable:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """A finished step that is not current and is not listed for removal, and why it is kept."""
+
+    url: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Garbage:
-    """Everything in a root that can be removed. linked: the unreachable steps behind links, which are never removed."""
+    """Everything in a root that can be removed. linked: the unreachable steps behind links, which are never removed.
+    kept: the steps that are not current, but stay.
+    """
 
     leftovers: tuple[Leftover, ...]
     unreachable: tuple[Unreachable, ...]
     trash: tuple[Unreachable, ...]
     ferry_roots: tuple[ExpiredRoot, ...]
     linked: tuple[str, ...] = ()
+    kept: tuple[Kept, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -90,6 +101,7 @@ def find_garbage(root: str, age_seconds: float) -> Garbage:
         tuple(_due(root, sizes)),
         tuple(expired_ferry_roots(root)),
         tuple(urls.join(root, step) for step in unneeded if step not in inside),
+        tuple(_kept(root, reachable, unneeded, age_seconds)),
     )
 
 
@@ -110,6 +122,13 @@ def _old_steps(root: str, reachable: Reachability, listed: Iterable[StoredFile],
             kept.add(step)
             pending += reachable.finished.get(step, ())
     return [step for step in unneeded if step not in kept]
+
+
+def _kept(root: str, reachable: Reachability, unneeded: Sequence[str], age_seconds: float) -> Iterable[Kept]:
+    """Return the finished steps that are neither current nor `unneeded`."""
+    young = f"changed in the last {age_seconds / 3600:,g} hours (--older-than)"
+    stays = (step for step in sorted(reachable.finished) if step not in {*reachable.current, *unneeded})
+    return (Kept(urls.join(root, step), reachable.because.get(step, young)) for step in stays)
 
 
 def _sizes(listed: Iterable[StoredFile]) -> dict[str, int]:
@@ -156,7 +175,7 @@ def remove_garbage(
     if due:
         trash.empty(root)
     expired = [one for one in second.ferry_roots if remove_ferry_root(root, one)] if ferry_roots else []
-    return Garbage(tuple(leftovers), tuple(moved), due, tuple(expired), second.linked)
+    return Garbage(tuple(leftovers), tuple(moved), due, tuple(expired), second.linked, second.kept)
 
 
 def _require_alone(root: str, announcement: Lease) -> None:

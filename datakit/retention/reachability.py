@@ -50,11 +50,15 @@ MANIFEST_MARK = b"datakit.manifest/"
 class Reachability:
     """The steps of a root, given by their paths in it. finished: for each finished step, the steps that it was made
     from. needed: for each step that is needed, the reason. leased: the steps in live leases, including unfinished ones.
+    current: the current steps of datasets, and all steps that they were made from. because: for each step that is
+    needed, the reason for which it or a step that was made from it is kept.
     """
 
     finished: dict[str, tuple[str, ...]]
     needed: dict[str, str]
     leased: frozenset[str]
+    current: frozenset[str]
+    because: dict[str, str]
 
     def unreachable(self) -> list[str]:
         """Return the paths of the finished steps that are not needed."""
@@ -84,6 +88,7 @@ class _Reader:
     root: str
     _finished: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _roots: dict[str, str] = field(default_factory=dict)  # step -> why it is needed
+    _current: list[str] = field(default_factory=list)
 
     def read(self) -> Reachability:
         leases = [lease for lease in read_leases(self.root, USE) if not lease.expired]
@@ -107,7 +112,9 @@ class _Reader:
             caches = [step for step in self._finished if urls.name(step).startswith(f"{CACHE_STAGE}-")]
             self._need(caches, unrecorded[0])
         leased = frozenset(step for lease in leases for step in lease.content.steps)
-        return Reachability(self._finished, self._closure(), leased)
+        needed, because = self._closure(self._roots)
+        current, _ = self._closure(dict.fromkeys(self._current, ""))
+        return Reachability(self._finished, needed, leased, frozenset(current), because)
 
     def _finished_steps(self, home: str) -> list[str]:
         """Return the finished steps of a dataset and of its sources."""
@@ -124,7 +131,8 @@ class _Reader:
         if latest is not None:
             for current in (latest.step, latest.cache):
                 if current is not None:
-                    self._need([f"{home}/{current.directory}"], f"current in {home}")
+                    self._current.append(f"{home}/{current.directory}")
+                    self._need(self._current[-1:], f"current in {home}")
         return latest is not None
 
     def _read_training_run(self, path: str) -> str:
@@ -169,14 +177,16 @@ class _Reader:
             if manifest is not None:
                 self._need(self._inputs(urls.parent(info.url), manifest), f"read by {place or 'the root'}")
 
-    def _closure(self) -> dict[str, str]:
-        needed, pending = dict[str, str](), list(self._roots.items())
+    def _closure(self, roots: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the steps in `roots` and all their inputs: each with its own reason, and each with a root's reason."""
+        needed, because = dict[str, str](), dict[str, str]()
+        pending = [(step, why, why) for step, why in roots.items()]
         while pending:
-            step, why = pending.pop()
+            step, why, first = pending.pop()
             if step not in needed:
-                needed[step] = why
-                pending += [(above, f"{step} was made from it") for above in self._finished.get(step, ())]
-        return needed
+                needed[step], because[step] = why, first
+                pending += [(above, f"{step} was made from it", first) for above in self._finished.get(step, ())]
+        return needed, because
 
 
 def _below(root: str, directory: str, places: Iterable[str]) -> list[str]:

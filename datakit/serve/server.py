@@ -73,7 +73,9 @@ def require_libraries() -> None:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise UsageError("datakit serve needs more libraries; run pip install 'datakit[serve]'") from error
+        raise UsageError(
+            "datakit serve needs more libraries; run pip install '.[serve]' in datakit's checkout"
+        ) from error
 
 
 def access_of(settings: Settings) -> Access:

@@ -134,7 +134,7 @@ def filesystem(url: str) -> tuple[Any, str]:
         file_system = fsspec.filesystem(scheme, use_listings_cache=False, **as_written)
     except ImportError as error:
         extra = {"s3": "s3", "gs": "gcs", "hf": "hf"}.get(scheme)
-        advice = f"pip install 'datakit[{extra}]'" if extra else str(error)
+        advice = f"run pip install '.[{extra}]' in datakit's checkout" if extra else str(error)
         raise RootError(f"{url}: no client for {scheme}:// is installed; {advice}") from error
     except ValueError as error:
         raise RootError(f"{url}: unknown protocol {scheme}://; use a path, file://, s3:// or gs://") from error

@@ -16,4 +16,4 @@ def require_jax() -> None:
     """Raise UsageError if a library that the trainer needs is not installed."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise UsageError(f"training needs {', '.join(missing)}; run pip install 'datakit[train]'")
+        raise UsageError(f"training needs {', '.join(missing)}; run pip install '.[train]' in datakit's checkout")

@@ -57,7 +57,7 @@ def test_endless_mixture_needs_steps(mixture: Path, capsys: pytest.CaptureFixtur
     assert called("mixture", "preview", str(endless)) == 2
     assert "--steps" in capsys.readouterr().err
     assert called("mixture", "preview", str(endless), "--steps", "10") == 0
-    assert "10 steps (it never ends)" in capsys.readouterr().out
+    assert "10 steps (the mixture has no end of its own)" in capsys.readouterr().out
 
 
 def test_plot_is_written(mixture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,7 +76,7 @@ def test_plot_without_matplotlib_says_how_to_install(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert called("mixture", "preview", str(mixture), "--plot", str(tmp_path / "mix.png")) == 2
-    assert "pip install 'datakit[report]'" in capsys.readouterr().err
+    assert "pip install '.[report]'" in capsys.readouterr().err
 
 
 def test_pack_without_packed_components_does_nothing(

@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from datakit.storage.latest import current_cache, current_step
 from datakit.storage.manifest import read_manifest
+from tests.support.paths import REPOSITORY
 from tests.support.release import readme
 
 ELSEWHERE = {  # commands that cannot run here, with the reason
     "pip install .": "`make wheel-check` installs the wheel in an empty environment",
     "pip install '.[ray,s3]'": "`make locked` installs all extras",
     "pip install '.[train]'": "`make locked` installs all extras",
+    "pip install '.[report]'": "`make locked` installs all extras",
+    "pip install '.[serve]'": "`make locked` installs all extras",
+    "pip install '.[metrics]'": "`make locked` installs all extras",
     "datakit ferry run smoke --first": "tests/ferries/test_catalog.py runs it",
     "datakit doctor --root s3://bucket/data --ray host:6379": "needs a cluster; tests/doctor starts one",
     "datakit run recipe.toml --root s3://bucket/data --ray host:6379": "needs a cluster and a store; tests/engine",
 }
+
+NOT_FOR_USERS = {"dev", "release"}
+
+
+def test_install_section_names_every_extra() -> None:
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    section = text.partition("## Install")[2].partition("\n## ")[0]
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    assert {name for name in extras if not re.search(rf"\b{name}\b", section)} == NOT_FOR_USERS
 
 
 def bare(command: str) -> str:

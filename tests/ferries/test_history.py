@@ -111,5 +111,5 @@ def test_pass_rate_is_that_of_the_last_thirty_runs() -> None:
     records = [record(str(number), "failed") for number in range(10)]
     records += [record(str(number)) for number in range(10, 36)] + [record("x", "killed"), record("y", "no baseline")]
     smoke, canary = summaries([*records, record("z", ferry="train-canary")])
-    assert str(smoke) == "26 of the last 30 runs passed" and smoke.newest.nonce == "y"
+    assert str(smoke) == "26 of the last 30 runs passed, 1 had no baseline" and smoke.newest.nonce == "y"
     assert str(canary) == "1 of the last 1 runs passed"

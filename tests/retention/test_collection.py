@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from datakit.cli.retention.gc_command import gc
 from datakit.engine.scheduler.finish import EXCHANGE_FOLDER
 from datakit.errors import RetentionError, StorageError
 from datakit.leases.lease import Lease
@@ -23,9 +24,11 @@ from tests.support.retention.tiny_roots import (
     is_whole,
     step_path,
     steps_of,
+    training_run,
     trashed,
     write_dataset,
     write_step,
+    write_training_run,
 )
 from tests.support.s3 import s3_root
 from tests.support.small_shelf import tree
@@ -77,9 +80,27 @@ def test_young_unreachable_step_is_kept_with_the_steps_it_was_made_from(root: st
     young = write_step(root, step_path("shelf", "dedup", "newest"), [step_path("sources/web", "normalize", "old")])
     listed = {entry.url.removeprefix(f"{root}/") for entry in find_garbage(root, DAY_SECONDS).unreachable}
     assert listed == {step for step in OLD if not step.startswith("sources/")}
+    kept = {step.url.removeprefix(f"{root}/"): step.why for step in find_garbage(root, DAY_SECONDS).kept}
+    why = "changed in the last 24 hours (--older-than)"
+    assert kept == {young: why, step_path("sources/web", "normalize", "old"): why}
     set_back(root, young)
     listed = {entry.url.removeprefix(f"{root}/") for entry in find_garbage(root, DAY_SECONDS).unreachable}
     assert listed == {*OLD, young}
+
+
+def test_reasons_why_superseded_steps_are_kept(root: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write_training_run(root, "tiny", [OLD_CACHE])
+    assert gc(root) == 0
+    run = f"tiny/{Path(training_run(root, 'tiny')).name}"
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"3 steps kept, though not current: read by the training run {run}" in told
+    assert "0 leftovers" in told
+    Path(training_run(root, "tiny")).rename(f"{root}/gone")
+    assert gc(root) == 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert "3 steps kept, though not current: changed in the last 24 hours (--older-than)" in told
+    assert gc(root, older_than=0.0) == 0
+    assert "kept" not in capsys.readouterr().err
 
 
 def test_delete_without_unreachable_keeps_finished_steps(root: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from datakit.errors import UsageError
 from datakit.serve.server import UNREAD_MILLISECONDS, Settings, _open, access_of, hosts_of
 from tests.support.command_line import command
+from tests.support.engine.runs import wait_until
+from tests.support.serve.process import serving
 
 TOKEN = "0123456789" * 4
 
@@ -58,6 +61,13 @@ def test_port_in_use_is_an_error(tmp_path: Path) -> None:
         port = str(taken.getsockname()[1])
         done = command("serve", tmp_path, "--port", port, cwd=tmp_path)
     assert done.returncode == 2 and f"port {port}" in done.stderr and "choose another --port" in done.stderr
+
+
+def test_interrupted_server_says_only_that_it_has_ended(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(60) == 130
+        wait_until(lambda: server.said[-1:] == ["interrupted; the server has ended"])
 
 
 def test_missing_root_is_an_error(tmp_path: Path) -> None:

@@ -51,7 +51,9 @@ def ls(directory: str = "./data", /, *, json: Flag = False) -> int:
     size = sum(step.totals.bytes for step in superseded if step.totals)
     if superseded:
         count = counted(len(superseded), "superseded step")
-        note(f"{count}, {bytes_cell(size)} in all; `datakit gc` lists those that nothing needs")
+        note(
+            f"{count}, {bytes_cell(size)} in all; `datakit gc` lists those that nothing needs, and why others are kept"
+        )
     caches = [step.directory for step in found.steps if (step.stage, step.state) == ("tokenize", "current")]
     if caches:
         note(f"look at a cache: datakit inspect {caches[0]}")

@@ -82,8 +82,8 @@ def run(
         say_json(ended.record)
     else:
         _show(ended)
-    _explain(ended)
     accepted = first and ended.record.outcome == "no baseline"
+    _explain(ended, accepted)
     return ExitCode.DONE if accepted else ended.exit_code
 
 
@@ -124,10 +124,12 @@ def _peak(one: Observed) -> str:
     return f"requested: {one.amount} {one.what} ({one.sizes}); peak {peak}"
 
 
-def _explain(ended: Ended) -> None:
-    for failure in ended.record.failures:
+def _explain(ended: Ended, accepted: bool) -> None:
+    if accepted:
+        note("nothing was wrong; the next run on this kind of machine is compared with this one")
+    for failure in () if accepted else ended.record.failures:
         note(f"failed: {failure}")
-    if ended.record.outcome == "no baseline":
+    if not accepted and ended.record.outcome == "no baseline":
         note("--first accepts this; the next run on this kind of machine is compared with this one")
     if ended.log:
         note(f"messages of the command that failed: {ended.log}")

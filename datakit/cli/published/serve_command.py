@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datakit.cli.console import ENDED
 from datakit.cli.parameters import Flag
 
 
@@ -45,5 +46,9 @@ def serve(
     from datakit.serve import Settings
     from datakit.serve import serve as serve_root
 
-    serve_root(Settings(root, host, port, token_file, server_name, show_text))
+    try:
+        serve_root(Settings(root, host, port, token_file, server_name, show_text))
+    except (KeyboardInterrupt, SystemExit) as error:
+        setattr(error, ENDED, "the server has ended")
+        raise
     return 0

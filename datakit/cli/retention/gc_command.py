@@ -4,6 +4,8 @@ nothing needs, old trash, and expired roots of ferries.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from datakit.cli.console import bytes_text, note, say, say_json, table
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from datakit.retention.collection import Garbage
 
 HEADERS = ("bytes", "kind", "why")
+SHOWN_REASONS = 4
 
 
 def gc(
@@ -72,7 +75,7 @@ def gc(
     if json:
         say_json({"removed": delete, "bytes": found.bytes, "leftovers": found.leftovers,
                   "unreachable": found.unreachable, "trash": found.trash, "ferry_roots": found.ferry_roots,
-                  "linked": found.linked})  # fmt: skip
+                  "linked": found.linked, "kept": found.kept})  # fmt: skip
         return 0
     _show(found, delete)
     return 0
@@ -87,10 +90,21 @@ def _show(found: Garbage, delete: bool) -> None:
         say(table(HEADERS, rows, [entry.url for _, entry in entries]))
     for url in found.linked:
         note(f"{url} is unreachable, but lies behind a link, so it is never removed")
+    for line in _kept(found):
+        note(line)
     counts = ", ".join(counted(len(listed), kind, plural) for (kind, listed), plural in zip(
         kinds.items(), ("leftovers", "unreachable steps", "days of old trash", "expired ferry roots"), strict=True)
         if listed or kind == "leftover")  # fmt: skip
     note(f"{counts}, {bytes_text(found.bytes)}: {_outcome(found, delete)}")
+
+
+def _kept(found: Garbage) -> Iterator[str]:
+    """Yield a line for each of the most frequent reasons why steps that are not current are kept."""
+    reasons = Counter(step.why for step in found.kept).most_common()
+    for why, number in reasons[:SHOWN_REASONS]:
+        yield f"{counted(number, 'step')} kept, though not current: {why}"
+    if others := sum(number for _, number in reasons[SHOWN_REASONS:]):
+        yield f"{counted(others, 'step')} kept, though not current, for other reasons; --json gives all"
 
 
 def _outcome(found: Garbage, delete: bool) -> str:

@@ -61,7 +61,8 @@ class OpenMetrics:
         try:
             from prometheus_client import CollectorRegistry, disable_created_metrics
         except ModuleNotFoundError as error:
-            raise UsageError("--metrics-file and --metrics-port need `pip install 'datakit[metrics]'`") from error
+            advice = "run pip install '.[metrics]' in datakit's checkout"
+            raise UsageError(f"--metrics-file and --metrics-port need prometheus_client; {advice}") from error
         disable_created_metrics()  # leaves out the times at which the series began, which are of no use
         self._registry = CollectorRegistry()
         self._metrics: dict[str, Any] = {metric.name: _create(metric, self._registry) for metric in METRICS}

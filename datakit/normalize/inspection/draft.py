@@ -36,6 +36,12 @@ WITHOUT_LIMIT = (
     "# [normalize]",
     "# max_quarantined = 0.001",
 )
+WITHOUT_PROMISE = (
+    "# If a record cannot be used, for example because a file is damaged, the run",
+    "# says so and ends with exit code 3, unless this share of records may be left",
+    "# out:",
+    *WITHOUT_LIMIT[-2:],
+)
 TAIL = """
 [dedup]
 threshold = 0.8          # duplicates share at least 80 % of their shingles
@@ -82,7 +88,8 @@ def _normalize(report: RawReport) -> list[str]:
     usable = [group for group in report.groups if group.usable]
     shares = [group.unusable / (group.unusable + group.records) for group in usable]
     if not any(shares):
-        return ["", *WITHOUT_LIMIT]
+        read = usable and not any(group.problems for group in report.groups)
+        return ["", *(WITHOUT_LIMIT if read else WITHOUT_PROMISE)]
     limit = next(share for share in SHARES if 2 * max(shares) <= share or share == SHARES[-1])
     found = f"# {sum(group.unusable for group in usable):,} of the sampled records cannot be used."
     share = "# This share of each source's records may be left out; a run lists them."

@@ -6,7 +6,6 @@ ids, names, types and lengths, but never any text.
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -16,34 +15,24 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-from datakit.engine.task import Tolerance
-from datakit.errors import InputError, NoInputError, UnreadableError
+from datakit.errors import NoInputError
 from datakit.normalize import formats
 from datakit.normalize.columns.schema_union import fit, fit_column, is_bytes, unite
 from datakit.normalize.config import Config
 from datakit.normalize.inspection.file_groups import FileGroup, group_files
-from datakit.normalize.readers.base import Chunk, ReadContext
-from datakit.normalize.readers.inputs import Inputs
-from datakit.normalize.readers.slices import FileRange, read_range
-from datakit.normalize.readers.streams import DamagedError, DamagedStreamError, decompressed
-from datakit.normalize.record_counts import QUARANTINED, RecordCounts
+from datakit.normalize.inspection.sample import SHOWN_PROBLEMS, Sample, sample_files
+from datakit.normalize.readers.base import Chunk
 from datakit.normalize.route import hash_texts
 from datakit.normalize.text_rules import apply_rules
-from datakit.printable import one_line
 from datakit.signed_urls import without_query
 from datakit.storage import globs, urls
 from datakit.storage.globs import Place
 from datakit.storage.ids import ids_to_arrow
 from datakit.storage.row_size import row_sizes
-from datakit.storage.urls import FileInfo
 from datakit.text.compilation import announced
 from datakit.text.string_buffers import string_buffers
 
-SAMPLED_FILES = 3  # per group: the first, the middle and the last file
-CHECKED_BYTES = 16 << 20  # a compressed file of at most this size is decompressed to its end, in about 0.2 s
 SHOWN_IDS = 3
-SHOWN_PROBLEMS = 3
-TOLERATED = 1 << 30  # limit on quarantined records: more than a chunk can hold, so the limit is never reached
 ID_ENDING = re.compile(r"(?:_id|_ID|[a-z]I[dD])$")  # matches the ends of names such as review_id and reviewId
 TEXT_NAMES = ("text", "content", "raw_content", "body", "markdown", "document", "article", "code", "story")
 ID_NAMES = ("id", "doc_id", "document_id", "docid", "uuid", "guid", "key", "hash", "sha", "url", "path")
@@ -136,61 +125,42 @@ def inspect_source(
 
 
 def _inspect_group(place: Place, group: FileGroup) -> GroupReport:
-    problems: list[str] = []
-    chunks, unusable = _sampled_chunks(place, group, problems)
-    schema = unite((chunk.file, chunk.table.schema) for chunk in chunks)
-    columns = tuple(_column(chunks, field) for field in schema)
-    text = guess_text(columns)
+    sample, columns, text = _sample_and_guess(place, group)
+    chunks = sample.chunks
     lengths, ids = _texts(chunks, text) if text else (np.zeros(0), ())
     return GroupReport(
         name=group.name, url=without_query(group.url), include=group.include, format=group.format,
         files=len(group.files), bytes=sum(info.size for info in group.files), extensions=group.extensions,
-        records=sum(chunk.table.num_rows for chunk in chunks), unusable=unusable, columns=columns, text=text,
+        records=sum(chunk.table.num_rows for chunk in chunks), unusable=sample.unusable, columns=columns, text=text,
         id=guess_id(columns, lambda name: _is_unique(chunks, name)),
         mean_text_bytes=round(float(lengths.mean()), 1) if len(lengths) else 0.0, sample_ids=ids,
-        problems=tuple(problems),
+        problems=sample.problems,
     )  # fmt: skip
 
 
-def _sampled_chunks(place: Place, group: FileGroup, problems: list[str]) -> tuple[list[Chunk], int]:
-    """Read the first chunk of up to three files, and append messages about errors and unusable records to `problems`.
-    Return the chunks and the number of unusable records.
+def _sample_and_guess(place: Place, group: FileGroup) -> tuple[Sample, tuple[ColumnReport, ...], str | None]:
+    """Sample the files of a group as a run would read them. Return the sample, its columns, and the text column.
+
+    Which records of a JSON file can be used depends on the text column: a record in which it holds no string cannot.
+    Therefore the files are sampled again if the text column is not the assumed one.
     """
-    chunks: list[Chunk] = []
-    unusable = 0
-    for number in sorted({0, len(group.files) // 2, len(group.files) - 1})[:SAMPLED_FILES]:
-        counts = RecordCounts(Tolerance(TOLERATED))
-        context = ReadContext(Inputs(place.base, query=place.query), Config(), counts)
-        try:
-            chunks += itertools.islice(read_range(context, FileRange(group.files[number].path, group.format, 0)), 1)
-        except InputError as error:
-            problems.append(str(error))
-        if not counts.quarantined and (damage := _damage(place, group.files[number])):
-            problems.append(damage)
-            unusable += 1
-        unusable += counts.counters[QUARANTINED]
-        problems += [
-            f"{one_line(record.file)}:{record.position}: {record.reason}"
-            for record in counts.quarantined[:SHOWN_PROBLEMS]
-        ]
-    return chunks, unusable
+    assumed = Config.text
+    sample = sample_files(place, group, assumed)
+    columns = _columns(sample)
+    text = guess_text(columns)
+    other = sample.mixed or text
+    if group.format != formats.JSON or other is None or other == assumed:
+        return sample, columns, text
+    again = sample_files(place, group, other)
+    columns_again = _columns(again)
+    if again.mixed is None and guess_text(columns_again) == other:
+        return again, columns_again, other
+    return sample, columns, text
 
 
-def _damage(place: Place, file: FileInfo) -> str:
-    """Return a message if a small compressed file is damaged after the records that were sampled, else ""."""
-    if formats.compression_of(file.path) is None or file.size > CHECKED_BYTES:
-        return ""
-    try:
-        with Inputs(place.base, query=place.query).open(file.path) as opened:
-            for _ in decompressed(opened, file.path):
-                pass
-    except DamagedError as error:
-        return f"{file.path}: {error}"
-    except DamagedStreamError as error:
-        return str(error)
-    except UnreadableError:
-        pass  # already reported, when the sample was read
-    return ""
+def _columns(sample: Sample) -> tuple[ColumnReport, ...]:
+    schema = unite((chunk.file, chunk.table.schema) for chunk in sample.chunks)
+    return tuple(_column(sample.chunks, field) for field in schema)
 
 
 def _column(chunks: Sequence[Chunk], field: pa.Field) -> ColumnReport:

@@ -144,7 +144,7 @@ def _lenient(line: memoryview) -> Any:
     try:
         return json.loads(str(line, "utf-8"), parse_int=_integer)
     except json.JSONDecodeError as error:
-        raise NotARecordError(f"not JSON: {error.msg} at character {error.pos}") from error
+        raise NotARecordError(f"not JSON: {error.msg.removesuffix(' at')} at character {error.pos}") from error
     except RecursionError as error:
         raise NotARecordError(f"nested deeper than {DEEPEST} levels") from error
 
@@ -174,10 +174,12 @@ def table_of(records: Sequence[dict[str, Any]], file: str, dropped: Sequence[str
         try:
             columns.append(_array([record.get(name) for record in records]))
         except _MixedError as error:
-            raise ColumnError(
+            refused = ColumnError(
                 f"{one_line(file)}: column {shown(name)} holds {error}; fix the file, or leave the column out "
                 f"(drop = [{shown(name)}] under [normalize])"
-            ) from error
+            )
+            refused.mixed = name
+            raise refused from error
     if not names:
         return pa.table({"": pa.nulls(len(records))}).select([])  # no columns, but the number of rows is kept
     return pa.table(columns, names=names)

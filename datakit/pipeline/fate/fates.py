@@ -143,7 +143,7 @@ def _stages(behind: Behind, source: str, identity: str, removal: Removal | None)
         yield _fate_of(signed, "skipped" if skipped else "signed", f"{shingles:,} shingles{ending}")
     dedup = behind.of("dedup")
     if dedup is not None:
-        yield _dedup_fate(dedup, removal)
+        yield _dedup_fate(dedup, removal, compared=row is None or not row[2]["skipped"])
     above = behind.normalized[source]
     before = above.row(source, identity, ["id"])
     for step, suffix in ((behind.of("consolidate"), ""), (behind.of("tokenize"), DOCUMENTS_SUFFIX)):
@@ -186,7 +186,9 @@ def place_of(record: Record) -> str:
     return place if record.source_id is None else f"{place}, source id {record.source_id!r}"
 
 
-def _dedup_fate(step: Finished, removal: Removal | None) -> StageFate:
+def _dedup_fate(step: Finished, removal: Removal | None, compared: bool) -> StageFate:
+    if removal is None and not compared:
+        return _fate_of(step, "retained", "it has no signature, so near duplicates of it were not looked for")
     if removal is None:
         return _fate_of(
             step, "retained", "no other retained document is similar enough; --cluster lists those removed in its favor"

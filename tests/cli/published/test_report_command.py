@@ -34,4 +34,4 @@ def test_missing_jinja_is_named_with_its_extra(finished: Path, tmp_path: Path) -
         arguments, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False, timeout=120
     )
     assert found.returncode == 2
-    assert "pip install 'datakit[report]'" in found.stderr
+    assert "pip install '.[report]'" in found.stderr

@@ -179,5 +179,5 @@ def test_run_goes_on_if_the_file_cannot_be_written(tmp_path: Path, capsys: pytes
 
 def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(UsageError, match=r"pip install 'datakit\[metrics\]'"):
+    with pytest.raises(UsageError, match=r"pip install '.\[metrics\]'"):
         OpenMetrics()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import random
 import tomllib
 from pathlib import Path
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import datakit
-from datakit.normalize.inspection import report as report_module
+from datakit.normalize.inspection import sample as sample_module
 from datakit.normalize.inspection.draft import draft_recipe
 from datakit.normalize.inspection.report import inspect_source
 from tests.support.small_shelf import prose, write_lines
@@ -103,5 +104,39 @@ def test_draft_of_a_file_cut_after_its_sample_runs(tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text(draft_recipe(report))
     result = datakit.run(tmp_path / "r.toml", tmp_path / "root", workers=1, until="normalize")
     assert result.steps_of("normalize")[0].manifest.quarantine.records == 1
-    with patch.object(report_module, "CHECKED_BYTES", 100):
+    with patch.object(sample_module, "CHECKED_BYTES", 100):
         assert not inspect_source(str(tmp_path / "cut.jsonl.gz")).problems, "a larger file is sampled only"
+
+
+def write_forum(path: Path, name: str, others: dict[int, object]) -> None:
+    """Write records with a long `Body`, and with strings in the column `name` except in the lines of `others`."""
+    records = [{"PostId": n, "Body": prose(n), name: f"{n} {prose(n)}"} for n in range(300)]
+    path.write_text("".join(json.dumps(one | {name: others.get(one["PostId"], one[name])}) + "\n" for one in records))
+
+
+def test_records_whose_text_is_not_a_string_are_counted_as_in_a_run(tmp_path: Path) -> None:
+    write_forum(tmp_path / "forum.jsonl", "Body", {70: ["an", "array"], 190: 17})
+    report = inspect_source(str(tmp_path / "forum.jsonl"))
+    (group,) = report.groups
+    assert (group.text, group.records, group.unusable) == ("Body", 298, 2)
+    assert [problem.partition(": ")[2] for problem in report.problems] == [
+        "'Body' holds a JSON array, not a string (line 71)", "'Body' holds a JSON number, not a string (line 191)",
+    ]  # fmt: skip
+    (tmp_path / "r.toml").write_text(draft_recipe(report))
+    assert tomllib.loads((tmp_path / "r.toml").read_text())["normalize"] == {"max_quarantined": 0.02}
+    result = datakit.run(tmp_path / "r.toml", tmp_path / "root", workers=1, until="normalize")
+    assert result.steps_of("normalize")[0].manifest.quarantine.records == group.unusable
+
+
+def test_number_in_the_text_column_is_found_without_an_array(tmp_path: Path) -> None:
+    write_forum(tmp_path / "forum.jsonl", "Body", {190: 17})
+    assert inspect_source(str(tmp_path / "forum.jsonl")).groups[0].unusable == 1
+
+
+def test_draft_promises_nothing_if_a_file_cannot_be_read(tmp_path: Path) -> None:
+    write_forum(tmp_path / "forum.jsonl", "meta", {70: ["an", "array"]})
+    report = inspect_source(str(tmp_path / "forum.jsonl"))
+    assert any("drop = ['meta']" in problem for problem in report.problems)
+    draft = draft_recipe(report)
+    assert "All sampled records can be used" not in draft
+    assert "ends with exit code 3" in draft.replace("says so and ends", "ends") and "# max_quarantined = 0.001" in draft

@@ -148,6 +148,8 @@ def test_quarantined_documents_are_named_in_every_stage(tmp_path: Path) -> None:
         located[node.label] = replace(there, manifest=manifest)
     fates = {pill: outcomes(datakit.why(tmp_path / "root" / "one", id=identity(text))) for pill, text in pills.items()}
     assert (fates[SIGN]["signatures"], fates[SIGN]["tokenize"]) == ("skipped", "kept")
+    unsigned = datakit.why(tmp_path / "root" / "one", id=identity(pills[SIGN]))
+    assert "no signature" in explanation(unsigned, "dedup")
     assert (fates[WRITE]["consolidate"], "tokenize" in fates[WRITE]) == ("quarantined", False)
     assert (fates[ENCODE]["consolidate"], fates[ENCODE]["tokenize"]) == ("kept", "quarantined")
 
