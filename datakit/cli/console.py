@@ -114,8 +114,7 @@ def _widths(texts: Sequence[Sequence[str]], numeric: Sequence[bool]) -> list[int
     columns = range(len(numeric))
     widths = [max(len(text[column]) for text in texts) for column in columns]
     filled = [max((len(text[column]) for text in texts[1:]), default=0) for column in columns]
-    words = [max(map(len, text.split()), default=0) for text in texts[0]]  # no word of a header is broken
-    least = [max(words[i], filled[i] if numeric[i] else min(NARROWEST, filled[i])) for i in columns]
+    least = [filled[column] if numeric[column] else min(NARROWEST, filled[column]) for column in columns]
     over = sum(widths) + len(GAP) * (len(widths) - 1) - WIDTH
     for _ in range(over):
         spare = [column for column in columns if widths[column] > max(least[column], 1)]
