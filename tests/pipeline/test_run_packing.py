@@ -53,4 +53,4 @@ def test_root_with_packing_still_shows_its_dataset(tmp_path: Path, capsys: pytes
         assert called("inspect", str(directory), "--json") == 0
         assert json.loads(capsys.readouterr().out)["stage"] == stage
     assert called("gc", str(root)) == 0
-    assert capsys.readouterr().err.startswith("0 leftovers")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("0 leftovers")
