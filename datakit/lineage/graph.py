@@ -83,7 +83,7 @@ class Lineage:
 
 @dataclass(frozen=True)
 class FoundStep:
-    """A step and the directory in which it was looked for. manifest: None if the finished step is not there."""
+    """A step and its expected directory. manifest: None if this directory holds no finished step."""
 
     directory: str
     stage: str

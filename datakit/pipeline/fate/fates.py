@@ -188,7 +188,7 @@ def place_of(record: Record) -> str:
 
 def _dedup_fate(step: Finished, removal: Removal | None, compared: bool) -> StageFate:
     if removal is None and not compared:
-        return _fate_of(step, "retained", "it has no signature, so near duplicates of it were not looked for")
+        return _fate_of(step, "retained", "it has no signature, so dedup did not compare it with others")
     if removal is None:
         return _fate_of(
             step, "retained", "no other retained document is similar enough; --cluster lists those removed in its favor"
