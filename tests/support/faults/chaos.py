@@ -214,7 +214,8 @@ class _Round:
                 self._trouble(f"{len(found)} temporary files are left, such as {found[0]}")
         if not wait_until(lambda: not self._ours(), GONE_SECONDS):
             self._trouble(f"processes are left: {[(process.pid, _title(process)) for process in self._ours()]}")
-        # A process may die so late that it still writes to its folder while the run removes it; the next run removes it.
+        # A process may die so late that it still writes to its folder while the run removes it. The next run removes
+        # such a folder.
         with patch.object(tempfile, "tempdir", str(self._scratch)):
             remove_dead_scratch()
         if found := [path.name for path in self._scratch.glob("datakit-*")]:
