@@ -20,9 +20,9 @@ def results_of(step: Subject, problem: str) -> list[Result]:
     return results
 
 
-def findings_of(directory: str, manifest: Manifest, **settings: object) -> list[Finding]:
-    """Make all checks of a step, and return what they found. settings: fields of `Subject`."""
-    return [one for result in results_of(*open_subject(directory, manifest, **settings)) for one in result.findings]
+def findings_of(directory: str, manifest: Manifest) -> list[Finding]:
+    """Make all checks of a step, and return what they found."""
+    return [one for result in results_of(*open_subject(directory, manifest)) for one in result.findings]
 
 
 def require_intact(cache: Cache) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import Any, Protocol, TypeVar
 
@@ -32,7 +32,7 @@ class Texts(Protocol):
         """Keep what is wanted of a row group."""
 
     def finish(self, url: str) -> None:
-        """Note that a whole file was read."""
+        """Record that a whole file was read without a difference."""
 
     def texts(self, url: str, wanted: Any) -> Iterator[tuple[Any, Any]] | None:
         """Return the wanted documents of a file, or None."""
@@ -59,23 +59,30 @@ class Input:
         return urls.join(self.directory, partition.place)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings that the checks of all steps share, and what they have found so far. deep, training_step: as in
+    `validate`. whole: True if a dataset or a root is checked. broken: the URLs of files that differ from their
+    checksums, of all steps checked so far. texts: the texts that later checks need; None if they are read again.
+    """
+
+    deep: bool = False
+    whole: bool = False
+    training_step: int | None = None
+    broken: set[str] = field(default_factory=set)
+    texts: Texts | None = None
+
+
 @dataclass(frozen=True)
-class Subject:
+class Subject(Settings):
     """A finished step to check. details: the part of a token cache's manifest that describes its arrays; None for
-    other stages, and if it contradicts the rest of the manifest. whole: True if the step is checked as a part of a
-    dataset or a root. broken: the URLs of files that differ from their checksums, of all steps checked so far. texts:
-    the texts that later checks need, if pyarrow is installed.
+    other stages, and if it contradicts the rest of the manifest.
     """
 
     directory: str
     manifest: Manifest
     inputs: tuple[Input, ...]
     details: CacheDetails | None = None
-    deep: bool = False
-    whole: bool = False
-    training_step: int | None = None
-    broken: set[str] = field(default_factory=set)
-    texts: Texts | None = None
 
     @property
     def finished(self) -> bool:
@@ -109,19 +116,21 @@ class Subject:
         return not self.broken.intersection(places)
 
 
-def open_subject(directory: str, manifest: Manifest, **settings: object) -> tuple[Subject, str]:
+def open_subject(directory: str, manifest: Manifest, settings: Settings | None = None) -> tuple[Subject, str]:
     """Return a step with its inputs and, if it is a token cache, the contradiction in its manifest, "" if there is
-    none. settings: further fields of the Subject.
+    none.
     """
+    settings = settings or Settings()
     details, problem = None, ""
     if manifest.stage == STAGE:
         try:
             details = read_details(directory, manifest)
         except CorruptError as error:
             problem = str(error)
-    follow = bool(settings.get("deep")) or settings.get("training_step") is not None
+    follow = settings.deep or settings.training_step is not None
     inputs = tuple(_input(directory, reference, follow) for reference in manifest.inputs)
-    return Subject(directory, manifest, inputs, details, **settings), problem  # pyright: ignore[reportArgumentType]
+    shared = {one.name: getattr(settings, one.name) for one in fields(Settings)}
+    return Subject(directory, manifest, inputs, details, **shared), problem
 
 
 def _input(directory: str, reference: InputReference, follow: bool) -> Input:

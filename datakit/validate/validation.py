@@ -11,7 +11,7 @@ is returned after every check.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from datakit.validate.checks import ARROW, CHECKS, checks_of
 from datakit.validate.finding import Finding, Result
 from datakit.validate.intact import CONTRADICTION
 from datakit.validate.memory import return_unused
-from datakit.validate.subject import TRAIN, Subject, is_installed, open_subject
+from datakit.validate.subject import TRAIN, Settings, Subject, is_installed, open_subject
 from datakit.validate.targets import Targets, is_run, targets_of
 
 if TYPE_CHECKING:
@@ -74,14 +74,14 @@ def validate(
     if training_step is not None and not any(urls.name(step).startswith(f"{TRAIN}-") for step in targets.steps):
         raise UsageError(f"--training-step {training_step}: {place} is not a training run; give the directory of one")
     report = Report(targets)
-    settings = {"deep": deep, "whole": bool(targets.root), "training_step": training_step, "broken": set[str]()}
+    settings = Settings(deep=deep, whole=bool(targets.root), training_step=training_step)
     with scratch_directory() as folder:
-        settings["texts"] = _texts_for_later(targets, folder, settings)
-        _check_all(report, settings, progress)
+        texts = _texts_for_later(targets, folder, settings)
+        _check_all(report, replace(settings, texts=texts), progress)
     return report
 
 
-def _check_all(report: Report, settings: dict[str, object], progress: Progress) -> None:
+def _check_all(report: Report, settings: Settings, progress: Progress) -> None:
     targets = report.targets
     for number, directory in enumerate(targets.steps):
         subject, problem = _subject(directory, settings)
@@ -97,7 +97,7 @@ def _check_all(report: Report, settings: dict[str, object], progress: Progress) 
         report.steps.append(one)
 
 
-def _texts_for_later(targets: Targets, folder: Path, settings: dict[str, object]) -> TextStore | None:
+def _texts_for_later(targets: Targets, folder: Path, settings: Settings) -> TextStore | None:
     """Return the store of the texts that checks of dedup and of the cache need, if the documents are checked, too."""
     steps = [directory for directory in targets.steps if urls.name(directory).startswith((f"{DEDUP}-", f"{CACHE}-"))]
     if len(steps) in (0, len(targets.steps)) or not all(is_installed(name) for name in (*ARROW, "tokenizers")):
@@ -114,11 +114,11 @@ def _texts_for_later(targets: Targets, folder: Path, settings: dict[str, object]
     return store
 
 
-def _subject(directory: str, settings: dict[str, object]) -> tuple[Subject, str]:
+def _subject(directory: str, settings: Settings) -> tuple[Subject, str]:
     manifest = find_manifest(directory)
     if manifest is None:
         manifest = _unfinished_run(directory)
-    return open_subject(directory, manifest, **settings)
+    return open_subject(directory, manifest, settings)
 
 
 def _unfinished_run(directory: str) -> Manifest:

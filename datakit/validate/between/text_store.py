@@ -43,8 +43,8 @@ class TextStore:
         self._samples: dict[str, list[tuple[str, str]]] = {}
 
     def want(self, step: Subject, steps: Sequence[str]) -> None:
-        """Note which texts the similarities of a dedup step need, from files of `steps`, which will be checked before.
-        Files that cannot be read are left to the checks.
+        """Request the texts that the similarities of a dedup step need, from files of `steps`, which will be checked
+        before it. A file that cannot be read is reported by its checks.
         """
         if step.manifest.totals.rows > MOST_REMOVALS or step.missing("normalize"):
             return
@@ -63,7 +63,7 @@ class TextStore:
                         self._numbers.setdefault(documents, len(self._numbers))
 
     def want_sample(self, step: Subject) -> None:
-        """Note the files whose documents are encoded again for a token cache."""
+        """Request samples of the files whose documents are encoded again for a token cache."""
         unused = Result("texts")
         with unused.reading(step.manifest_url):
             for above in step.inputs_of("consolidate")[:1]:
@@ -99,7 +99,7 @@ class TextStore:
         parts.append(ids[rows])
 
     def finish(self, url: str) -> None:
-        """Note that all row groups of a file were read without a difference."""
+        """Record that all row groups of a file were read without a difference."""
         self._complete.add(url)
 
     def texts(self, url: str, wanted: Ids) -> Iterator[tuple[Ids, pa.Array]] | None:

@@ -9,7 +9,7 @@ import pytest
 from datakit.storage.manifest import read_manifest
 from datakit.validate.between import similarity, spill
 from datakit.validate.finding import Result
-from datakit.validate.subject import open_subject
+from datakit.validate.subject import Settings, open_subject
 from tests.support.small_shelf import step
 
 
@@ -17,7 +17,7 @@ def result_of(root: Path, deep: bool = False) -> Result:
     """Make the check of the dedup step."""
     directory = str(step(root, "root/shelf/dedup-*"))
     result = Result("similarity")
-    similarity.check(open_subject(directory, read_manifest(directory), deep=deep)[0], result)
+    similarity.check(open_subject(directory, read_manifest(directory), Settings(deep=deep))[0], result)
     return result
 
 

@@ -13,7 +13,7 @@ from datakit.validate.between import encoding, similarity, text_store
 from datakit.validate.between.removals import sources_of
 from datakit.validate.between.text_store import TextStore
 from datakit.validate.id_lists import Ids, ids_of
-from datakit.validate.subject import open_subject
+from datakit.validate.subject import Settings, open_subject
 from datakit.validate.validation import validate
 from tests.support.small_shelf import step
 
@@ -47,7 +47,7 @@ def test_texts_that_do_not_fit_are_read_again(finished: Path, monkeypatch: pytes
 
 def test_store_answers_only_if_it_knew_all_ids_and_read_the_whole_file(finished: Path, tmp_path: Path) -> None:
     directory = str(step(finished, "root/shelf/dedup-*"))
-    subject = open_subject(directory, read_manifest(directory), deep=True)[0]
+    subject = open_subject(directory, read_manifest(directory), Settings(deep=True))[0]
     store = TextStore(tmp_path)
     store.want(subject, [entry.directory for entry in subject.inputs])
     url = next(documents for source in sources_of(subject) for _, documents, _ in source.files)
