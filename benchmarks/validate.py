@@ -17,10 +17,11 @@ import time
 from pathlib import Path
 from unittest.mock import patch
 
+from datakit.engine.arrow_without_pandas import leave_out_pandas
 from datakit.storage.manifest import read_manifest
 from datakit.validate.checks import Check
 from datakit.validate.finding import Result
-from datakit.validate.memory import leave_out_pandas, use_one_heap
+from datakit.validate.memory import use_one_heap
 from datakit.validate.subject import Subject
 from datakit.validate.validation import Report, validate
 

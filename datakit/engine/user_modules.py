@@ -14,6 +14,7 @@ from typing import Any
 
 import xxhash
 
+from datakit.engine.arrow_without_pandas import find_pandas_again
 from datakit.engine.task import Preload, resolve
 from datakit.engine.user_code import describe
 from datakit.errors import DatakitError, suggestion
@@ -38,6 +39,7 @@ def loaded(function: str, what: str, remedy: str, error_type: type[DatakitError]
     what: a description for messages, such as "transform 'my_filters:keep'". remedy: what to do if there is no such
     module.
     """
+    find_pandas_again()  # because the user's code may pass pandas objects to Arrow, or expect them from it
     try:
         return resolve(function)
     except DatakitError:

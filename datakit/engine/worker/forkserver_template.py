@@ -30,12 +30,14 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from datakit.engine.arrow_without_pandas import leave_out_pandas
 from datakit.engine.worker import child, forkserver
 from datakit.engine.worker.forking import MESSAGE_BYTES, Forker
 from datakit.engine.worker.memory_watcher import die_with
 from datakit.text import compilation
 
-LIBRARIES = ("pyarrow", "pyarrow.compute", "pyarrow.parquet", "datakit.storage.parquet")  # imported by every stage
+# Every stage uses these libraries. `numpy.unique` imports numpy.ma, which takes 0.07 s, when it is first called.
+LIBRARIES = ("pyarrow", "pyarrow.compute", "pyarrow.parquet", "numpy.ma", "datakit.storage.parquet")
 KERNELS = struct.Struct("<q")  # 1 if the fork server needs numba
 assert KERNELS.size == MESSAGE_BYTES
 LONGEST_EXIT_SECONDS = 5  # time for servers to end their children; then servers are killed, even during a preload
@@ -76,6 +78,7 @@ def _load(load: Callable[[], None]) -> dict[str, Any] | None:
 def _import_libraries() -> None:
     for module in LIBRARIES:
         importlib.import_module(module)
+    leave_out_pandas()
 
 
 class _Template(Forker):

@@ -49,13 +49,15 @@ TASKS = Path("/proc/self/task")
 @dataclass(frozen=True)
 class Tokenizer:
     """A loaded tokenizer.json. fast: the tokenizer as loaded by fastokens; None if fastokens cannot load it or would
-    not give the reference's ids. refusal: the reason why `fast` is None. definition: the parsed content of the file.
+    not give the reference's ids. refusal: the reason why `fast` is None. disputed: the strings whose texts `fast` must
+    leave to the reference. definition: the parsed content of the file.
     """
 
     sha256: str
     reference: tokenizers.Tokenizer
     fast: fastokens.Tokenizer | None
     refusal: str = ""
+    disputed: tuple[str, ...] = ()
     definition: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -89,7 +91,7 @@ class Tokenizer:
                 f"fastokens cannot be used for this tokenizer ({self.refusal}); set tokenize.encoder to 'auto' or "
                 "'tokenizers'"
             )
-        return FastEncoder(self.fast, as_text, self.reference, disputed_strings(self.definition))
+        return FastEncoder(self.fast, as_text, self.reference, self.disputed)
 
     def reference_encoder(self, special_strings: str = "keep") -> Encoder:
         return ReferenceEncoder(self.reference, special_as_text=special_strings == "text")
@@ -139,7 +141,8 @@ def parse(data: bytes, place: str, code: str = "") -> Tokenizer | CustomTokenize
     fast, refusal = _load_fast(data.decode())
     if fast and (refusal := fast_refusal(tokenizer.definition)):
         fast = None
-    return replace(tokenizer, fast=fast, refusal=refusal)
+    disputed = disputed_strings(tokenizer.definition) if fast else ()  # found once, because it takes 0.02 s
+    return replace(tokenizer, fast=fast, refusal=refusal, disputed=disputed)
 
 
 def parse_reference(data: bytes, place: str) -> Tokenizer:
@@ -158,7 +161,7 @@ def parse_reference(data: bytes, place: str) -> Tokenizer:
     reference.no_padding()
     definition = json.loads(text)
     check_added_ids(reference, definition, place)
-    return Tokenizer(hashlib.sha256(data).hexdigest(), reference, None, "", definition)
+    return Tokenizer(hashlib.sha256(data).hexdigest(), reference, None, definition=definition)
 
 
 def _load_fast(text: str) -> tuple[fastokens.Tokenizer | None, str]:

@@ -17,7 +17,7 @@ def test_child_is_clean() -> None:
     facts = run_task("look_around").result
     assert facts is not None
     modules = facts.details["modules"]
-    assert not {"ray", "jax", "datakit.cli", "pytest", "_pytest"} & set(modules)
+    assert not {"ray", "jax", "datakit.cli", "pandas", "pytest", "_pytest"} & set(modules)
     assert facts.details["main"] is None  # not pytest's, not the fork server's
     assert facts.details["threads"] == 1
     assert facts.details["arrow"] == 1 and facts.details["rayon"] == "1"

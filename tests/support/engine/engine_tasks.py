@@ -76,7 +76,8 @@ FAULTS = {
 
 
 def look_around(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Report the child's modules, threads and settings."""
+    """Report the child's modules after Arrow has converted a Python value, its threads and settings."""
+    pa.array([1])
     facts = {
         "modules": sorted(sys.modules),
         "main": getattr(sys.modules["__main__"], "__file__", None),

@@ -1,0 +1,180 @@
+"""Measure the tasks of the tokenize stage in CPU-seconds and page faults, beside fastokens alone on the same texts.
+
+    python -m benchmarks.tokenize_tasks [--rounds N] [--tasks N] [--clean DIR] [--tokenizer FILE] [--environment K=V]
+
+One process with the environment of a fork server loads the tokenizer once, without encoding anything. In each round,
+every task runs in a child forked from it, as in a run, and fastokens encodes the same texts in other children. CPU time
+of a task covers its whole child (reading, encoding, checking, writing, exit); that of fastokens covers only the calls
+of `encode_batch_flat`, on one CPU. fastokens remembers words, so it is measured twice:
+
+    tasks      the tasks of the stage, one child each
+    each       fastokens, one child for each task
+    together   fastokens, one child for the texts of all tasks
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import hashlib
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from benchmarks.tokenize import make_clean
+from datakit.engine.task import Phase, Step, StepInput, Task, decode, encode
+from datakit.engine.worker import forkserver_client, forkserver_template
+from datakit.engine.worker.preloaded_values import preloaded
+from datakit.storage.manifest import read_manifest
+from datakit.tokenize import stage
+from datakit.tokenize.encoders.tokenizer import Tokenizer, limit_threads
+from datakit.tokenize.text_batches import text_batches
+from tests.support.data import data_dir
+from tests.support.engine.inline import run_task_inline
+
+KINDS = ("tasks", "each", "together")
+Cost = dict[str, float]
+
+
+def in_child(work: Callable[[], bytes]) -> tuple[bytes, resource.struct_rusage]:
+    """Run `work` in a forked process; return what it returned and what the process used."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
+        with os.fdopen(write, "wb") as pipe:
+            pipe.write(work())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        answer = pipe.read()
+    _, status, usage = os.wait4(pid, 0)
+    assert status == 0, status
+    return answer, usage
+
+
+def cost(usage: resource.struct_rusage, before: resource.struct_rusage | None = None) -> Cost:
+    """What was used since `before`, or altogether; the peak is in MiB."""
+    names = {"user": "ru_utime", "system": "ru_stime", "faults": "ru_minflt"}
+    used = {key: getattr(usage, name) - (getattr(before, name) if before else 0) for key, name in names.items()}
+    return {**used, "cpu": used["user"] + used["system"], "peak": usage.ru_maxrss / 1024}
+
+
+def added(costs: Iterable[Cost]) -> Cost:
+    total: Cost = {}
+    for one in costs:
+        total = {
+            key: max(total.get(key, 0), value) if key == "peak" else total.get(key, 0) + value
+            for key, value in one.items()
+        }
+    return total
+
+
+def encode_phase(clean: Path, tokenizer: str, directory: str) -> Phase:
+    """The phase that encodes, planned as in a run. The contract is made in a child."""
+    source = StepInput("consolidate", None, str(clean), read_manifest(str(clean)))
+    parameters = {"tokenizer_sha256": hashlib.sha256(Path(tokenizer).read_bytes()).hexdigest()}
+    step = Step("tokenize", "texts", directory, "0" * 32, parameters, (source,), {"tokenizer_path": tokenizer})
+    plan = stage.plan(step)
+    first = next(plan)
+    answer, _ = in_child(lambda: encode(run_task_inline(first.tasks[0], first, directory)))
+    from datakit.engine.task import TaskResult
+
+    return plan.send([decode(answer, TaskResult)])
+
+
+def run_task(task: Task, phase: Phase, directory: str) -> Cost:
+    def work() -> bytes:
+        run_task_inline(task, phase, directory)
+        return b""
+
+    return cost(in_child(work)[1])
+
+
+def run_fastokens(tasks: Iterable[Task], tokenizer: Tokenizer) -> Cost:
+    """Encode the texts of tasks in one child."""
+
+    def work() -> bytes:
+        encoder = tokenizer.encoder("fastokens")
+        limit_threads(encoder, 1)
+        costs: list[Cost] = []
+        for task in tasks:
+            for partition in task.arguments["partitions"]:
+                for batch in text_batches(partition["dataset"]):
+                    strings = batch.strings()
+                    before = resource.getrusage(resource.RUSAGE_SELF)
+                    tokenizer.fast.encode_batch_flat(strings)  # pyright: ignore[reportOptionalMemberAccess]
+                    costs.append(cost(resource.getrusage(resource.RUSAGE_SELF), before))
+        return json.dumps(added(costs)).encode()
+
+    return json.loads(in_child(work)[0])
+
+
+def measure(clean: Path, tokenizer: str, rounds: int, most: int) -> list[dict[str, Cost]]:
+    """The cost of every kind, by round."""
+    found: list[dict[str, Cost]] = []
+    with tempfile.TemporaryDirectory(dir=clean.parent) as scratch:
+        phase = encode_phase(clean, tokenizer, f"{scratch}/contract")
+        loaded = next(preloaded(one.function, *one.arguments) for one in phase.preloads if one.function)
+        forkserver_template._import_libraries()  # pyright: ignore[reportPrivateUsage]
+        gc.freeze()
+        tasks = sorted(phase.tasks, key=lambda task: -task.input_bytes)[: most or None]
+        print(f"{len(tasks)} tasks, {sum(task.input_bytes for task in tasks) / 1e6:.0f} MB of text", file=sys.stderr)
+        for number in range(rounds):
+            directory = f"{scratch}/contract"
+            costs = {kind: [] for kind in KINDS}
+            for task in tasks:
+                costs["tasks"].append(run_task(task, phase, directory))
+                costs["each"].append(run_fastokens([task], loaded))
+            costs["together"].append(run_fastokens(tasks, loaded))
+            found.append({kind: added(each) for kind, each in costs.items()})
+            for path in Path(directory).rglob("data"):
+                subprocess.run(["rm", "-rf", str(path)], check=True)
+            print(number, json.dumps(found[-1]), file=sys.stderr, flush=True)
+    return found
+
+
+def report(found: list[dict[str, Cost]]) -> None:
+    """Print medians, and the ratios of each round."""
+    print("| | CPU s | user | system | faults | peak MiB | tasks / this |\n|---|--:|--:|--:|--:|--:|--:|")
+    for kind in KINDS:
+        middle = {key: statistics.median(one[kind][key] for one in found) for key in found[0][kind]}
+        share = statistics.median(one[kind]["cpu"] / one["tasks"]["cpu"] for one in found)
+        figures = f"{middle['cpu']:.2f} | {middle['user']:.2f} | {middle['system']:.2f} | {middle['faults']:,.0f}"
+        print(f"| {kind} | {figures} | {middle['peak']:.0f} | {share:.3f} |")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tasks", type=int, default=0, help="run only the N largest tasks")
+    parser.add_argument("--clean", type=Path, help="the directory of a consolidate step; default: the test texts")
+    parser.add_argument("--tokenizer", default="gpt-neox-olmo-dolma-v1_5.json")
+    parser.add_argument("--environment", nargs="*", default=[], help="further variables, as NAME=VALUE")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    tokenizer = str(data_dir() / "tokenizers" / arguments.tokenizer)
+    if arguments.child:
+        report(measure(arguments.clean, tokenizer, arguments.rounds, arguments.tasks))
+        return
+    with tempfile.TemporaryDirectory() as root:
+        clean = arguments.clean or make_clean(Path(root))
+        environment = forkserver_client._environment()  # pyright: ignore[reportPrivateUsage]
+        more = dict(one.split("=", 1) for one in arguments.environment)
+        options = ["--child", "--rounds", str(arguments.rounds), "--tasks", str(arguments.tasks), "--clean", str(clean)]
+        subprocess.run(
+            [sys.executable, "-m", "benchmarks.tokenize_tasks", *options, "--tokenizer", arguments.tokenizer],
+            env={**environment, **more},
+            check=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
