@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from datakit.engine.exchange.sorted_blocks import stable_order
+
 
 class Kept(NamedTuple):
     """The ids of N kept records in ascending order, uint64 [N] each, and the place of each record among all kept
@@ -38,7 +40,7 @@ class Kept(NamedTuple):
     def merged(self, other: Kept) -> Kept:
         """Return the records of both."""
         high, low, place = (np.concatenate(pair) for pair in zip(self, other, strict=True))
-        order = np.lexsort((low, high))
+        order = stable_order((high, low))
         return Kept(high[order], low[order], place[order])
 
 

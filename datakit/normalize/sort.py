@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from datakit.engine.exchange.exchange import read_buckets
 from datakit.engine.exchange.run_file import windows
-from datakit.engine.exchange.sorted_blocks import SortedBlocks
+from datakit.engine.exchange.sorted_blocks import SortedBlocks, stable_order
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
 from datakit.normalize import duplicates
 from datakit.normalize.columns.schema_union import fit_column
@@ -81,7 +81,7 @@ class _Found:
         """Add a block of rows, as pairs: rows of the exchange, and what `duplicates.about` tells of them."""
         about = pa.concat_tables([about for _, about in block]).combine_chunks()
         high, low = (about.column(name).to_numpy() for name in IDS)
-        order = np.lexsort((low, high))  # stable
+        order = stable_order((high, low))
         high, low = high[order], low[order]
         first = duplicates.changes(high, low)
         kept = self.first.add(high[first], low[first], order[first])

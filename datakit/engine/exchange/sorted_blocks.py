@@ -129,7 +129,19 @@ def sort_rows(tables: Iterable[pa.Table], keys: Sequence[str], scratch: Path) ->
 def sorted_rows(table: pa.Table, keys: Sequence[str]) -> pa.Table:
     """Return the rows in the order of the columns `keys`; rows with equal keys keep their order."""
     table = table.combine_chunks()
-    return table.take(pa.array(np.lexsort(_columns(table, keys)[::-1]))).combine_chunks()
+    return table.take(pa.array(stable_order(_columns(table, keys)))).combine_chunks()
+
+
+def stable_order(keys: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the permutation, int64 [N], that sorts N rows by several keys; rows with equal keys keep their order.
+
+    Usually the first key decides, and sorting by it alone takes half the time. If the rows consist of sorted sequences,
+    the sort amounts to a merge.
+    """
+    order = np.argsort(keys[0], kind="stable")
+    tied = np.flatnonzero(keys[0][order[1:]] == keys[0][order[:-1]])
+    decided = all(np.array_equal(key[order[tied]], key[order[tied + 1]]) for key in keys[1:])
+    return order if decided else np.lexsort(keys[::-1])
 
 
 def _columns(table: pa.Table, keys: Sequence[str]) -> list[np.ndarray]:
