@@ -85,6 +85,13 @@ SAME: dict[str, dict[str, int]] = {
         "normalize.sort:GATHER_BYTES": 500,
         "normalize.sort:PIECE_BYTES": 2_000,
         "normalize.sort:CONVERTED_ROWS": 5,
+        "normalize.sort:BLOCK_BYTES": 300,
+        "normalize.sort:ADDED_ROWS": 3,
+        "normalize.duplicates:WRITTEN_BYTES": 100,
+        "normalize.route:GIANT_BYTES": 100,
+        "engine.exchange.sorted_blocks:BLOCK_BYTES": 400,
+        "engine.exchange.sorted_blocks:WINDOW_BYTES": 200,
+        "engine.exchange.sorted_blocks:SAMPLE_BYTES": 60,
         "engine.partition_grouping:SMALLEST": 10,
         "engine.partition_grouping:LARGEST": 1_000,
         "dedup.clusters.bands:FOLD_ROWS": 16,
@@ -191,6 +198,8 @@ LOADER = {
     "loader.mixture.window:MAX_TABLE": 5,
 }
 BUDGETS = {  # crossing one is a memory failure, which tests/engine/worker/test_memory_watcher.py provokes, or a retry
+    "dedup.stage:PART_BYTES",
+    "dedup.stage:SORTING_BYTES",
     "engine.exchange.merge:MEMORY_BYTES",
     "engine.scheduler.retry_policy:ALL_MEMORY",
     "engine.scheduler.task_estimates:SMALLEST_BUDGET",

@@ -13,22 +13,29 @@ nulls:
 A representative is always retained. If the first copy of a text is removed as a fuzzy duplicate, the representative of
 that copy also represents all exact copies of the text. Since all copies have the same text, they all have the same
 Jaccard similarity to the representative.
+
+The removed documents of a task are sorted by row in blocks (`sorted_blocks.py`) and written as they come. The verdicts
+on the first copies may be in any other partitions; they are read again for each table of copies, and only those that
+are looked up are held. Memory: about 200 MiB.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, groupby, pairwise
+from operator import itemgetter
 from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from datakit.dedup import exact_duplicates
 from datakit.dedup.partitions import Part, part_of
 from datakit.dedup.phase_data import PartRange, Shared, Written
 from datakit.dedup.verification.verify import VERDICT
 from datakit.engine.exchange.exchange import read_buckets
+from datakit.engine.exchange.sorted_blocks import sort_rows, sorted_rows
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
 from datakit.storage import urls
 from datakit.storage.ids import ids_to_arrow, partition_name
@@ -37,29 +44,34 @@ from datakit.storage.parquet import ShardWriter
 
 DICTIONARY = ("reason", "cluster_id", "representative_id", "representative_source")
 STRINGS = [pa.field(name, pa.string(), nullable=False) for name in ("id", *DICTIONARY)]
+CHANGED = ("cluster_high", "cluster_low", "kept_row", "kept_high", "kept_low", "jaccard")  # if a first copy is removed
 SCHEMA = pa.schema([*STRINGS, pa.field("jaccard", pa.float64(), nullable=False)])
 
 
 def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Write the attribute files of a range of parts."""
     work, common = msgspec.convert(arguments, PartRange), msgspec.convert(shared, Shared)
-    parts, mine = common.parts, common.parts[work.first : work.stop]
-    verdicts = _verdicts(common, context, [(work.first, work.stop)])
-    rows = _with_copies(verdicts, exact_duplicates.removed_rows(common, context, work), common, context)
+    mine = common.parts[work.first : work.stop]
+    removals = groupby(_by_part(_removals(work, common, context), mine), key=itemgetter(0))
+    waiting = next(removals, None)
     outputs: list[OutputFile] = []
     removed: list[tuple[int, int]] = []
     bounds: list[tuple[str | None, str | None]] = []
-    for part in mine:
-        inside = slice(*np.searchsorted(rows["row"], np.array([part.first_row, part.last_row], np.uint64)))
-        gone = {name: values[inside] for name, values in rows.items()}
+    for number, part in enumerate(mine):
+        here = waiting[1] if waiting is not None and waiting[0] == number else ()
         path = data_path(part.source, partition_name(part.index, part.count))
+        copies, first, last = 0, None, None
         with ShardWriter(urls.join(context.step_directory, path), SCHEMA, DICTIONARY) as writer:
-            writer.write(table := _attributes(gone, parts))
+            for _, table in here:
+                writer.write(rows := _attributes(table, common.parts))
+                copies += pc.call_function("sum", [table["exact"]]).as_py()
+                first, last = rows["id"][0].as_py() if first is None else first, rows["id"][-1].as_py()
+        if here:
+            waiting = next(removals, None)
         outputs.append(OutputFile(path, writer.info.bytes, writer.info.xxh3, writer.info.rows))
-        copies = int(gone["exact"].sum())
-        removed.append((copies, table.num_rows - copies))
-        ids = table["id"]
-        bounds.append((ids[0].as_py(), ids[-1].as_py()) if len(ids) else (None, None))
+        removed.append((copies, writer.info.rows - copies))
+        bounds.append((first, last))
+    assert waiting is None, "every removed row is in one of the parts"
     copies, fuzzy = (int(total) for total in np.array(removed, np.int64).sum(axis=0))
     documents = sum(part.rows for part in mine)
     counters = {"dedup/documents_in": documents, "dedup/exact_removed": copies, "dedup/fuzzy_removed": fuzzy}
@@ -68,45 +80,67 @@ def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
     return TaskResult(tuple(outputs), counters, details, records=copies + fuzzy)
 
 
-def _verdicts(shared: Shared, context: TaskContext, ranges: Sequence[tuple[int, int]]) -> dict[str, np.ndarray]:
-    """Return the verdicts on the rows in these ranges of parts, in ascending order of row: arrays by column name."""
-    tables = [VERDICT.empty_table()]
-    for first, stop in ranges:
-        tables += read_buckets(context.step_directory, shared.verdict_runs, first, stop, context.scratch)
-    table = pa.concat_tables(tables).combine_chunks()
-    order = np.argsort(table["row"].to_numpy(), kind="stable")
-    return {name: table[name].to_numpy()[order] for name in table.column_names}
-
-
-def _with_copies(
-    verdicts: dict[str, np.ndarray], copies: pa.Table, shared: Shared, context: TaskContext
-) -> dict[str, np.ndarray]:
-    """Return the columns for fuzzy duplicates and exact copies together, in order of row. The added column `exact` is
-    True for copies.
+def _removals(work: PartRange, shared: Shared, context: TaskContext) -> Iterator[pa.Table]:
+    """Yield the verdicts on the rows of these parts and the exact copies among these rows, in ascending order of row.
+    The added column `exact` is True for copies.
     """
+    fuzzy = _verdicts(shared, context, work.first, work.stop)
+    found = read_buckets(context.step_directory, shared.exact_runs, work.first, work.stop, context.scratch)
+    copies = sort_rows(found, ["kept_row"], context.scratch)
+    exact = (_with_verdicts(table, shared, context) for table in copies.merged())
+    marked = (table.append_column("exact", pa.repeat(pa.scalar(False), table.num_rows)) for table in fuzzy)
+    yield from sort_rows(chain(marked, exact), ["row"], context.scratch).merged()
+
+
+def _verdicts(shared: Shared, context: TaskContext, first: int, stop: int) -> Iterator[pa.Table]:
+    return read_buckets(context.step_directory, shared.verdict_runs, first, stop, context.scratch)
+
+
+def _with_verdicts(copies: pa.Table, shared: Shared, context: TaskContext) -> pa.Table:
+    """Return the rows for exact copies. `copies` is sorted by the rows of the first copies, which may be removed."""
     row, high, low, kept = (copies[name].to_numpy() for name in ("row", "high", "low", "kept_row"))
-    first_copies = {"row": row, "high": high, "low": low, "cluster_high": high, "cluster_low": low}
-    first_copies |= {"kept_row": kept, "kept_high": high, "kept_low": low, "jaccard": np.ones(len(row))}
+    rows = {"row": row, "high": high, "low": low, "cluster_high": high, "cluster_low": low}
+    rows |= {"kept_row": kept, "kept_high": high, "kept_low": low, "jaccard": np.ones(len(row))}
     there = np.unique(part_of(kept, shared.parts))
-    runs = np.split(there, np.flatnonzero(np.diff(there) > 1) + 1) if len(there) else []
-    later = _verdicts(shared, context, [(int(run[0]), int(run[-1]) + 1) for run in runs])
-    at = np.minimum(np.searchsorted(later["row"], kept), max(0, len(later["row"]) - 1))
-    gone = np.flatnonzero(later["row"][at] == kept) if len(later["row"]) else np.empty(0, np.int64)
-    for name in ("cluster_high", "cluster_low", "kept_row", "kept_high", "kept_low", "jaccard"):
-        first_copies[name] = first_copies[name].copy()
-        first_copies[name][gone] = later[name][at[gone]]
-    both = {name: np.concatenate([verdicts[name], first_copies[name]]) for name in VERDICT.names}
-    both["exact"] = np.repeat([False, True], [len(verdicts["row"]), len(row)])
-    order = np.argsort(both["row"], kind="stable")
-    return {name: values[order] for name, values in both.items()}
+    for parts in np.split(there, np.flatnonzero(np.diff(there) > 1) + 1):
+        for table in _verdicts(shared, context, int(parts[0]), int(parts[-1]) + 1):
+            wanted = np.isin(table["row"].to_numpy(), kept)
+            later = sorted_rows(table.filter(pa.array(wanted)), ["row"])
+            first, stop = (np.searchsorted(kept, later["row"].to_numpy(), side) for side in ("left", "right"))
+            gone = np.repeat(first, stop - first) + _within(stop - first)
+            for name in CHANGED if len(gone) else ():
+                rows[name] = rows[name].copy()
+                rows[name][gone] = np.repeat(later[name].to_numpy(), stop - first)
+    return pa.table([rows[name] for name in VERDICT.names], schema=VERDICT).append_column(
+        "exact", pa.repeat(pa.scalar(True), len(row))
+    )
 
 
-def _attributes(rows: dict[str, np.ndarray], parts: Sequence[Part]) -> pa.Table:
+def _within(counts: np.ndarray) -> np.ndarray:
+    """Return 0, 1, ... count - 1 for each count.
+
+    >>> _within(np.array([2, 0, 3])).tolist()
+    [0, 1, 0, 1, 2]
+    """
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def _by_part(tables: Iterable[pa.Table], parts: Sequence[Part]) -> Iterator[tuple[int, pa.Table]]:
+    """Cut tables, whose rows ascend, where a part begins. Yield pairs: the index of the part, and its rows."""
+    for table in tables:
+        inside = part_of(table["row"].to_numpy(), parts)
+        cuts = [0, *(np.flatnonzero(np.diff(inside)) + 1).tolist(), len(inside)]
+        for first, stop in pairwise(cuts):
+            yield int(inside[first]), table.slice(first, stop - first)
+
+
+def _attributes(table: pa.Table, parts: Sequence[Part]) -> pa.Table:
     names = list(dict.fromkeys(part.source for part in parts))
     source_of = np.array([part.source_number for part in parts], np.int64)
+    rows = {name: table[name].to_numpy() for name in VERDICT.names}
     columns = [
         ids_to_arrow(rows["high"], rows["low"]),
-        pa.array(["fuzzy", "exact"]).take(pa.array(rows["exact"].astype(np.int8))),
+        pa.array(["fuzzy", "exact"]).take(table["exact"].cast(pa.int8()).combine_chunks()),
         ids_to_arrow(rows["cluster_high"], rows["cluster_low"]),
         ids_to_arrow(rows["kept_high"], rows["kept_low"]),
         pa.array(names, pa.string()).take(pa.array(source_of[part_of(rows["kept_row"], parts)])),

@@ -4,12 +4,13 @@ merges the ids of one range from all sources. If a file spans several ranges, th
 according to their statistics, may hold ids in the task's range. It reads the ids from the signature files, not from the
 documents. Each removed row is routed to the exchange bucket of the partition that holds the row.
 
-Cost: a stable sort of sorted sequences, which amounts to a merge. Memory: about 40 bytes per id in the range.
+Cost: a stable sort of sorted sequences, which amounts to a merge. Memory: about 200 MiB, however many ids or sources
+there are: more ids than fit in a block are merged from scratch files (`sorted_blocks.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -19,12 +20,14 @@ import pyarrow as pa
 from datakit.dedup.partitions import Part, part_of, power_of_two
 from datakit.dedup.phase_data import PartRange, Runs, Shared
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
+from datakit.engine.exchange.sorted_blocks import sort_rows
 from datakit.engine.task import Task, TaskContext, TaskResult
 from datakit.storage import urls
 from datakit.storage.ids import ids_from_arrow, partition_range, top_bits
 from datakit.storage.parquet import open_shard, read_group
 
 SCHEMA = pa.schema([(name, pa.uint64()) for name in ("row", "high", "low", "kept_row")])
+IDS = ("high", "low")
 ID_BYTES = 32
 TARGET_BYTES = 64 << 20
 
@@ -43,35 +46,36 @@ def tasks(parts: Sequence[Part]) -> tuple[Task, ...]:
 def find_copies(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """For one range of ids, write the rows whose id occurs in an earlier source and, for each, the row kept instead."""
     parts, index = msgspec.convert(shared, Shared).parts, arguments["range"]
-    found = list(_ids_in_range(parts, index, arguments["bits"], context.step_directory))
-    high, low, rows = (np.concatenate([entry[i] for entry in found] or [np.empty(0, np.uint64)]) for i in range(3))
-    removed, kept = copies(high, low)
-    table = pa.table([rows[removed], high[removed], low[removed], rows[kept]], schema=SCHEMA)
+    found = sort_rows(_ids_in_range(parts, index, arguments["bits"], context.step_directory), IDS, context.scratch)
     buckets = power_of_two(len(parts))
     with ExchangeWriter(context, "exact", f"{index:05d}", buckets, budget_bytes=64 << 20) as writer:
-        writer.write(table, part_of(rows[removed], parts))
+        for table in copies(found.merged()):
+            writer.write(table, part_of(table["row"].to_numpy(), parts))
     details = msgspec.to_builtins(Runs(writer.runs))
-    return TaskResult(writer.outputs, details=details, records=len(rows), bytes_read=len(rows) * ID_BYTES)
+    return TaskResult(writer.outputs, details=details, records=found.count, bytes_read=found.count * ID_BYTES)
 
 
-def copies(high: np.ndarray, low: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the index of each repeated id and the index of that id's first occurrence, both int64 [repeats]."""
-    order = np.argsort(high, kind="stable")
-    same = high[order[1:]] == high[order[:-1]]
-    if (same & (low[order[1:]] != low[order[:-1]])).any():  # some different ids have equal upper halves
-        order = np.lexsort((low, high))
-        same = high[order[1:]] == high[order[:-1]]
-    equal = np.zeros(len(order), bool)
-    equal[1:] = same & (low[order[1:]] == low[order[:-1]])
-    first = np.maximum.accumulate(np.where(equal, 0, np.arange(len(order))))
-    return order[equal], order[first[equal]]
+def copies(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the rows whose id is that of an earlier row, each with the first row that has this id as `kept_row`.
+
+    tables: the columns `high`, `low` and `row`, sorted by id and then by row; rows with one id may be in many tables.
+    """
+    last, kept = None, np.zeros(1, np.uint64)
+    for table in tables:
+        high, low, row = (table.column(name).to_numpy() for name in ("high", "low", "row"))
+        first = np.ones(len(row), bool)
+        first[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+        first[0] = (high[0], low[0]) != last
+        kept_at = np.maximum.accumulate(np.where(first, 1 + np.arange(len(row)), 0))
+        kept_rows = np.concatenate([kept, row])[kept_at]
+        again = ~first
+        yield pa.table([row[again], high[again], low[again], kept_rows[again]], schema=SCHEMA)
+        last, kept = (high[-1], low[-1]), kept_rows[-1:]
 
 
-def _ids_in_range(
-    parts: Sequence[Part], index: int, bits: int, step_directory: str
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """For each row group, yield three arrays, uint64 [ids]: the high halves, the low halves and the row numbers of
-    the ids that are in range `index` of `2**bits` ranges.
+def _ids_in_range(parts: Sequence[Part], index: int, bits: int, step_directory: str) -> Iterator[pa.Table]:
+    """For each row group, yield the ids that are in range `index` of `2**bits` ranges, as `high` and `low`, and their
+    row numbers.
     """
     smallest, largest = partition_range(index, bits)
     for part in parts:
@@ -87,7 +91,8 @@ def _ids_in_range(
                 if bounds is None or not bounds.has_min_max or (bounds.max >= smallest and bounds.min <= largest):
                     high, low = ids_from_arrow(read_group(shard, group, url, ["id"])["id"])
                     inside = top_bits(high, 1 << bits) == index
-                    yield high[inside], low[inside], (row + np.flatnonzero(inside)).astype(np.uint64)
+                    rows = (row + np.flatnonzero(inside)).astype(np.uint64)
+                    yield pa.table({"high": high[inside], "low": low[inside], "row": rows})
                 row += about.num_rows
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 import msgspec
 
@@ -47,7 +47,16 @@ NAME = "dedup"
 FORMAT_VERSION = 2
 TASK_BYTES = 64 << 20  # bytes of input per task
 FAN_IN = 16  # maximum number of forests that one task merges
+SORTING_BYTES = 384 << 20  # memory for sorting in blocks, an exchange writer and the libraries; measured: up to 250 MiB
+PART_BYTES = 2 << 10  # memory for the description of a part, which every task decodes
 Results = Generator[Phase, Sequence[TaskResult], Sequence[TaskResult]]
+
+
+class Bounded(TypedDict):
+    """The arguments of a phase that declare its tasks' memory."""
+
+    memory_bytes: int
+    memory_per_input_byte: float
 
 
 @dataclass(frozen=True)
@@ -103,7 +112,7 @@ def plan(step: Step) -> Plan:
     verdict_runs = yield from merged(step, "verdicts", run_sizes(judged), readers=len(parts))
     tasks = _tasks("attributes:write", [part.signature_bytes for part in parts])
     shared = replace(shared, verdict_runs=verdict_runs)
-    written = yield Phase("attributes", tasks, msgspec.to_builtins(shared), PRELOADS)
+    written = yield Phase("attributes", tasks, msgspec.to_builtins(shared), PRELOADS, **_bounded(parts))
     removed = [pair for result in details_of(written, Written) for pair in result.removed]
     report = removal_report(parts, removed)
     check_removal(report, step.operations.get("max_removal", config.max_removal))
@@ -121,10 +130,16 @@ def _tasks(function: str, sizes: Sequence[int], buckets: int = 0) -> tuple[Task,
     )
 
 
+def _bounded(parts: Sequence[Part]) -> Bounded:
+    """Return the budget of a phase whose tasks sort their rows in blocks, however many rows they read."""
+    return {"memory_bytes": SORTING_BYTES + PART_BYTES * len(parts), "memory_per_input_byte": 0.0}
+
+
 def _exact(step: Step, sources: list[str], shared: Shared) -> Generator[Phase, Sequence[TaskResult], list[str]]:
     if len(sources) < 2:
         return []
-    results = yield Phase("exact", exact_duplicates.tasks(shared.parts), msgspec.to_builtins(shared), PRELOADS)
+    tasks = exact_duplicates.tasks(shared.parts)
+    results = yield Phase("exact", tasks, msgspec.to_builtins(shared), PRELOADS, **_bounded(shared.parts))
     return (yield from merged(step, "exact", run_sizes(results), readers=2 * len(shared.parts)))
 
 

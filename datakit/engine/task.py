@@ -82,6 +82,7 @@ class Task:
     stored_bytes: the size of the input as it is stored, which limits what the task may write (`disk_limits.py`); None
     if `input_bytes` is this size.
     file: the file that the task reads, for messages; "" if there are several.
+    held_bytes: how much of its input the task may hold in memory at a time; None if `input_bytes` is this size.
     secret: a value that the function needs but that must not be stored, such as a URL's signature; the function finds
     it in its arguments under the name SECRET. It is not part of the task's digest, since it may differ in every run.
     """
@@ -89,11 +90,12 @@ class Task:
     key: str
     function: str
     arguments: dict[str, Any]
-    input_bytes: int = 0  # used for scheduling (largest first), the memory budget and the ETA
+    input_bytes: int = 0  # used for scheduling (largest first), the memory budget (see `held_bytes`) and the ETA
     bisect_argument: str = ""
     stored_bytes: int | None = None
     file: str = ""
     secret: str = field(default="", repr=False)
+    held_bytes: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "function", sys.intern(self.function))  # one string object for 100,000 tasks
@@ -149,7 +151,8 @@ class Tolerance:
 class Phase:
     """Tasks that may run in any order. Their files below `exchange/` are removed once the manifest is written.
 
-    memory_bytes: the memory that an attempt gets, in addition to `memory_per_input_byte` times the task's input bytes.
+    memory_bytes: the memory that an attempt gets, in addition to `memory_per_input_byte` times the bytes of input that
+    the task holds.
     hang_seconds: the time without a heartbeat after which an attempt is killed.
     batches: True if tiny tasks may share a child.
     tolerance: the limit on the records that this phase may skip.

@@ -10,7 +10,7 @@ uncompressed file, or the index of the row in a Parquet or Arrow file. It is nul
 in the record's batch. The file is null as well if this batch held records of several files.
 
 Cost: 12 bytes per record in the exchange, about 22 bytes per record in the output (mostly for the id), and half a
-microsecond of CPU time per record. Memory: the ids and origins of a partition's records, and one row group.
+microsecond of CPU time per record. Memory: one part of a partition's records, and one row group.
 """
 
 from __future__ import annotations
@@ -104,12 +104,13 @@ class Origins(NamedTuple):
         return pa.table([ids_to_arrow(self.high[rows], self.low[rows]), *places, self.kept[rows]], schema=SCHEMA)
 
 
-def write_origins(context: TaskContext, name: str, origins: Origins) -> OutputFile:
-    """Write the origins of partition `name`. Only the rows of one row group are converted at a time."""
+def write_origins(context: TaskContext, name: str, parts: Iterable[Origins]) -> OutputFile:
+    """Write the origins of partition `name`, in parts. Only the rows of one row group are converted at a time."""
     path = origins_path(name)
     with ShardWriter(urls.join(context.step_directory, path), SCHEMA) as writer:
-        for start in range(0, len(origins.high), ROW_GROUP_ROWS):
-            writer.write(origins.table(slice(start, start + ROW_GROUP_ROWS)))
+        for origins in parts:
+            for start in range(0, len(origins.high), ROW_GROUP_ROWS):
+                writer.write(origins.table(slice(start, start + ROW_GROUP_ROWS)))
     return OutputFile(path, writer.info.bytes, writer.info.xxh3, writer.info.rows)
 
 

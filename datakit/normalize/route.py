@@ -59,6 +59,7 @@ HIGH, LOW, TEXT, FILE, POSITION = "high", "low", "text", "file", "position"  # d
 UPSTREAM = "."  # prefix for the names of upstream columns in the exchange
 ROW_BYTES = 20  # size of a row's file, position and text offset in the exchange
 BUDGET_BYTES = 256 << 20  # memory for the exchange writer; a slice with 64 MiB of text usually fits in one exchange run
+GIANT_BYTES = 16 << 20  # a larger text is listed, because its partition may be much larger than the others
 WHOLE_SLICE_BYTES = SLICE_BYTES // 2  # a task gives up at the end of its slice only if the slice is at least this large
 
 Texts: TypeAlias = "pa.LargeStringArray | pa.LargeBinaryArray"
@@ -68,6 +69,7 @@ class Router:
     """Routes the chunks of one slice, in order.
 
     value_bytes: the size in bytes of all values routed so far. files: the counts of records and documents, by file.
+    giants: the size in bytes of each text over GIANT_BYTES, by id.
     limit: see `TaskContext.write_limit`.
     """
 
@@ -86,6 +88,7 @@ class Router:
         self.columns: UpstreamColumns = UpstreamColumns(config)
         self.files: FileCounts = FileCounts((part.path for part in own.ranges), own.first_file)
         self.value_bytes: int = 0
+        self.giants: dict[tuple[int, int], int] = {}
 
     def route(self, chunk: Chunk, write: Callable[[pa.Table, np.ndarray], None]) -> None:
         """Pass the documents of one chunk and the bucket of each to `write`. Raises InputError or PartialError; the
@@ -107,7 +110,10 @@ class Router:
             self._count(sample_dropped=len(kept) - int(kept.sum()))
             records, texts, high, low = records.filter(kept), texts.filter(pa.array(kept)), high[kept], low[kept]
         files, positions = self.files.origins(records)
-        self.files.add_documents(files, np.diff(string_buffers(texts)[1]))
+        sizes = np.diff(string_buffers(texts)[1])
+        self.files.add_documents(files, sizes)
+        for row in np.flatnonzero(sizes > GIANT_BYTES).tolist():
+            self.giants[int(high[row]), int(low[row])] = int(sizes[row])
         ours = {HIGH: high, LOW: low, TEXT: texts, FILE: files, POSITION: positions}
         rows = _exchange_rows(ours, records.table, self.columns.union)
         values = rows.drop_columns([FILE, POSITION])
@@ -265,7 +271,7 @@ def _route(own: RouteArguments, common: RouteShared, config: Config, task: TaskC
     large, heavy = list(columns.largest.items()), sorted(writer.heavy.items())
     found = RouteDetails(
         writer.runs, columns.schemas(), large, columns.documents, router.value_bytes, heavy,
-        router.files.counts.tolist(),
+        router.files.counts.tolist(), [(*identity, size) for identity, size in router.giants.items()],
     )  # fmt: skip
     records, quarantined = counts.counters[IN], tuple(counts.quarantined)
     return TaskResult(writer.outputs, dict(counts.counters), to_plain(found), quarantined, records, bytes_read)

@@ -81,8 +81,9 @@ def plan(step: Step) -> Plan:
     shared = SortShared(runs, bits, bucket_bits, source, serialized, columns)
     exchanged = sum(output.bytes for result in routed for output in result.outputs)
     heavy = heavy_partitions([entry for one in details for entry in one.heavy], bits, bucket_bits)
+    giants = giant_documents([entry for one in details for entry in one.giants], bits)
     files_task = origins.files_task(slices, [entry.files for entry in details])
-    *sorted_, listed = yield _sort_phase(shared, exchanged, heavy, files_task)
+    *sorted_, listed = yield _sort_phase(shared, exchanged, heavy, giants, files_task)
     _check_conservation([*routed, *sorted_])
     partitions = [_partition(source, result) for result in sorted_]
     files = [*listed.outputs, *(file for result in sorted_ for file in result.outputs[1:])]
@@ -175,12 +176,20 @@ def _route_task(number: int, ranges: Sequence[FileRange], first_file: int, input
     return Task(key, function, arguments, input_bytes=weight, stored_bytes=stored, file=file)
 
 
-def _sort_phase(shared: SortShared, exchange_bytes: int, heavy: Mapping[int, int], files_task: Task) -> Phase:
+def _sort_phase(
+    shared: SortShared, exchange_bytes: int, heavy: Mapping[int, int], giants: Mapping[int, int], files_task: Task
+) -> Phase:
+    """Return the phase `sort`. A task reads all copies of its texts but holds one of each. Ids are uniformly
+    distributed, so only giant documents can make this much more than the mean.
+    """
     mean, function = exchange_bytes >> shared.bits, "datakit.normalize.sort:sort_partition"
     tasks = [
-        Task(f"{number:05d}", function, {"partition": number}, input_bytes=max(mean, heavy.get(number, 0)))
+        Task(
+            f"{number:05d}", function, {"partition": number}, input_bytes=max(mean, heavy.get(number, 0)),
+            held_bytes=mean + giants.get(number, 0),
+        )
         for number in range(1 << shared.bits)
-    ]
+    ]  # fmt: skip
     return Phase(
         sort.PHASE, (*tasks, files_task), to_plain(shared), PRELOADS, memory_bytes=512 << 20, memory_per_input_byte=4.0
     )
@@ -198,6 +207,20 @@ def heavy_partitions(heavy: Sequence[tuple[int, int]], bits: int, bucket_bits: i
         first = bucket >> (bucket_bits - bits) if bits <= bucket_bits else bucket << (bits - bucket_bits)
         for number in range(first, first + (1 << max(0, bits - bucket_bits))):
             found[number] += size
+    return found
+
+
+def giant_documents(giants: Sequence[tuple[int, int, int]], bits: int) -> Counter[int]:
+    """Return the size of the giant documents in each of 2**bits partitions, in bytes. Copies count once. giants: see
+    `RouteDetails`.
+
+    >>> giant_documents([(0, 1, 100), (1 << 63, 1, 10), (0, 1, 100), (0, 2, 1)], 1)
+    Counter({0: 101, 1: 10})
+    """
+    distinct = {(high, low): size for high, low, size in giants}
+    found = Counter[int]()
+    for (high, _), size in distinct.items():
+        found[high >> (64 - bits)] += size
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,9 +32,13 @@ def test_first_source_keeps_shared_documents(tmp_path: Path) -> None:
     check_conservation(result)
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=30))
-def test_copies_point_to_first_equal_id(ids: list[tuple[int, int]]) -> None:
-    pairs = np.array(ids, np.uint64).reshape(-1, 2)
-    removed, kept = copies(pairs[:, 0].copy(), pairs[:, 1].copy())
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=30), st.integers(1, 7))
+def test_copies_point_to_first_equal_id(ids: list[tuple[int, int]], rows_in_a_table: int) -> None:
+    order = sorted(range(len(ids)), key=lambda row: (ids[row], row))
+    columns = np.array([(*ids[row], row) for row in order], np.uint64).reshape(-1, 3).T
+    whole = pa.table(dict(zip(("high", "low", "row"), columns, strict=True)))
+    tables = [whole.slice(start, rows_in_a_table) for start in range(0, len(ids), rows_in_a_table)]
+    found = [row for table in copies(tables) for row in table.to_pylist()]
     expected = {place: ids.index(one) for place, one in enumerate(ids) if ids.index(one) != place}
-    assert dict(zip(removed.tolist(), kept.tolist(), strict=True)) == expected
+    assert {row["row"]: row["kept_row"] for row in found} == expected
+    assert [(row["high"], row["low"]) for row in found] == [ids[row["row"]] for row in found]

@@ -14,7 +14,7 @@ import xxhash
 
 from datakit.engine.exchange import exchange
 from datakit.engine.task import Phase, Plan
-from datakit.normalize import sort
+from datakit.normalize import route, sort
 from datakit.normalize import stage as normalize_stage
 from datakit.normalize.readers import slices
 from tests.support.engine.inline import run_plan_inline
@@ -85,10 +85,12 @@ def test_bytes_do_not_depend_on_the_pieces_in_memory(tmp_path: Path) -> None:
     assert max(runs) > 5, "no run may exceed the limit"
 
 
-def test_budget_of_a_partition_covers_the_copies_of_one_text(tmp_path: Path) -> None:
-    """All copies are in one partition, which is much larger than the mean."""
+def test_budget_of_a_partition_does_not_grow_with_the_copies_of_a_text(tmp_path: Path) -> None:
+    """All copies are in one partition, which is read first, because it is the largest; but they are not held."""
     copies = [{"id": f"r{number}", "text": "the same"} for number in range(5_000)]
-    write_lines(tmp_path / "in.jsonl", *copies, *({"text": f"text {number}"} for number in range(500)))
+    giant = {"text": "a" * 40_000}
+    lines = [*copies, giant, *({"text": f"text {number}"} for number in range(500)), giant]
+    write_lines(tmp_path / "in.jsonl", *lines)
     step = normalize_step(tmp_path / "out", str(tmp_path / "in.jsonl"), partition_bytes=20_000)
     phases: list[Phase] = []
 
@@ -101,13 +103,17 @@ def test_budget_of_a_partition_covers_the_copies_of_one_text(tmp_path: Path) -> 
                 return stop.value
             results = yield phases[-1]
 
-    _, results = run_plan_inline(watched(normalize_stage.plan(step)), step.directory)
+    with patch.object(route, "GIANT_BYTES", 30_000):
+        _, results = run_plan_inline(watched(normalize_stage.plan(step)), step.directory)
     (sorting,) = (phase for phase in phases if phase.name == sort.PHASE)
     *tasks, _ = sorting.tasks  # the last task writes the list of files
     largest = max(tasks, key=lambda task: task.input_bytes)
     held = {task.key: done.records for task, done in zip(tasks, results[-len(tasks) - 1 : -1], strict=True)}
     assert held[largest.key] > 5_000, "the partition with the copies"
     assert largest.input_bytes > 5_000 * 32 > 3 * min(task.input_bytes for task in tasks)
+    usual, *others = sorted({task.held_bytes or 0 for task in tasks})
+    assert others == [usual + 40_000], "one partition holds the giant text, once"
+    assert sum(task.held_bytes == usual for task in tasks) == len(tasks) - 1
 
 
 def test_partitions_are_sized_by_all_columns(tmp_path: Path) -> None:

@@ -101,12 +101,12 @@ def _decode_schemas(data: bytes, distinct: int, segments: int) -> tuple[bytes, .
 def map_range(url: str, start: int, stop: int, scratch: Path) -> pa.Buffer:
     """Map bytes [start, stop) of a file; a remote range is first copied to `scratch`."""
     if urls.is_local(url):
-        return _map_file(urls.local_path(url), start, stop)
+        return map_file(urls.local_path(url), start, stop)
     path = scratch / f"range-{uuid.uuid4().hex}"
     try:
         with scratch_errors(path), open(path, "wb") as file:
             file.writelines(pieces(url, start, stop))
-        return _map_file(str(path), 0, stop - start)
+        return map_file(str(path), 0, stop - start)
     finally:
         path.unlink(missing_ok=True)  # the mapping keeps the bytes until the last buffer is freed
 
@@ -123,7 +123,8 @@ def pieces(url: str, start: int, stop: int) -> Iterator[bytes]:
         yield piece
 
 
-def _map_file(path: str, start: int, stop: int) -> pa.Buffer:
+def map_file(path: str, start: int, stop: int) -> pa.Buffer:
+    """Map bytes [start, stop) of a local file. Raises CorruptError or NotFoundError."""
     try:
         with pa.memory_map(path) as file:
             if file.size() < stop:

@@ -43,7 +43,8 @@ class TaskEstimates:
 
     def declared(self, task: Task) -> int:
         """Return the memory that the phase declares for a task, in bytes."""
-        return int(self._phase.memory_bytes + self._phase.memory_per_input_byte * task.input_bytes)
+        held = task.input_bytes if task.held_bytes is None else task.held_bytes
+        return int(self._phase.memory_bytes + self._phase.memory_per_input_byte * held)
 
     def first(self, task: Task) -> int:
         """Return the memory budget of a first attempt at a task, in bytes."""

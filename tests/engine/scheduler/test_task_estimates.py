@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,3 +71,9 @@ def test_only_tiny_tasks_are_batched() -> None:
     for _ in range(8):
         slow.learn(TASK, done(seconds=0.06))
     assert slow.batch(100_000, 4) == 1
+
+
+def test_budget_follows_what_a_task_holds() -> None:
+    task = replace(TASK, input_bytes=10 << 30, held_bytes=1 << 20)
+    estimates = TaskEstimates(Phase("p", (task,), memory_bytes=1000, memory_per_input_byte=2.0))
+    assert estimates.declared(task) == 1000 + (2 << 20)
