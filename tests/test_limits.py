@@ -88,6 +88,12 @@ SAME: dict[str, dict[str, int]] = {
         "engine.partition_grouping:SMALLEST": 10,
         "engine.partition_grouping:LARGEST": 1_000,
         "dedup.clusters.bands:FOLD_ROWS": 16,
+        "dedup.clusters.component_phases:MOST_NODES": 10,
+        "dedup.clusters.component_phases:TASK_BYTES": 2_000,
+        "dedup.clusters.node_tables:FEWEST_SLOTS": 2,
+        "dedup.clusters.node_tables:PIECE_SLOTS": 3,
+        "dedup.clusters.pairs:PIECE_ROWS": 7,
+        "dedup.clusters.pairs:WRITER_BYTES": 500,
         "dedup.exact_duplicates:TARGET_BYTES": 200,
         "dedup.stage:TASK_BYTES": 500,
     },
@@ -192,6 +198,8 @@ LOADER = {
 }
 BUDGETS = {  # crossing one is a memory failure, which tests/engine/worker/test_memory_watcher.py provokes, or a retry
     "engine.exchange.merge:MEMORY_BYTES",
+    "dedup.clusters.pairs:FIXED_BYTES",
+    "dedup.stage:LEAST_MEMORY",
     "engine.scheduler.retry_policy:ALL_MEMORY",
     "engine.scheduler.task_estimates:SMALLEST_BUDGET",
     "engine.worker.memory:BACKSTOP_MARGIN",
