@@ -61,8 +61,52 @@ class ForestFiles:
 
 
 @dataclass(frozen=True)
+class Forests:
+    """The arguments of a task that reads forest files. buckets: the number of buckets to which it routes edges, or 0
+    if it routes labels to parts.
+    """
+
+    name: str
+    forests: list[str]
+    buckets: int = 0
+
+
+@dataclass(frozen=True)
+class BucketRange:
+    """The arguments of a task for buckets [first, stop)."""
+
+    first: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Round:
+    """The shared data of a phase that belongs to a round of stars. number: 1 for the first round. runs: the runs of the
+    previous phase. labels: the labels of the nodes that were left after the round, to resolve those that it retired.
+    parts: the parts to which the last phase routes labels.
+    """
+
+    number: int
+    buckets: int
+    runs: list[str]
+    labels: list[str] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Reduced(Runs):
+    """The result of a small-star task. runs: the edges for the next round, in both directions. edges: their number,
+    each counted once. retired: the runs with the edges of the nodes that this round retired. nodes: their number.
+    """
+
+    edges: int
+    retired: list[str]
+    nodes: int
+
+
+@dataclass(frozen=True)
 class Labelled(Runs):
-    """The result of phase `labels`: its runs, the number of clustered rows and the number of their components."""
+    """The result of a task of phase `labels`: its runs, the number of clustered rows and the number of components."""
 
     rows: int
     components: int

@@ -6,8 +6,8 @@ The phases run in this order:
     exact        ids in several sources: the first source in the recipe keeps the document  (only with several sources)
     bands        the band keys of the remaining documents are routed to buckets
     buckets      documents that share a key are connected, which gives one spanning forest per bucket
-    forests      forests are merged in a tree of tasks                                     (only if there are many)
-    labels       the last forests give each clustered document its component
+    labels       the forests are joined, which gives each clustered document its component; if one task's memory does
+                 not suffice, other phases come before this one (`clusters/component_phases.py`)
     shingles     the shingle sets of clustered documents are routed by component
     verify       each clustered document is compared exactly with retained documents
     attributes   one file per partition lists the removed documents, with the reasons
@@ -19,7 +19,7 @@ S-curve. The result does not depend on how partitions are grouped into tasks.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, TypedDict
 
@@ -28,6 +28,7 @@ import msgspec
 from datakit.dedup import exact_duplicates
 from datakit.dedup.attributes import SCHEMA
 from datakit.dedup.clusters.bands import ROW_BYTES
+from datakit.dedup.clusters.component_phases import label_phases
 from datakit.dedup.minhash.s_curve import s_curve
 from datakit.dedup.minhash.signatures_stage import PRELOADS, SignatureConfig
 from datakit.dedup.partitions import Part, all_parts, power_of_two
@@ -46,9 +47,9 @@ from datakit.toml_config import key
 NAME = "dedup"
 FORMAT_VERSION = 2
 TASK_BYTES = 64 << 20  # bytes of input per task
-FAN_IN = 16  # maximum number of forests that one task merges
 SORTING_BYTES = 384 << 20  # memory for sorting in blocks, an exchange writer and the libraries; measured: up to 250 MiB
 PART_BYTES = 2 << 10  # memory for the description of a part, which every task decodes
+LEAST_MEMORY = 256 << 20  # the least value of `task_memory`; a task needs most of it for libraries and buffers
 Results = Generator[Phase, Sequence[TaskResult], Sequence[TaskResult]]
 
 
@@ -80,6 +81,9 @@ class Config(SignatureConfig):
         int, key("The maximum number of retained documents with which one document is compared.", 256)
     ] = 64
     max_removal: Annotated[float, key("The step fails if a source would lose a larger share of documents.", 0.5)] = 0.9
+    task_memory: Annotated[
+        int, key("How many bytes of memory a task may take to find the clusters; it does not change them.", 2 << 30)
+    ] = 512 << 20  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,6 +91,8 @@ class Config(SignatureConfig):
             raise ValueError(f"threshold is {self.threshold}; it must be above 0 and at most 1")
         if not 0.0 <= self.max_removal <= 1.0:
             raise ValueError(f"max_removal is {self.max_removal}; it must be from 0 to 1")
+        if self.task_memory < LEAST_MEMORY:
+            raise ValueError(f"task_memory is {self.task_memory}; it must be at least {LEAST_MEMORY} bytes")
         if not 1 <= self.max_comparisons <= 10_000:
             raise ValueError(f"max_comparisons is {self.max_comparisons}; it must be from 1 to 10000")
         if self.measure not in MEASURES:
@@ -107,8 +113,10 @@ def plan(step: Step) -> Plan:
     sources = list(dict.fromkeys(part.source for part in parts))
     shared = config_of({**asdict(config), "parts": parts}, Shared)
     shared = replace(shared, exact_runs=(yield from _exact(step, sources, shared)))
-    forests = yield from _forests(step, shared)
-    judged = (yield from _verdicts(step, forests, shared)) if forests else []
+    connected = yield from _connected(step, shared)
+    clustered = any(result.edges for result in details_of(connected, ForestFiles))
+    memory = step.operations.get("task_memory", config.task_memory)
+    judged = (yield from _verdicts(step, connected, shared, memory)) if clustered else []
     verdict_runs = yield from merged(step, "verdicts", run_sizes(judged), readers=len(parts))
     tasks = _tasks("attributes:write", [part.signature_bytes for part in parts])
     shared = replace(shared, verdict_runs=verdict_runs)
@@ -143,47 +151,25 @@ def _exact(step: Step, sources: list[str], shared: Shared) -> Generator[Phase, S
     return (yield from merged(step, "exact", run_sizes(results), readers=2 * len(shared.parts)))
 
 
-def _forests(step: Step, shared: Shared) -> Generator[Phase, Sequence[TaskResult], list[tuple[str, int]]]:
-    """Yield the phases `bands`, `buckets` and `forests`, and return the forests that remain (at most FAN_IN), each as
-    (path, number of edges).
-    """
+def _connected(step: Step, shared: Shared) -> Results:
+    """Yield the phases `bands` and `buckets`, and return the results of the latter."""
     buckets = power_of_two(sum(part.rows for part in shared.parts) * shared.bands * ROW_BYTES / TASK_BYTES)
     tasks = _tasks("clusters.bands:route", [part.signature_bytes for part in shared.parts], buckets)
     routed = yield Phase("bands", tasks, msgspec.to_builtins(shared), PRELOADS)
     runs = yield from merged(step, "bands", run_sizes(routed), readers=buckets)
     tasks = _bucket_tasks("clusters.bands:connect", routed, buckets)
-    results = yield Phase("buckets", tasks, msgspec.to_builtins(Runs(runs)), PRELOADS)
-    level = 0
-    while len(forests := _forest_files(results)) > FAN_IN:
-        results = yield Phase(f"forests-{level}", tuple(_merges(forests, level)), {}, PRELOADS)
-        level += 1
-    return forests
+    return (yield Phase("buckets", tasks, msgspec.to_builtins(Runs(runs)), PRELOADS))
 
 
-def _forest_files(results: Sequence[TaskResult]) -> list[tuple[str, int]]:
-    return [(path, result.edges) for result in details_of(results, ForestFiles) for path in result.forests]
-
-
-def _merges(forests: Sequence[tuple[str, int]], level: int) -> Iterator[Task]:
-    for number, start in enumerate(range(0, len(forests), FAN_IN)):
-        group = forests[start : start + FAN_IN]
-        yield _forest_task(f"{number:05d}", "merge", group, f"merged-{level}-{number:05d}")
-
-
-def _forest_task(key: str, function: str, forests: Sequence[tuple[str, int]], name: str = "") -> Task:
-    arguments = {"forests": [path for path, _ in forests], "name": name}
-    return Task(key, f"datakit.dedup.clusters.forests:{function}", arguments, 16 * sum(edges for _, edges in forests))
-
-
-def _verdicts(step: Step, forests: Sequence[tuple[str, int]], shared: Shared) -> Results:
-    """Yield the phases `labels`, `shingles` and `verify`, and return the results of the last one."""
-    parts, task = shared.parts, _forest_task("all", "label", forests)
-    labelled = yield Phase("labels", (task,), msgspec.to_builtins(shared), PRELOADS, memory_per_input_byte=10.0)
+def _verdicts(step: Step, connected: Sequence[TaskResult], shared: Shared, memory: int) -> Results:
+    """Yield the phases from `labels` (or those before it) to `verify`, and return the results of the last one."""
+    parts = shared.parts
+    labelled = yield from label_phases(step, connected, parts, memory)
     labels = yield from merged(step, "labels", run_sizes(labelled), readers=len(parts))
-    (about,) = details_of(labelled, Labelled)
+    rows = sum(about.rows for about in details_of(labelled, Labelled))
     documents, text = sum(part.rows for part in parts), sum(part.text_bytes for part in parts)
     row_bytes = 1.3 * text / documents + 250  # 1.3 bytes of shingles per byte of text; 250 bytes of other columns
-    buckets = power_of_two(about.rows * row_bytes / (2 * TASK_BYTES))
+    buckets = power_of_two(rows * row_bytes / (2 * TASK_BYTES))
     tasks = _tasks("verification.cluster_shingles:route", [part.text_bytes for part in parts], buckets)
     routed = yield Phase("shingles", tasks, msgspec.to_builtins(replace(shared, runs=labels)), PRELOADS)
     runs = yield from merged(step, "shingles", run_sizes(routed), readers=buckets)

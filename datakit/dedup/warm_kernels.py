@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datakit.dedup.clusters import components
+from datakit.dedup.clusters import components, node_tables
 from datakit.dedup.minhash import signatures
 from datakit.dedup.verification import run_kernels
 from datakit.text import shingles
@@ -13,4 +13,5 @@ def warm() -> None:
     shingles.warm()
     signatures.warm()
     components.warm()
+    node_tables.warm()
     run_kernels.warm()

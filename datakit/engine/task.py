@@ -30,8 +30,8 @@ from datakit.storage.fingerprint import spelled_out
 from datakit.storage.manifest import InputReference, Manifest, Partition, manifest_url
 
 Plan = Generator["Phase", "Sequence[TaskResult]", "Output"]
-# config fields that are operation parameters: they go into `Step.operations` and do not affect the fingerprint
-TOLERANCES = ("max_quarantined", "quarantine", "max_removal")
+# config fields (limits) that are operation parameters: they go into `Step.operations`, not into the fingerprint
+TOLERANCES = ("max_quarantined", "quarantine", "max_removal", "task_memory")
 TABLES = {"signatures": "dedup"}  # stage -> its table in a recipe, if that is not named after the stage
 SECRET = "secret"  # the name under which a task's function finds `Task.secret`
 BATCH_HANG_SECONDS = 600.0  # for tasks that report progress every few MiB

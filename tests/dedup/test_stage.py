@@ -13,6 +13,7 @@ import pytest
 from datakit.dedup import stage
 from datakit.engine.task import Output, Plan, TaskResult
 from tests.support.dedup.dedup_inputs import Deduplicated, dedup_step, deduplicate, id_of, run_step, write_source
+from tests.support.dedup.edge_files import ROUNDS
 from tests.support.dedup.made_up_texts import check_conservation, mixed_sources, text_of
 from tests.support.engine.inline import run_task_inline
 
@@ -79,9 +80,10 @@ def test_result_is_independent_of_task_cuts_and_order(tmp_path: Path, monkeypatc
     monkeypatch.setattr(stage, "TASK_BYTES", 2000)
     monkeypatch.setattr("datakit.engine.partition_grouping.LARGEST", 2000)
     monkeypatch.setattr("datakit.engine.partition_grouping.SMALLEST", 2000)
-    monkeypatch.setattr(stage, "FAN_IN", 3)
     monkeypatch.setattr("datakit.dedup.clusters.bands.FOLD_ROWS", 50)
     monkeypatch.setattr("datakit.dedup.exact_duplicates.TARGET_BYTES", 500)
+    for name, size in ROUNDS.items():
+        monkeypatch.setattr(name, size)
     small = replace(step, directory=str(tmp_path / "small"))
     output, results = shuffled(stage.plan(small), small.directory, 4)
     assert len(results) > 60, "many more tasks"
@@ -109,6 +111,7 @@ def test_planning_does_not_import_numba() -> None:
         ({"ngram": 65}, "ngram is 65"),
         ({"max_removal": 2.0}, "max_removal is 2.0"),
         ({"max_comparisons": 0}, "max_comparisons is 0"),
+        ({"task_memory": 100}, "task_memory is 100; it must be at least 268435456 bytes"),
     ],
 )
 def test_invalid_settings_are_rejected(settings: dict, message: str) -> None:

@@ -2,12 +2,14 @@
 A band key has 64 bits. The band's index is hashed into the key, so one exchange serves all bands and needs only 16
 bytes per (key, row) pair. Exact copies and skipped documents are left out before the exchange. A bucket's task reads
 the bucket run by run and keeps one row per distinct key, so a key shared by millions of documents takes no more memory
-than any other key. The task writes only a spanning forest of the edges it finds.
+than any other key. The task reduces the edges that it finds to spanning forests of at most FOLD_ROWS edges, and writes
+only these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import msgspec
@@ -69,7 +71,7 @@ def _candidate_keys(
 
 
 def connect(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Reduce one bucket of band keys to a spanning forest that connects all rows with a common key."""
+    """Reduce one bucket of band keys to forests that connect all rows with a common key."""
     from datakit.dedup.clusters import components  # imported here, so that planning need not load numba
 
     bucket, runs = arguments["bucket"], msgspec.convert(shared, Runs).runs
@@ -77,30 +79,54 @@ def connect(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCont
     row, root = rows, rows  # the forest so far
     waiting: list[tuple[np.ndarray, np.ndarray]] = []
     records = 0
+    with ExitStack() as stack:
+        forest = _Forest(f"exchange/forest/bucket-{bucket:05d}.parquet", context, stack)
 
-    def fold() -> None:
-        nonlocal keys, rows, row, root
-        every = [(keys, rows), *waiting]
-        keys, rows, left, right = components.bucket_edges(*map(np.concatenate, zip(*every, strict=True)))
-        waiting.clear()
-        row, root = components.spanning_forest(np.concatenate([row, left]), np.concatenate([root, right]))
+        def fold() -> None:
+            nonlocal keys, rows, row, root
+            every = [(keys, rows), *waiting]
+            keys, rows, left, right = components.bucket_edges(*map(np.concatenate, zip(*every, strict=True)))
+            waiting.clear()
+            if len(row) + len(left) > FOLD_ROWS:  # these edges need not be in memory: later ones join them
+                forest.write(row, root)
+                row, root = row[:0], root[:0]
+            row, root = components.spanning_forest(np.concatenate([row, left]), np.concatenate([root, right]))
 
-    for table in read_buckets(context.step_directory, runs, bucket, bucket + 1, context.scratch):
-        waiting.append((table["key"].to_numpy(), table["row"].to_numpy()))
-        records += table.num_rows
-        if sum(len(pair[0]) for pair in waiting) >= FOLD_ROWS:
-            fold()
-            context.report(records, records * ROW_BYTES)
-    fold()
-    result = write_forest(row, root, f"exchange/forest/bucket-{bucket:05d}.parquet", context)
-    return TaskResult(result.outputs, {}, result.details, records=records, bytes_read=records * ROW_BYTES)
+        for table in read_buckets(context.step_directory, runs, bucket, bucket + 1, context.scratch):
+            for batch in table.to_batches(max_chunksize=FOLD_ROWS):
+                waiting.append((batch["key"].to_numpy(), batch["row"].to_numpy()))
+                records += batch.num_rows
+                if sum(len(pair[0]) for pair in waiting) >= FOLD_ROWS:
+                    fold()
+                    context.report(records, records * ROW_BYTES)
+        fold()
+        forest.write(row, root)
+    outputs = forest.outputs()
+    details = msgspec.to_builtins(ForestFiles([output.path for output in outputs], forest.edges))
+    return TaskResult(outputs, {}, details, records=records, bytes_read=records * ROW_BYTES)
 
 
-def write_forest(row: np.ndarray, root: np.ndarray, path: str, context: TaskContext) -> TaskResult:
-    """Write a forest to a file. If the forest has no edges, write nothing."""
-    if not len(row):
-        return TaskResult(details=msgspec.to_builtins(ForestFiles([], 0)))
-    with ShardWriter(urls.join(context.step_directory, path), FOREST) as writer:
-        writer.write(pa.table([row, root], schema=FOREST))
-    output = OutputFile(path, writer.info.bytes, writer.info.xxh3, len(row))
-    return TaskResult((output,), details=msgspec.to_builtins(ForestFiles([path], len(row))))
+class _Forest:
+    """A file of edges (row, root) that exists only if there are any. edges: the number of edges written so far."""
+
+    def __init__(self, path: str, context: TaskContext, stack: ExitStack) -> None:
+        """`stack` commits the file when it is closed."""
+        self._path, self._url, self._stack = path, urls.join(context.step_directory, path), stack
+        self._writer: ShardWriter | None = None
+        self.edges = 0
+
+    def write(self, row: np.ndarray, root: np.ndarray) -> None:
+        """Append edges."""
+        if not len(row):
+            return
+        if self._writer is None:
+            self._writer = self._stack.enter_context(ShardWriter(self._url, FOREST))
+        self._writer.write(pa.table([row, root], schema=FOREST))
+        self.edges += len(row)
+
+    def outputs(self) -> tuple[OutputFile, ...]:
+        """Return the file, once it is committed."""
+        if self._writer is None:
+            return ()
+        info = self._writer.info
+        return (OutputFile(self._path, info.bytes, info.xxh3, info.rows),)

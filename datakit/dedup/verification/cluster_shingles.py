@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from datakit.dedup.clusters.forests import labelled_rows
+from datakit.dedup.clusters.labels import labelled_rows
 from datakit.dedup.minhash.signatures_stage import key_names
 from datakit.dedup.partitions import Part
 from datakit.dedup.phase_data import PartRange, Runs, Shared

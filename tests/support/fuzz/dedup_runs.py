@@ -20,12 +20,13 @@ from datakit.dedup import stage
 from datakit.dedup.verification.rules import LISTED_PER_COMPARISON
 from tests.support.dedup import dedup_oracle as oracle
 from tests.support.dedup.dedup_inputs import Deduplicated, deduplicate, id_of, write_source
+from tests.support.dedup.edge_files import ROUNDS
 from tests.support.dedup.made_up_texts import check_conservation
 
 SIZES = {
     "datakit.dedup.stage.TASK_BYTES": 2000, "datakit.engine.partition_grouping.LARGEST": 2000,
-    "datakit.engine.partition_grouping.SMALLEST": 2000, "datakit.dedup.stage.FAN_IN": 3,
-    "datakit.dedup.clusters.bands.FOLD_ROWS": 5, "datakit.dedup.exact_duplicates.TARGET_BYTES": 500,
+    "datakit.engine.partition_grouping.SMALLEST": 2000,
+    "datakit.dedup.clusters.bands.FOLD_ROWS": 5, "datakit.dedup.exact_duplicates.TARGET_BYTES": 500, **ROUNDS,
 }  # fmt: skip
 
 
