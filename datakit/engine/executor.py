@@ -83,6 +83,7 @@ class Outcome:
     in_progress: the records that the attempt was working on when it died.
     written: the number of bytes that the attempt has written to files of any kind.
     more: for a finished batch, the results of all tasks after the first.
+    step_directory: that of the attempt, which shows whose outcome this is, since several steps run at the same time.
     """
 
     phase: str
@@ -102,6 +103,7 @@ class Outcome:
     in_progress: RecordRange | None = None
     written: int = 0
     more: tuple[BatchedResult, ...] = ()
+    step_directory: str = ""
 
     @classmethod
     def of(cls, attempt: Attempt, cause: Cause, **facts: Any) -> Outcome:
@@ -109,7 +111,8 @@ class Outcome:
         ledger, the events and `partial.json` store it.
         """
         facts["message"] = redacted(facts.get("message", ""))
-        return cls(attempt.phase, attempt.task.key, attempt.number, cause, **facts)
+        step = attempt.step_directory
+        return cls(attempt.phase, attempt.task.key, attempt.number, cause, step_directory=step, **facts)
 
 
 class Verdict(StrEnum):
@@ -135,20 +138,21 @@ class Executor(Protocol):
         """True while attempts wait because kernels are being compiled."""
         return False
 
-    @property
-    def written(self) -> int:
-        """The number of bytes that the running attempts have written so far."""
+    def written(self, step_directory: str) -> int:
+        """Return the number of bytes that the running attempts of this step have written so far."""
         return 0
 
     def submit(self, attempt: Attempt) -> None:
-        """Queue an attempt to start once a slot is free. The driver keeps at most three submitted attempts per slot."""
+        """Queue an attempt to start once a slot is free. The driver keeps at most two submitted attempts per slot."""
 
     def wait(self, timeout: float) -> list[Outcome]:
         """Wait up to `timeout` seconds for an attempt to end; return all outcomes since the last call."""
         ...
 
-    def abandon(self) -> None:
-        """Kill the running attempts, drop the queued ones, and discard all outcomes. The executor remains usable."""
+    def cancel(self, step_directory: str) -> None:
+        """Kill the running attempts of this step, drop its queued ones, and discard all their outcomes. The attempts of
+        other steps go on.
+        """
 
     def close(self) -> None:
         """Kill all running attempts and leave no process behind."""

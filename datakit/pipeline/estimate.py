@@ -28,6 +28,16 @@ OUTPUT_SHARE = {  # bytes that remain on disk per byte of text
     "tokenize": 0.65,  # for tokens stored as uint16; about 50 % more for a vocabulary above 65,536
 }
 EXCHANGE_SHARE = {"normalize": 1.05, "dedup": 0.15}  # temporary bytes on disk per byte of text during the step
+# CPU-seconds per MB of text: tasks of each stage at 1.2 GB on the machine of docs/measurements.md; a download waits
+WORK_SECONDS = {
+    "download": 0.001,
+    "normalize": 0.0215,
+    "signatures": 0.0072,
+    "dedup": 0.0063,
+    "consolidate": 0.0122,
+    "train-tokenizer": 0.005,
+    "tokenize": 0.032,
+}
 
 
 @dataclass(frozen=True)
@@ -89,6 +99,11 @@ def manifest_text_bytes(manifest: Manifest) -> int | None:
     if manifest.stage == "download":
         return raw_text_bytes(SourceFile(part.path, part.bytes, part.xxh3) for part in manifest.partitions)
     return manifest.totals.text_bytes
+
+
+def work_seconds(stage: str, text_bytes: int) -> float:
+    """Return the estimated number of CPU-seconds that the tasks of a step take."""
+    return WORK_SECONDS.get(stage, 0.01) * text_bytes / 1e6
 
 
 def disk_bytes(stage: str, text_bytes: int) -> tuple[int, int]:

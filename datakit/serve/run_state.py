@@ -113,7 +113,17 @@ class RunState:
     memory: dict[str, Memory] = field(default_factory=dict)
     notes: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_NOTES))
     activity: Activity | None = None
-    current: StepState | None = None
+    _latest: StepState | None = None
+
+    @property
+    def current(self) -> StepState | None:
+        """The running step that started or entered a phase last. If it has ended, the running step with the newest
+        event or, if no step is running, the step that started last.
+        """
+        if self._latest is None or self._latest.state == "running":
+            return self._latest
+        running = [step for step in self.steps.values() if step.state == "running"]
+        return max(running, key=lambda step: step.last, default=self._latest)
 
     def apply(self, event: Event) -> None:
         """Take an event into account."""
@@ -129,7 +139,7 @@ class RunState:
             case "note":
                 self.notes.append(_text(event, "text"))
             case "step_started":
-                self.current = self._step(event, moment)
+                self._latest = self._step(event, moment)
             case "phase_started" | "heartbeat" if _text(event, "phase"):
                 self._phase(event, moment)
             case "attempt_ended":
@@ -148,7 +158,7 @@ class RunState:
         return step
 
     def _phase(self, event: Event, moment: float) -> None:
-        self.current = step = self._step(event, moment)
+        self._latest = step = self._step(event, moment)
         if step is None or len(step.phases) >= MOST_PHASES:
             return
         phase = step.phases.setdefault(name := _text(event, "phase"), PhaseState(name))

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datakit.cli.console import WIDTH, note, say, seconds_text
 from datakit.engine.observe.event_reader import RunEvents
 from datakit.engine.observe.liveness import driver_alive, process_runs
-from datakit.engine.observe.progress import MARGIN, table_lines
+from datakit.engine.observe.progress import MARGIN, shown_views, table_lines
 from datakit.engine.observe.step_views import StepView
 from datakit.errors import counted
 from datakit.pipeline.root_layout import run_logs
@@ -151,7 +151,7 @@ def table(runs: Sequence[WatchedRun], width: int, height: int) -> list[str]:
     lines: list[str] = []
     for run in runs:
         views = list(run.events.views.values())
-        lines += [run.heading(), *table_lines(views[-most:], width)]
+        lines += [run.heading(), *table_lines(shown_views(views, most), width)]
     return [printable(line)[:width] for line in lines]
 
 

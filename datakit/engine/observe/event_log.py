@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from datakit.engine.executor import Outcome, Verdict
 from datakit.engine.observe.driver_heartbeat import DriverHeartbeat
@@ -27,6 +27,18 @@ from datakit.storage.manifest import Manifest
 HEARTBEAT_SECONDS = 30.0
 
 
+@dataclass
+class _Progress:
+    """A running step, its phase, and the numbers of this phase's tasks."""
+
+    stage: str = ""
+    dataset: str = ""
+    phase: str = ""
+    tasks: int = 0
+    done: int = 0
+    failed: int = 0
+
+
 class EventLog(Observer):
     """Writes events to `events.jsonl` in the run's directory. directory: its URL, which ends with the run's id."""
 
@@ -34,8 +46,8 @@ class EventLog(Observer):
         self._file = EventFile(directory)
         self.url: str = self._file.url
         self._heartbeat = DriverHeartbeat(self._beat, HEARTBEAT_SECONDS)
-        self._place: dict[str, object] = {"stage": "", "dataset": "", "phase": ""}
-        self._tasks = {"tasks": 0, "done": 0, "failed": 0}
+        self._running: dict[str, _Progress] = {}  # the steps that have started and not ended, by directory
+        self._latest = _Progress()  # the step that started or entered a phase last
         self._missed, self._active = 0, time.monotonic()
 
     def _write(self, event: str, **facts: object) -> None:
@@ -50,14 +62,16 @@ class EventLog(Observer):
         self._heartbeat.start()
 
     def _beat(self) -> None:
-        """Write a heartbeat. This method runs in the heartbeat's own thread. Failures are only counted, and the next
-        heartbeat that succeeds states their number. If the disk or the store does not recover, the driver's own thread
-        fails to write its next event, and this ends the run.
+        """Write a heartbeat for each running step, or one for the run if no step is running. This method runs in the
+        heartbeat's own thread. Failures are only counted, and the next heartbeat that succeeds states their number. If
+        the disk or the store does not recover, the driver's own thread fails to write its next event, and this ends the
+        run.
         """
         silent = round(time.monotonic() - self._active, 1)
         missed = {"missed": self._missed} if self._missed else {}
         try:
-            self._file.write("heartbeat", {**self._place, **self._tasks, "silent_seconds": silent, **missed})
+            for progress in list(self._running.values()) or [self._latest]:
+                self._file.write("heartbeat", {**asdict(progress), "silent_seconds": silent, **missed})
             self._file.publish()
             self._missed = 0
         except (DatakitError, OSError):
@@ -76,20 +90,22 @@ class EventLog(Observer):
         self._write("step_started", stage=step.stage, dataset=step.dataset, directory=step.directory)
 
     def _begin(self, step: Step, phase: str, tasks: int, done: int) -> None:
-        self._place = {"stage": step.stage, "dataset": step.dataset, "phase": phase}
-        self._tasks = {"tasks": tasks, "done": done, "failed": 0}
+        self._latest = self._running[step.directory] = _Progress(step.stage, step.dataset, phase, tasks, done)
 
     def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
-        self._begin(step, phase.name, len(phase.tasks), done)
-        self._write("phase_started", **self._place, tasks=len(phase.tasks), done=done, slots=slots)
+        tasks = len(phase.tasks)
+        self._begin(step, phase.name, tasks, done)
+        place = {"stage": step.stage, "dataset": step.dataset, "phase": phase.name}
+        self._write("phase_started", **place, tasks=tasks, done=done, slots=slots)
 
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
-        self._tasks["done"] += verdict is Verdict.DONE
-        self._tasks["failed"] += verdict in (Verdict.FAIL, Verdict.REFUSE)
+        progress = self._running.get(outcome.step_directory, self._latest)
+        progress.done += verdict is Verdict.DONE
+        progress.failed += verdict in (Verdict.FAIL, Verdict.REFUSE)
         self._write(
             "attempt_ended",
-            stage=self._place["stage"],
-            dataset=self._place["dataset"],
+            stage=progress.stage,
+            dataset=progress.dataset,
             phase=outcome.phase,
             task=outcome.key,
             attempt=outcome.number,
@@ -108,11 +124,13 @@ class EventLog(Observer):
         self._active = time.monotonic()
 
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
+        self._running.pop(step.directory, None)
         place = {"stage": step.stage, "dataset": step.dataset, "directory": step.directory}
         self._write("step_ended", **place, reused=reused, rows=manifest.totals.rows)
         self._file.publish()
 
     def step_failed(self, step: Step, error: BaseException) -> None:
+        self._running.pop(step.directory, None)
         place = {"stage": step.stage, "dataset": step.dataset, "directory": step.directory}
         facts = {"error": type(error).__name__, "reason": reason_of(error), "exit_code": exit_code_of(error)}
         self._write("step_failed", **place, **facts)

@@ -34,7 +34,6 @@ class RunEvents:
     last: float | None = None
     views: dict[str, StepView] = field(default_factory=dict)
     _began: dict[str, float] = field(default_factory=dict)
-    _current: StepView = field(default_factory=lambda: StepView(""))
     _tail: EventTail = field(init=False)
 
     def __post_init__(self) -> None:
@@ -56,9 +55,9 @@ class RunEvents:
             case "run_ended":
                 self.ended = event
             case "step_started":
-                self._current = self._view(event)
+                self._view(event)
             case "phase_started" | "heartbeat" if event.get("phase"):
-                view = self._current = self._view(event)
+                view = self._view(event)
                 view.phase, view.total, view.done = event["phase"], event["tasks"], event["done"]
                 view.failed = event.get("failed", 0)
             case "attempt_ended":
@@ -77,7 +76,7 @@ class RunEvents:
         return self.views[name]
 
     def _count(self, event: Event) -> None:
-        view = self._current
+        view = self._view(event)
         view.done += event["verdict"] == Verdict.DONE
         view.failed += event["verdict"] in FAILED
         if event["budget"] and event["peak_memory"] * view.budget >= view.peak_memory * event["budget"]:

@@ -85,10 +85,10 @@ class Registry(Protocol):
 
 @dataclass
 class _PhaseProgress:
-    """The progress of the running phase. `input_bytes` maps each task's key to the size of the task's input."""
+    """The progress of a running phase. `input_bytes` maps each task's key to the size of the task's input."""
 
+    labels: dict[str, str] = field(default_factory=lambda: dict.fromkeys(LABELS, ""))
     left: int = 0
-    slots: int = 0
     input_bytes: dict[str, int] = field(default_factory=dict)
 
 
@@ -98,54 +98,65 @@ class RunMetrics(Observer):
     def __init__(self, make_registry: Callable[[], Registry]) -> None:
         self._make_registry = make_registry
         self._registry: Registry | None = None
-        self._labels: dict[str, str] = dict.fromkeys(LABELS, "")
-        self._phase, self._published = _PhaseProgress(), 0.0
+        self._phases: dict[str, _PhaseProgress] = {}  # by the step's directory, in the order in which they started
+        self._slots, self._published = 0, 0.0
 
     def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
         self._registry = self._registry or self._make_registry()
-        self._stop()
-        self._labels = {"dataset": step.dataset, "stage": step.stage, "phase": phase.name}
+        self._stop(step)
+        labels = {"dataset": step.dataset, "stage": step.stage, "phase": phase.name}
         input_bytes = {task.key: task.input_bytes for task in phase.tasks}
-        self._phase = _PhaseProgress(len(phase.tasks) - done, slots, input_bytes)
+        self._phases[step.directory] = _PhaseProgress(labels, len(phase.tasks) - done, input_bytes)
+        self._slots = slots
         self._publish()
 
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
-        self._update(ATTEMPTS, 1, cause=outcome.cause.value)
-        self._update(ATTEMPT_SECONDS, outcome.seconds)
-        self._update(ATTEMPT_PEAK_BYTES, outcome.peak_memory)
+        phase = self._phases.get(outcome.step_directory) or _PhaseProgress()
+        self._update(phase, ATTEMPTS, 1, cause=outcome.cause.value)
+        self._update(phase, ATTEMPT_SECONDS, outcome.seconds)
+        self._update(phase, ATTEMPT_PEAK_BYTES, outcome.peak_memory)
         if verdict in (Verdict.DONE, Verdict.FAIL):
-            self._phase.left -= 1
-            self._update(TASKS_DONE if verdict is Verdict.DONE else TASKS_FAILED, 1)
+            phase.left -= 1
+            self._update(phase, TASKS_DONE if verdict is Verdict.DONE else TASKS_FAILED, 1)
         if outcome.result is not None:
-            self._update(RECORDS, outcome.result.records)
-            self._update(RECORDS_QUARANTINED, sum(record.records for record in outcome.result.quarantined))
-            self._update(BYTES_READ, self._phase.input_bytes.get(outcome.key, 0))
-            self._update(BYTES_WRITTEN, sum(output.bytes for output in outcome.result.outputs))
-            self._update(LAST_DONE_TIME, time.time())
+            self._update(phase, RECORDS, outcome.result.records)
+            self._update(phase, RECORDS_QUARANTINED, sum(record.records for record in outcome.result.quarantined))
+            self._update(phase, BYTES_READ, phase.input_bytes.get(outcome.key, 0))
+            self._update(phase, BYTES_WRITTEN, sum(output.bytes for output in outcome.result.outputs))
+            self._update(phase, LAST_DONE_TIME, time.time())
 
     def tick(self) -> None:
         if time.monotonic() - self._published >= PUBLISH_SECONDS:
             self._publish()
 
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
-        self._stop()
+        self._stop(step)
 
     def step_failed(self, step: Step, error: BaseException) -> None:
-        self._stop()
+        self._stop(step)
 
-    def _stop(self) -> None:
-        self._phase = _PhaseProgress()
-        if self._labels["stage"]:
-            self._publish()
+    def _stop(self, step: Step) -> None:
+        """Set the gauges of the step's phase to zero."""
+        phase = self._phases.pop(step.directory, None)
+        if phase is not None:
+            self._publish_phase(phase, 0, 0)
 
     def _publish(self) -> None:
-        """Update the gauges. All unfinished tasks, but at most one per slot, are counted as running."""
-        running = min(self._phase.left, self._phase.slots)
-        self._update(SLOTS, self._phase.slots)
-        self._update(TASKS_RUNNING, running)
-        self._update(TASKS_WAITING, self._phase.left - running)
+        """Update the gauges. Of all unfinished tasks, as many as there are slots are counted as running, first those of
+        the phases that started first.
+        """
+        free = self._slots
+        for phase in self._phases.values():
+            running = min(phase.left, free)
+            self._publish_phase(phase, self._slots, running)
+            free -= running
         self._published = time.monotonic()
 
-    def _update(self, metric: Metric, value: float, **more: str) -> None:
+    def _publish_phase(self, phase: _PhaseProgress, slots: int, running: int) -> None:
+        self._update(phase, SLOTS, slots)
+        self._update(phase, TASKS_RUNNING, running)
+        self._update(phase, TASKS_WAITING, phase.left - running if slots else 0)
+
+    def _update(self, phase: _PhaseProgress, metric: Metric, value: float, **more: str) -> None:
         if self._registry is not None and (value or metric.kind is not Kind.COUNTER):
-            self._registry.update(metric, value, self._labels | more)
+            self._registry.update(metric, value, phase.labels | more)

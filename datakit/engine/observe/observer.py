@@ -47,7 +47,9 @@ class RunEnding:
 
 
 class Observer:
-    """Receives the events of a run, in order, and ignores them; subclasses override the methods that they need."""
+    """Receives the events of a run, in order, and ignores them; subclasses override the methods that they need. Several
+    steps run at the same time, so their events are interleaved: `Outcome.step_directory` says whose attempt ended.
+    """
 
     def run_started(self, start: RunStart) -> None:
         """A run has begun: it has reached the first step that is not yet done, has lasted 30 s, or has failed. Before
@@ -72,8 +74,10 @@ class Observer:
     def kernels_compiling(self, compiling: bool) -> None:
         """Tasks have begun to wait for kernels to be compiled (`compiling` is True), or no longer wait (False)."""
 
-    def disk_written(self, running: int) -> None:
-        """`running` is the number of bytes that the running attempts have written so far. Called before each tick."""
+    def disk_written(self, step: Step, running: int) -> None:
+        """`running` is the number of bytes that the step's running attempts have written so far. Called before each
+        tick.
+        """
 
     def tick(self) -> None:
         """Called every half second, or more often, while tasks run."""

@@ -48,14 +48,16 @@ WORDS = ("step", "state")  # aligned left; the other columns are aligned right
 # Columns that are left out, in this order, until the table fits the terminal.
 DISPENSABLE = ("records/s", "running", "peak / budget", "MB/s", "left", "skipped", "written")
 LINE_WIDTH = 80
+MOST_LINES = 10  # about running steps, every LINE_SECONDS
 GAP = "  "
 MIN_NAME = 12  # minimum width, in characters, of the column with the steps' names
 MARGIN = 3  # number of lines of the terminal that the table leaves free
 
 
 class TableView(StepViews):
-    """Displays a live table on a terminal: one line per step, for as many of the latest steps as fit on the screen. The
-    table appears with the first step; without a step, nothing is displayed, not even an empty line.
+    """Displays a live table on a terminal: one line per step, for as many steps as fit on the screen: those that are
+    running, and the latest of the others. The table appears with the first step; without a step, nothing is displayed,
+    not even an empty line.
     """
 
     def __init__(self) -> None:
@@ -95,11 +97,20 @@ class TableView(StepViews):
         from rich.text import Text
 
         views, height = list(self.views.values()), self._console.height - MARGIN
-        above = len(views) - height if self._showing and len(views) > height else 0
-        lines = table_lines(views[above:], self._console.width)
-        lines += [f"({above} earlier steps are not shown)"] * bool(above)
+        shown = shown_views(views, height) if self._showing else views
+        lines, hidden = table_lines(shown, self._console.width), len(views) - len(shown)
+        lines += [f"({counted(hidden, 'other step')} not shown)"] * bool(hidden)
         lines += [NOTICE] * any(view.compiling for view in views)
         return Text(printable("\n".join(lines)), no_wrap=True, overflow="ellipsis")
+
+
+def shown_views(views: Sequence[StepView], height: int) -> list[StepView]:
+    """Return at most `height` of the steps, in their order: those that are running and, if there is room, those that
+    ended last.
+    """
+    latest = sorted(views, key=lambda view: (view.ended is None, view.ended or 0.0), reverse=True)
+    chosen = {id(view) for view in latest[: max(1, height)]}
+    return [view for view in views if id(view) in chosen]
 
 
 def table_lines(views: Sequence[StepView], width: int) -> list[str]:
@@ -177,7 +188,8 @@ class LineView(StepViews):
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
         super().attempt_ended(outcome, verdict)
         task: dict[str, Any] = {"phase": outcome.phase, "task": outcome.key, "attempt": outcome.number}
-        place = f"{self._current.name}: task {outcome.key}, attempt {outcome.number}"
+        view = self.views.get(outcome.step_directory)
+        place = f"{view.name + ': ' if view else ''}task {outcome.key}, attempt {outcome.number}"
         if verdict is Verdict.DONE:
             if messages.settings().level <= Level.DEBUG:
                 done = f"{place}: done in {outcome.seconds:.1f} s"
@@ -191,15 +203,19 @@ class LineView(StepViews):
     def kernels_compiling(self, compiling: bool) -> None:
         super().kernels_compiling(compiling)
         if compiling:
-            self._say(f"{self._current.name}: {NOTICE}", event="kernels_compiling")
+            names = ", ".join(view.name for view in self.running())
+            self._say(f"{names}: {NOTICE}", event="kernels_compiling")
 
     def tick(self) -> None:
         super().tick()
         if time.monotonic() - self._printed >= LINE_SECONDS:
-            view, left = self._current, self._current.left()
-            self._say(progress_line(view), event="progress", phase=view.phase, tasks=view.total, done=view.done,
-                      running=view.running, failed=view.failed, bytes_written=view.written(),
-                      peak_memory=view.peak_memory, seconds_left=left)  # fmt: skip
+            running = [view for view in self.running() if view.phase]
+            for view in running[:MOST_LINES]:
+                self._say(progress_line(view), event="progress", step=view.name, phase=view.phase, tasks=view.total,
+                          done=view.done, running=view.running, failed=view.failed, bytes_written=view.written(),
+                          peak_memory=view.peak_memory, seconds_left=view.left())  # fmt: skip
+            if len(running) > MOST_LINES:
+                self._say(f"and {counted(len(running) - MOST_LINES, 'more step')}", event="progress_more")
 
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
         super().step_ended(step, manifest, reused)

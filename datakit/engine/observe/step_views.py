@@ -79,56 +79,70 @@ class StepView:
 
 
 class StepViews(Observer):
-    """Keeps the state of every step of a run. Subclasses display it."""
+    """Keeps the state of every step of a run, by the step's directory. Subclasses display it."""
 
     def __init__(self) -> None:
         self.views: dict[str, StepView] = {}
-        self._current: StepView = StepView("")
-        self._sizes: dict[str, int] = {}
+        self._sizes: dict[str, dict[str, int]] = {}  # input bytes of the tasks of each running phase
+
+    def running(self) -> list[StepView]:
+        """Return the steps that have started and not ended, in the order in which they started."""
+        return [view for view in self.views.values() if view.ended is None]
+
+    def _view(self, step: Step) -> StepView:
+        return self.views.setdefault(step.directory, StepView(f"{step.stage} {step.dataset}"))
 
     def step_started(self, step: Step) -> None:
-        self._current = self.views.setdefault(step.directory, StepView(f"{step.stage} {step.dataset}"))
+        self._view(step)
 
     def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
-        view = self._current
+        view = self._view(step)
         view.phase, view.total, view.done, view.slots = phase.name, len(phase.tasks), done, slots
         view.bytes_total, view.bytes_done = sum(task.input_bytes for task in phase.tasks), 0
         view.phase_started, view.written_before = time.monotonic(), view.written()
-        self._sizes = {task.key: task.input_bytes for task in phase.tasks}
+        self._sizes[step.directory] = {task.key: task.input_bytes for task in phase.tasks}
 
     def attempt_ended(self, outcome: Outcome, verdict: Verdict) -> None:
-        view = self._current
+        view = self.views.get(outcome.step_directory)
+        if view is None:
+            return
         view.done += verdict is Verdict.DONE
         view.written_ended += outcome.written
         view.failed += verdict in (Verdict.FAIL, Verdict.REFUSE)
         if outcome.budget and outcome.peak_memory * view.budget >= view.peak_memory * outcome.budget:
             view.peak_memory, view.budget = outcome.peak_memory, outcome.budget  # the attempt closest to its budget
         if verdict in (Verdict.DONE, Verdict.FAIL, Verdict.REFUSE):
-            view.bytes_done += self._sizes.get(outcome.key, 0)
+            view.bytes_done += self._sizes.get(outcome.step_directory, {}).get(outcome.key, 0)
         if outcome.result is not None:
             view.records += outcome.result.records
             view.quarantined += sum(record.records for record in outcome.result.quarantined)
 
     def kernels_compiling(self, compiling: bool) -> None:
-        view = self._current
-        view.compiling, view.phase_started = compiling, time.monotonic()  # MB/s and time left exclude compiling
+        for view in self.running():
+            view.compiling, view.phase_started = compiling, time.monotonic()  # MB/s and time left exclude compiling
 
-    def disk_written(self, running: int) -> None:
-        self._current.written_running = running
+    def disk_written(self, step: Step, running: int) -> None:
+        self._view(step).written_running = running
 
     def tick(self) -> None:
-        """Estimate the number of running tasks: one per slot, but no more than there are unfinished tasks."""
-        view = self._current
-        view.running = min(view.slots, view.total - view.done - view.failed)
+        """Estimate the number of running tasks: steps share the slots in the order in which they started, and no step
+        has more running tasks than unfinished ones.
+        """
+        free = max((view.slots for view in self.running()), default=0)
+        for view in self.running():
+            view.running = min(free, view.total - view.done - view.failed)
+            free -= view.running
 
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
-        view = self.views.setdefault(step.directory, StepView(f"{step.stage} {step.dataset}"))
+        view = self._view(step)
         view.ended, view.reused, view.running, view.compiling = time.monotonic(), reused, 0, False
         view.written_running = 0
         view.records = manifest.totals.rows
+        self._sizes.pop(step.directory, None)
 
     def step_failed(self, step: Step, error: BaseException) -> None:
-        view = self.views.setdefault(step.directory, StepView(f"{step.stage} {step.dataset}"))
+        view = self._view(step)
         view.ended, view.running, view.compiling, view.written_running = time.monotonic(), 0, False, 0
         stopped = "failed" if isinstance(error, Exception) else "interrupted"
         view.error = "partial" if isinstance(error, PartialError) else stopped
+        self._sizes.pop(step.directory, None)

@@ -6,9 +6,9 @@ nothing about failures: every error that it reports becomes an Outcome (`failure
 and the driver imports this package only if the run uses a cluster.
 
 Submitted attempts go to Ray immediately or, if the number of CPUs is capped, as soon as the cap permits. The driver
-submits at most three attempts per slot at a time, so its memory does not grow with the number of tasks. Up to two
-thirds of these attempts wait in Ray, where an autoscaler sees them as demand, enough to triple the cluster in one step;
-by default, however, a step of the autoscaler at most doubles the cluster.
+submits at most two attempts per slot at a time, so its memory does not grow with the number of tasks. Up to half of
+these attempts wait in Ray, where an autoscaler sees them as demand, enough to double the cluster in one step; by
+default, a step of the autoscaler does no more than that.
 Cost: 2 s to start a private cluster, 0.5 ms per task, and 1.1 GB of memory for Ray's processes.
 """
 
@@ -18,6 +18,7 @@ import contextlib
 import os
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 # Ray prints messages from its nodes (for example, about a worker's death) to this process's standard output, which is
@@ -41,7 +42,7 @@ from datakit.engine.task import decode, encode
 from datakit.errors import StepFailedError
 
 REFRESH_SECONDS = 2.0  # a refresh takes 0.2 ms to contact the head node, plus the time of a request for the node list
-CANCEL_SECONDS = 3.0  # how long `abandon` waits for Ray to kill workers
+CANCEL_SECONDS = 3.0  # how long `cancel` waits for Ray to kill workers
 NO_NODE_SECONDS = 900.0  # how long to wait for a node: an autoscaler takes minutes to start the first one
 
 
@@ -92,10 +93,10 @@ class RayExecutor(Executor):
         """True from the time when a node announces that it is compiling kernels until the next attempt ends."""
         return self._compiling
 
-    @property
-    def written(self) -> int:
-        """The number of bytes that the running attempts have written, according to their nodes' latest reports."""
-        return self._reports.total(sent.key for sent in self._running.values())
+    def written(self, step_directory: str) -> int:
+        """Return what the step's running attempts have written, according to their nodes' latest reports."""
+        own = (sent.key for sent in self._running.values() if sent.attempt.step_directory == step_directory)
+        return self._reports.total(own)
 
     def submit(self, attempt: Attempt) -> None:
         self._waiting.append(attempt)
@@ -123,21 +124,28 @@ class RayExecutor(Executor):
         self._asked = time.monotonic()
         return take_announcement(decode(self._expected, Expected))
 
-    def abandon(self) -> None:
-        """Kill running attempts and forget them, but stay connected to the cluster."""
-        self._waiting.clear()
-        if self._running:
-            for reference in self._running:
-                with contextlib.suppress(ray.exceptions.RayError, ValueError):
-                    ray.cancel(reference, force=True)  # kills the Ray worker, and with it its fork server and children
+    def cancel(self, step_directory: str) -> None:
+        """Kill the step's running attempts and forget all its attempts, but stay connected to the cluster."""
+        self._waiting = deque(one for one in self._waiting if one.step_directory != step_directory)
+        self._kill([sent for sent in self._running.items() if sent[1].attempt.step_directory == step_directory])
+        self._launch()
+
+    def _kill(self, running: Sequence[tuple[ray.ObjectRef, _Sent]]) -> None:
+        references = [reference for reference, _ in running]
+        for reference in references:
+            with contextlib.suppress(ray.exceptions.RayError, ValueError):
+                ray.cancel(reference, force=True)  # kills the Ray worker, and with it its fork server and children
+        if references:
             with contextlib.suppress(ray.exceptions.RayError):
-                ray.wait(list(self._running), num_returns=len(self._running), timeout=CANCEL_SECONDS)
-            self._running.clear()
-            self._recalled.clear()
+                ray.wait(references, num_returns=len(references), timeout=CANCEL_SECONDS)
+        for reference in references:
+            self._running.pop(reference, None)
+            self._recalled.discard(reference)
 
     def close(self) -> None:
         """Kill running attempts, leave or stop the cluster, and remove the nonce file. May be called twice."""
-        self.abandon()
+        self._waiting.clear()
+        self._kill(list(self._running.items()))
         self._closing.close()
 
     def _collect(self, reference: ray.ObjectRef) -> Outcome | None:

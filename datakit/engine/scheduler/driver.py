@@ -1,20 +1,19 @@
-"""Runs a step's phases in order, reuses results of earlier runs, records new ones in the ledger, and finishes the step.
+"""Goes through a step's phases in order, reuses results of earlier runs, and finishes the step.
 
 All decisions are made above the executor interface, so they are the same on one machine and on a cluster. The driver
-holds a small amount of state per task but never the data itself. At any time, at most three attempts per slot are
-running or waiting in the executor; the tasks with the largest inputs come first. For a finished step, the driver reads
-only the manifest. For an unfinished step, it lists the files and reads the ledger once, and submits only the tasks that
-are not done.
+holds a small amount of state per task but never the data itself. For a finished step, the driver reads only the
+manifest. For an unfinished step, it lists the files and reads the ledger once, and runs only the tasks that are not
+done. `StepRun.advance` does the work between two phases, which may wait for a disk or a store; `run_loop.py` calls it
+in a thread, and runs the attempts of all open steps meanwhile.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import xxhash
 
-from datakit.engine.executor import Executor
 from datakit.engine.ledger.ledger import (
     Digests,
     LedgerWriter,
@@ -38,15 +37,14 @@ from datakit.engine.scheduler.finish import (
     write_over_limit,
     write_refusals,
 )
-from datakit.engine.scheduler.phase_run import OvertakenError, PhaseRun, StepContext
+from datakit.engine.scheduler.phase_run import OvertakenError, PhaseRun, PhaseStart, StepContext
+from datakit.engine.scheduler.run_loop import ExecutorFactory, RunLoop
 from datakit.engine.task import Output, Phase, Plan, Step, Task, encode
-from datakit.errors import PartialError, RefusedInputsError, StorageError
+from datakit.errors import PartialError, RefusedInputsError, StepFailedError, StorageError
 from datakit.storage import atomic, removal, stale_files, urls
 from datakit.storage.manifest import PARTIAL_NAME, Manifest, find_manifest
 
 SHARED_FOLDER = "exchange/shared"
-
-ExecutorFactory = Callable[[], Executor]
 
 
 def run_step(
@@ -58,41 +56,88 @@ def run_step(
     driver: the name of this run in the ledger; by default, a new name.
     Raises InputError (the user must act), PartialError (some tasks failed; other results are kept) or StepFailedError.
     """
+    existing = reuse_step(step, observer)
+    if existing is not None:
+        return existing
+    loop = RunLoop(executor, lambda: observer)
+    try:
+        loop.add(open_step(step, plan, observer, driver))
+        while not (ended := loop.turn()):
+            pass
+    except BaseException as error:
+        loop.stop(error)
+        raise
+    (one,) = ended
+    if one.error is not None:
+        raise one.error
+    assert one.manifest is not None
+    return one.manifest
+
+
+def open_step(step: Step, plan: Plan, observer: Observer, driver: str | None = None) -> StepRun:
+    """Return a run of an unfinished step, for a RunLoop. driver: as in `run_step`."""
+    return StepRun(step, plan, observer, driver)
+
+
+def reuse_step(step: Step, observer: Observer) -> Manifest | None:
+    """Return the manifest of a finished step, and remove what a killed driver left there; None for any other step."""
     existing = find_manifest(step.directory)
     if existing is not None:
         clean_up_finished(step)
         observer.step_ended(step, existing, True)
-        return existing
-    observer.step_started(step)
-    ledger = LedgerWriter(step.directory, driver or driver_name(), step.version, step.code)
-    run = StepRun(step, executor, ledger, observer)
-    try:
-        manifest = run.run(plan)
-    except OvertakenError as overtaken:
-        manifest = overtaken.manifest
-        remove_exchange(step)  # our last attempts may have written files there since the other driver removed it
-    except BaseException as error:
-        observer.step_failed(step, error)
-        raise
-    finally:
-        run.ledger.close()
-    observer.step_ended(step, manifest, False)
-    return manifest
+    return existing
 
 
 class StepRun:
-    """One run of one step."""
+    """One run of one step: between two phases in `advance`, during a phase in `running`."""
 
-    def __init__(self, step: Step, executor: ExecutorFactory, ledger: LedgerWriter, observer: Observer) -> None:
-        self.step = step
-        self.ledger = ledger
-        self.observer = observer
-        self._executor = executor
-        stale_files.remove_dead_files(step.directory)
-        self._done = self._read_done()
-        self._sizes = {info.path: info.size for info in urls.listing(step.directory)} if self._done else {}
+    def __init__(self, step: Step, plan: Plan, observer: Observer, driver: str | None = None) -> None:
+        """`driver`: the name of this run in the ledger; by default, a new name."""
+        self.step: Step = step
+        self.observer: Observer = observer
+        self.ledger: LedgerWriter = LedgerWriter(step.directory, driver or driver_name(), step.version, step.code)
+        self.notes: list[str] = []  # messages for the user that `advance` has found
+        self.stopped: bool = False  # True once the run is being stopped: `advance` must not go on
+        self.running: PhaseRun | None = None
+        self._plan = plan
+        self._start: PhaseStart | None = None  # the phase that is running
+        self._done, self._sizes = dict[str, bytes](), dict[str, int]()
         self._tally, self._before = Tally(), xxhash.xxh3_128()
-        self._started = False
+        self._ran = False
+
+    def advance(self, ended: PhaseRun | None = None) -> PhaseStart | Manifest:
+        """Begin the step, or collect the results of the phase that has ended; then go on to the next phase of which
+        tasks must run. If there is none, finish the step and return its manifest. May take long. Call it from any
+        thread, but not while attempts of the step are running. Raises the errors of `run_step`, and OvertakenError.
+        """
+        try:
+            found = self._drive(ended)
+        except StorageError:
+            existing = find_manifest(self.step.directory)
+            if existing is None:
+                raise
+            raise OvertakenError(existing) from None  # another driver finished the step and removed files
+        if isinstance(found, PhaseStart):
+            self._start = found
+            return found
+        self.ledger.flush()
+        stale_files.remove_dead_files(self.step.directory)  # repeated, because processes may have died since the start
+        return finish_step(self.step, found, self._tally)
+
+    def enter(self, start: PhaseStart, slots: int) -> None:
+        """Begin to run the tasks of a phase that `advance` returned."""
+        context = StepContext(self.step, self.ledger, self.observer)
+        self.observer.phase_started(self.step, start.phase, len(start.reused), slots)
+        self.running = PhaseRun(start, context)
+
+    def overtaken(self) -> None:
+        """Clean up a step that another driver has finished."""
+        remove_exchange(self.step)  # our last attempts may have written files there since the other driver removed it
+
+    def _begin(self) -> None:
+        stale_files.remove_dead_files(self.step.directory)
+        self._done = self._read_done()
+        self._sizes = {info.path: info.size for info in urls.listing(self.step.directory)} if self._done else {}
         self.ledger.start()
 
     def _read_done(self) -> dict[str, bytes]:
@@ -109,51 +154,51 @@ class StepRun:
 
         done = finished(known())
         if unknown:
-            self.observer.note(f"{self.step.stage}: {skipped_note(unknown, self.step.directory)}")
+            self.notes.append(f"{self.step.stage}: {skipped_note(unknown, self.step.directory)}")
         return done
 
-    def run(self, plan: Plan) -> Manifest:
-        """Run the plan until it returns its Output, then write the manifest."""
-        try:
-            output = self._drive(plan)
-        except StorageError:
-            existing = find_manifest(self.step.directory)
-            if existing is None:
-                raise
-            raise OvertakenError(existing) from None  # another driver finished the step and removed files
-        self.ledger.flush()
-        stale_files.remove_dead_files(self.step.directory)  # repeated, because processes may have died since the start
-        return finish_step(self.step, output, self._tally)
-
-    def _drive(self, plan: Plan) -> Output:
-        """Run the phases in order; return the plan's Output. When a phase ends, the driver drops its tasks and results;
-        only those that the plan still holds stay in memory.
+    def _drive(self, ended: PhaseRun | None) -> PhaseStart | Output:
+        """Go on to the next phase of which tasks must run, or to the plan's Output. When a phase ends, the driver drops
+        its tasks and results; only those that the plan still holds stay in memory.
         """
         try:
-            phase = next(plan)
-            while True:
-                phase = plan.send(self._run_phase(phase))
+            if ended is None:
+                self._begin()
+                phase = next(self._plan)
+            else:
+                phase = self._plan.send(self._end_phase(ended.results()))
+            while not isinstance(found := self._look_up(phase), PhaseStart):
+                phase = self._plan.send(self._collect(phase, found))
+            return found
         except StopIteration as stop:
             return stop.value
         except RefusedInputsError as error:
             raise error if error.listed else write_refusals(self.step, error) from error
 
-    def _run_phase(self, phase: Phase) -> Results:
+    def _look_up(self, phase: Phase) -> PhaseStart | Results:
+        """Return the results of a phase that earlier runs have finished, or the start of any other phase."""
+        if self.stopped:
+            raise StepFailedError("the run was stopped")
         if len({task.key for task in phase.tasks}) != len(phase.tasks):
             raise ValueError(f"{self.step.stage}, phase {phase.name}: two tasks have the same key")
         digests = Digests(phase, self._before.hexdigest())
         reused = {task.key: packed for task in phase.tasks if (packed := self._find(phase, task, digests))}
-        pending, made = [task for task in phase.tasks if task.key not in reused], {}
-        if pending:
-            keys, sizes = [task.key for task in phase.tasks], [task.input_bytes for task in phase.tasks]
-            self.ledger.append(PhaseLine(phase.name, keys, sizes, time.time()))
-            executor = self._executor()
-            self._forget_failures()
-            self.observer.phase_started(self.step, phase, len(reused), executor.slots)
-            context = StepContext(self.step, self.ledger, self.observer)
-            running = PhaseRun(phase, digests, executor, context, Results(reused.values()))
-            made = running.run(pending, self._share(phase, digests))
-        ordered = Results(reused.get(task.key) or made[task.key] for task in phase.tasks)
+        pending = [task for task in phase.tasks if task.key not in reused]
+        if not pending:
+            return Results(reused[task.key] for task in phase.tasks)
+        keys, sizes = [task.key for task in phase.tasks], [task.input_bytes for task in phase.tasks]
+        self.ledger.append(PhaseLine(phase.name, keys, sizes, time.time()))
+        self._forget_failures()
+        return PhaseStart(phase, digests, pending, reused, self._share(phase, digests))
+
+    def _end_phase(self, made: dict[str, bytes]) -> Results:
+        start, self._start = self._start, None
+        assert start is not None
+        ordered = Results(start.reused.get(task.key) or made[task.key] for task in start.phase.tasks)
+        return self._collect(start.phase, ordered)
+
+    def _collect(self, phase: Phase, ordered: Results) -> Results:
+        """Check the results of a phase against its tolerance, and add them to the step's tally."""
         try:
             require_allowed(phase.tolerance, ordered)
         except PartialError as error:
@@ -166,9 +211,9 @@ class StepRun:
 
     def _forget_failures(self) -> None:
         """Remove the list of tasks that failed in an earlier run, since these tasks are about to be retried."""
-        if not self._started:
+        if not self._ran:
             removal.remove(urls.join(self.step.directory, PARTIAL_NAME))
-        self._started = True
+        self._ran = True
 
     def _share(self, phase: Phase, digests: Digests) -> str | None:
         """Write the phase's shared data once, to a file that every node can read, and return the file's path."""

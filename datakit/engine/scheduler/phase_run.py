@@ -1,23 +1,23 @@
-"""Runs one phase: submits attempts, collects results, retries tasks or bisects their inputs, and reports failures.
+"""Runs one phase: offers attempts, takes their outcomes, retries tasks or bisects their inputs, and reports failures.
 
-Attempts are created only when a slot needs them, so a phase of 100,000 tasks takes little memory: one pointer in the
-queue per new task, and one packed result per finished task. `attempt_queue.py` decides the order, and `retry_policy.py`
-judges the outcomes. A task killed by a record that cannot be skipped yet is parked until all other tasks are done. A
-task that refuses an input is not retried; its message is reported at the end of the phase, together with those of all
-other tasks that refused an input.
+A phase run never waits and knows no executor: `run_loop.py` asks it for attempts when slots are free, and passes it the
+outcomes. Attempts are created only when they are asked for, so a phase of 100,000 tasks takes little memory: one
+pointer in the queue per new task, and one packed result per finished task. `attempt_queue.py` decides the order, and
+`retry_policy.py` judges the outcomes. A task killed by a record that cannot be skipped yet is parked until all other
+tasks are done. A task that refuses an input is not retried; its message is reported at the end of the phase, together
+with those of all other tasks that refused an input.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from datakit import errors
-from datakit.engine.executor import Attempt, Cause, Executor, Outcome, Verdict
+from datakit.engine.executor import Attempt, Cause, Outcome, Verdict
 from datakit.engine.ledger.ledger import Digests, LedgerWriter, attempt_line
-from datakit.engine.ledger.packed_results import pack
+from datakit.engine.ledger.packed_results import Results, pack
 from datakit.engine.observe.observer import Observer
 from datakit.engine.quarantine import Allowance
 from datakit.engine.scheduler import retry_policy
@@ -27,7 +27,7 @@ from datakit.engine.scheduler.boot_deaths import BootDeaths
 from datakit.engine.scheduler.finish import write_partial
 from datakit.engine.scheduler.retry_policy import DEATHS, Breaker, TaskHistory
 from datakit.engine.scheduler.task_estimates import TaskEstimates
-from datakit.engine.task import Phase, Step, Task, TaskResult
+from datakit.engine.task import Phase, Step, Task
 from datakit.errors import (
     InputError,
     NoSpaceError,
@@ -40,8 +40,6 @@ from datakit.errors import (
 from datakit.storage import urls
 from datakit.storage.manifest import PARTIAL_NAME, Manifest, find_manifest
 
-WINDOW = 3  # maximum number of attempts per slot, running or waiting; more than 1, so that no slot waits for the driver
-WAIT_SECONDS = 0.5
 SHOWN = 20  # maximum number of failed tasks listed in a message
 MOST_REFUSALS = 100  # if this many tasks refuse their inputs and none has succeeded, the others are not tried
 
@@ -61,6 +59,19 @@ class StepContext:
     step: Step
     ledger: LedgerWriter
     observer: Observer
+
+
+@dataclass(frozen=True)
+class PhaseStart:
+    """A phase of which some tasks must run. reused: the packed results of the others, by task key. shared: the path of
+    the phase's shared data in the step's directory.
+    """
+
+    phase: Phase
+    digests: Digests
+    pending: list[Task]
+    reused: dict[str, bytes]
+    shared: str | None
 
 
 class State(Enum):
@@ -89,62 +100,53 @@ class TaskState:
 
 
 class PhaseRun:
-    """One run of one phase."""
+    """One run of one phase. in_flight: the number of attempts that were offered and have no outcome yet."""
 
-    def __init__(
-        self, phase: Phase, digests: Digests, executor: Executor, context: StepContext, found: Sequence[TaskResult]
-    ) -> None:
-        """`found`: the results of tasks that finished in an earlier run."""
-        self._step, self._phase, self._digests = context.step, phase, digests
-        self._executor, self._ledger, self._observer = executor, context.ledger, context.observer
-        self._queue = AttemptQueue()
-        self._in_flight, self._compiling = 0, False
+    def __init__(self, start: PhaseStart, context: StepContext) -> None:
+        self.phase: Phase = start.phase
+        self.in_flight: int = 0
+        self._digests, self._shared, self._pending = start.digests, start.shared, len(start.pending)
+        self._step, self._ledger, self._observer = context.step, context.ledger, context.observer
+        self._queue = AttemptQueue(start.pending)
         self._tasks: dict[str, TaskState] = {}  # tasks that have been started but are not done
         self._results: dict[str, bytes] = {}  # packed results
-        self._estimates, self._breaker, self._refusals = TaskEstimates(phase), Breaker(), 0
-        self._allowance = Allowance(phase.tolerance, found)
+        self._estimates, self._breaker, self._refusals = TaskEstimates(start.phase), Breaker(), 0
+        self._allowance = Allowance(start.phase.tolerance, Results(start.reused.values()))
         self._boot_deaths = BootDeaths()
 
-    def run(self, pending: Sequence[Task], shared: str | None) -> dict[str, bytes]:
-        """Run the pending tasks and return their packed results, keyed by task key. If some tasks fail, raise
-        PartialError once all other tasks are done, or StepFailedError if no task succeeded and no bad
-        record was identified.
+    @property
+    def waiting(self) -> int:
+        """The number of tasks and retries in the queue."""
+        return len(self._queue)
+
+    def done(self) -> bool:
+        """Return True if every task is done or has failed. The last parked tasks are retried or fail here."""
+        return not self._queue and not self.in_flight and not self._settle()
+
+    def results(self) -> dict[str, bytes]:
+        """Return the packed results of a phase that is done, keyed by task key. If some tasks failed, raise
+        PartialError, or StepFailedError if no task succeeded and no bad record was identified.
         """
-        self._shared = shared
-        try:
-            self._drive(pending)
-        except BaseException:
-            self._executor.abandon()  # no attempt may keep running, or report to the next step
-            raise
         if self._tasks:
-            self._give_up(len(pending))
+            self._give_up()
         return self._results
 
-    def _drive(self, pending: Sequence[Task]) -> None:
-        self._queue = AttemptQueue(pending)
-        while self._queue or self._in_flight or self._settle():
-            self._submit()
-            for outcome in self._executor.wait(WAIT_SECONDS) if self._in_flight else ():
-                self._take(self._boot_deaths.judge(outcome))
-            self._ledger.tick()
-            if self._executor.compiling != self._compiling:
-                self._compiling = not self._compiling
-                self._observer.kernels_compiling(self._compiling)
-            self._observer.disk_written(self._executor.written)
-            self._observer.tick()
+    # --- attempts
 
-    # --- submitting
+    def next_attempt(self, slots: int) -> Attempt | None:
+        """Return the attempt that is to start next, or None if none is ready. `slots`: those of the executor."""
+        item = self._queue.take(time.monotonic())
+        if item is None:
+            return None
+        attempt = self._first_attempt(item, slots) if isinstance(item, Task) else item
+        task = self._tasks.setdefault(attempt.task.key, TaskState(attempt))
+        task.attempt, task.state = attempt, State.RUNNING
+        self.in_flight += 1
+        return attempt
 
-    def _submit(self) -> None:
-        slots = self._executor.slots
-        while self._in_flight < WINDOW * slots and (item := self._queue.take(time.monotonic())) is not None:
-            attempt = self._first_attempt(item, slots) if isinstance(item, Task) else item
-            task = self._tasks.setdefault(attempt.task.key, TaskState(attempt))
-            task.attempt, task.state = attempt, State.RUNNING
-            self._executor.submit(attempt)
-            self._in_flight += 1
-        if self._queue and not self._in_flight:
-            time.sleep(min(WAIT_SECONDS, self._queue.ready_in(time.monotonic())))
+    def ready_in(self) -> float | None:
+        """Return the number of seconds until an attempt is ready, or None if the queue is empty."""
+        return self._queue.ready_in(time.monotonic()) if self._queue else None
 
     def _first_attempt(self, task: Task, slots: int) -> Attempt:
         """Create the first attempt at a task; if tasks are tiny, the attempt also includes other new tasks."""
@@ -153,7 +155,7 @@ class PhaseRun:
         return self._attempt(task, memory, more)
 
     def _attempt(self, task: Task, memory: int, more: tuple[Task, ...] = ()) -> Attempt:
-        phase = self._phase
+        phase = self.phase
         return Attempt(
             task=task,
             phase=phase.name,
@@ -184,9 +186,12 @@ class PhaseRun:
 
     # --- outcomes
 
-    def _take(self, outcome: Outcome) -> None:
-        """Process an outcome, and queue the next attempt if one is needed."""
-        self._in_flight -= 1
+    def take(self, outcome: Outcome) -> None:
+        """Process an outcome, and queue the next attempt if one is needed. Raises OvertakenError if another driver has
+        finished the step, and NoSpaceError, InputError or StepFailedError if the step cannot continue.
+        """
+        outcome = self._boot_deaths.judge(outcome)
+        self.in_flight -= 1
         task = self._tasks[outcome.key]
         if outcome.cause is not Cause.DONE:
             existing = find_manifest(self._step.directory)
@@ -263,7 +268,7 @@ class PhaseRun:
             kind = _refusal_class(refused[0])
             raise (RefusedError if kind is RefusedInputsError else kind)(messages[0])
         if messages:
-            write_partial(self._step, self._phase.name, failed)
+            write_partial(self._step, self.phase.name, failed)
             raise RefusedInputsError(messages, urls.join(self._step.directory, PARTIAL_NAME))
 
     def _propose(self, task: TaskState, outcome: Outcome) -> None:
@@ -318,28 +323,28 @@ class PhaseRun:
     def _fail(self, task: TaskState, outcome: Outcome) -> None:
         task.state = State.FAILED
         self._observer.attempt_ended(outcome, Verdict.FAIL)
-        if outcome.error_type == NoSpaceError.__name__:  # every other task would fail, too
-            raise StepFailedError(f"{self._step.stage} of {self._step.dataset}: {outcome.message}")
+        if outcome.error_type == NoSpaceError.__name__:  # every other task of the run would fail, too
+            raise NoSpaceError(f"{self._step.stage} of {self._step.dataset}: {outcome.message}")
         self._stop_if_all_alike(outcome)
 
     def _stop_if_all_alike(self, outcome: Outcome) -> None:
         if self._breaker.count(Verdict.FAIL, outcome):
             raise StepFailedError(
                 f"{self._step.stage} of {self._step.dataset}: the first {self._breaker.failed} tasks of phase "
-                f"{self._phase.name} all failed with the same error, so the others were not tried: {outcome.message}"
+                f"{self.phase.name} all failed with the same error, so the others were not tried: {outcome.message}"
             )
 
-    def _give_up(self, count: int) -> None:
+    def _give_up(self) -> None:
         """Write the list of failed tasks and raise an error. All other tasks are done by now."""
         self._raise_refusals()
         failed = {key: task.history for key, task in sorted(self._tasks.items())}
-        write_partial(self._step, self._phase.name, failed)
-        phase = f"{self._step.stage} of {self._step.dataset}, phase {self._phase.name}"
+        write_partial(self._step, self.phase.name, failed)
+        phase = f"{self._step.stage} of {self._step.dataset}, phase {self.phase.name}"
         lines = [
-            f"  {key}: {describe_failure(history, self._phase.tolerance.key)}"
+            f"  {key}: {describe_failure(history, self.phase.tolerance.key)}"
             for key, history in list(failed.items())[:SHOWN]
         ]
-        text = f"{phase}: {len(failed)} of {counted(count, 'task')} failed\n" + "\n".join(lines)
+        text = f"{phase}: {len(failed)} of {counted(self._pending, 'task')} failed\n" + "\n".join(lines)
         known = any(history.proposed or history.causes[Cause.QUARANTINE] for history in failed.values())
         if not self._results and not known:
             raise StepFailedError(text)

@@ -44,9 +44,10 @@ class LocalExecutor(Executor):
         self._running: dict[int, Attempt] = {}  # keyed by id()
         self._lending: set[int] = set()
         self._written: dict[int, int] = {}  # bytes written by running attempts, keyed like `_running`
-        self._ended: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[tuple[Outcome, threading.Event]] = queue.SimpleQueue()
         self._threads: set[threading.Thread] = set()
-        self._lock, self._cancelled = threading.Lock(), threading.Event()
+        self._lock = threading.Lock()
+        self._cancelled: dict[str, threading.Event] = {}  # by step; set when the step's attempts are cancelled
 
     @property
     def slots(self) -> int:
@@ -56,10 +57,10 @@ class LocalExecutor(Executor):
     def compiling(self) -> bool:
         return self._servers.compiling
 
-    @property
-    def written(self) -> int:
+    def written(self, step_directory: str) -> int:
         with self._lock:
-            return sum(self._written.values())
+            own = (key for key, attempt in self._running.items() if attempt.step_directory == step_directory)
+            return sum(self._written.get(key, 0) for key in own)
 
     def submit(self, attempt: Attempt) -> None:
         with self._lock:
@@ -67,28 +68,29 @@ class LocalExecutor(Executor):
         self._start_what_fits()
 
     def wait(self, timeout: float) -> list[Outcome]:
-        ended: list[Outcome] = []
+        ended: list[tuple[Outcome, threading.Event]] = []
         try:
             ended.append(self._ended.get(timeout=timeout))
             while True:
                 ended.append(self._ended.get_nowait())
         except queue.Empty:
-            return ended
+            return [outcome for outcome, cancelled in ended if not cancelled.is_set()]
 
-    def abandon(self) -> None:
-        """Kill and forget all running attempts, but keep the fork servers."""
+    def cancel(self, step_directory: str) -> None:
+        """Kill the step's attempts, but keep the fork servers. Attempts that are being killed keep their slots and
+        their memory until they have ended.
+        """
         with self._lock:
-            self._waiting.clear()
-            cancelled, self._cancelled = self._cancelled, threading.Event()
-            self._ended = queue.SimpleQueue()  # attempts that are being killed report to the old queue
-            self._running.clear()
-            self._lending.clear()
-            self._written.clear()
-        cancelled.set()
+            self._waiting = deque(one for one in self._waiting if one.step_directory != step_directory)
+            cancelled = self._cancelled.pop(step_directory, None)
+        if cancelled is not None:
+            cancelled.set()
+        self._start_what_fits()
 
     def close(self) -> None:
         """Kill all running attempts and all fork servers, and remove what they left in the temporary folder."""
-        self.abandon()
+        for step_directory in list(self._cancelled):
+            self.cancel(step_directory)
         self._servers.close()
         with self._lock:
             waited_for = list(self._threads)
@@ -103,7 +105,8 @@ class LocalExecutor(Executor):
             while self._waiting and self._fits(self._waiting[0]):
                 attempt = self._waiting.popleft()
                 self._running[id(attempt)] = attempt
-                run = threading.Thread(target=self._run, args=(attempt, self._cancelled, self._ended), daemon=True)
+                cancelled = self._cancelled.setdefault(attempt.step_directory, threading.Event())
+                run = threading.Thread(target=self._run, args=(attempt, cancelled), daemon=True)
                 self._threads.add(run)
                 run.start()
 
@@ -120,13 +123,14 @@ class LocalExecutor(Executor):
     def _runs_alone(self, attempt: Attempt) -> bool:
         return attempt.exclusive and attempt.memory_bytes > attempt.cpus * self._memory // self._slots
 
-    def _run(self, attempt: Attempt, cancelled: threading.Event, ended: queue.SimpleQueue[Outcome]) -> None:
+    def _run(self, attempt: Attempt, cancelled: threading.Event) -> None:
         try:
             reports = partial(self._lend_slot, attempt), partial(self._note_written, attempt)
-            ended.put(run_attempt(attempt, self._servers, cancelled, *reports))
+            outcome = run_attempt(attempt, self._servers, cancelled, *reports)
         except BaseException as error:  # noqa: BLE001 - the driver would wait forever for an attempt without an outcome
             message = f"the engine itself failed: {child.describe_error(error)['message']}"
-            ended.put(Outcome.of(attempt, Cause.INFRASTRUCTURE, message=message))
+            outcome = Outcome.of(attempt, Cause.INFRASTRUCTURE, message=message)
+        self._ended.put((outcome, cancelled))
         with self._lock:
             self._threads.discard(threading.current_thread())
             self._running.pop(id(attempt), None)

@@ -26,7 +26,7 @@ def write(path: Path, *events: dict[str, Any], mode: str = "a") -> None:
 
 
 def attempt(verdict: str) -> dict[str, Any]:
-    return {"event": "attempt_ended", "verdict": verdict, "peak_memory": 5, "budget": 10}
+    return {"event": "attempt_ended", **STEP, "verdict": verdict, "peak_memory": 5, "budget": 10}
 
 
 def test_events_show_what_the_run_itself_shows(tmp_path: Path) -> None:

@@ -100,9 +100,11 @@ def test_written_bytes_of_ended_and_running_attempts_add_up(tmp_path: Path) -> N
     views, step = StepViews(), engine_tasks.number_step(str(tmp_path))
     views.step_started(step)
     (view,) = views.views.values()
-    views.attempt_ended(Outcome("sum", "00001", 1, Cause.DONE, written=100), Verdict.DONE)
-    views.attempt_ended(Outcome("sum", "00002", 1, Cause.CRASH, written=20), Verdict.RETRY)
-    views.disk_written(3)
+    views.attempt_ended(Outcome("sum", "00001", 1, Cause.DONE, written=100, step_directory=str(tmp_path)), Verdict.DONE)
+    views.attempt_ended(
+        Outcome("sum", "00002", 1, Cause.CRASH, written=20, step_directory=str(tmp_path)), Verdict.RETRY
+    )
+    views.disk_written(step, 3)
     assert view.written() == 123
     views.step_failed(step, StepFailedError("stopped"))
     assert view.written() == 120
@@ -140,7 +142,10 @@ def test_failed_attempts_are_named_without_their_message(tmp_path: Path) -> None
     stream, step = io.StringIO(), engine_tasks.number_step(str(tmp_path))
     with LineView(stream) as view:
         view.step_started(step)
-        view.attempt_ended(Outcome("sum", "00001", 2, Cause.ERROR, message="the whole story"), Verdict.FAIL)
+        view.attempt_ended(
+            Outcome("sum", "00001", 2, Cause.ERROR, message="the whole story", step_directory=str(tmp_path)),
+            Verdict.FAIL,
+        )
     assert stream.getvalue().splitlines()[-1].endswith(": task 00001, attempt 2: error, fail")
 
 
@@ -148,5 +153,5 @@ def test_refused_attempt_says_so_once(tmp_path: Path) -> None:
     stream, step = io.StringIO(), engine_tasks.number_step(str(tmp_path))
     with LineView(stream) as view:
         view.step_started(step)
-        view.attempt_ended(Outcome("sum", "00002", 1, Cause.REFUSED), Verdict.REFUSE)
+        view.attempt_ended(Outcome("sum", "00002", 1, Cause.REFUSED, step_directory=str(tmp_path)), Verdict.REFUSE)
     assert stream.getvalue().splitlines()[-1].endswith(": task 00002, attempt 1: refused")

@@ -10,7 +10,7 @@ import pytest
 from datakit.engine.executor import Cause
 from datakit.engine.ledger.status import read_status
 from datakit.engine.scheduler import phase_run
-from datakit.errors import ColumnError, PartialError, RefusedInputsError, StepFailedError
+from datakit.errors import ColumnError, NoSpaceError, PartialError, RefusedInputsError, StepFailedError
 from datakit.storage.manifest import find_manifest
 from tests.support.engine import poison_tasks
 from tests.support.engine.poison_tasks import digests
@@ -116,7 +116,7 @@ def test_crash_in_a_batch_names_its_task(tmp_path: Path) -> None:
 
 
 def test_full_disk_ends_the_step_at_once(tmp_path: Path) -> None:
-    with pytest.raises(StepFailedError, match="no space left to write /dev/full") as caught:
+    with pytest.raises(NoSpaceError, match="no space left to write /dev/full") as caught:
         run_numbers(tmp_path, 40, faults={3: "full"})
     assert caught.value.exit_code == 1
     assert run_numbers(tmp_path, 40).totals.rows == 80

@@ -11,9 +11,9 @@ from datakit.engine.disk_limits import DiskLimits
 from datakit.engine.executor import Attempt, Cause, Outcome
 from datakit.engine.observe.observer import Observer
 from datakit.engine.scheduler.driver import run_step
-from datakit.engine.task import Task
+from datakit.engine.task import Step, Task
 from datakit.engine.worker.disk_use import written_bytes
-from datakit.errors import ExpansionError, RefusedInputsError, StepFailedError
+from datakit.errors import ExpansionError, NoSpaceError, RefusedInputsError
 from tests.support.engine.disk_tasks import task, writers, writing_step
 from tests.support.engine.runs import attempts, run_step_of, shared_executor, wait_until
 
@@ -85,7 +85,7 @@ def test_a_higher_limit_continues_the_step(tmp_path: Path) -> None:
 
 def test_step_stops_while_its_disk_has_too_little_space(tmp_path: Path) -> None:
     step = writing_step(tmp_path, replace(LIMITS, min_free_bytes=1 << 60))
-    with pytest.raises(StepFailedError, match=r"the disk of .* must stay free \(limits.min_free_bytes\).*run again"):
+    with pytest.raises(NoSpaceError, match=r"the disk of .* must stay free \(limits.min_free_bytes\).*run again"):
         run_step_of(step, writers(task("only", bytes=10)))
 
 
@@ -94,7 +94,7 @@ class Totals(Observer):
 
     most = 0
 
-    def disk_written(self, running: int) -> None:
+    def disk_written(self, step: Step, running: int) -> None:
         self.most = max(self.most, running)
 
 
@@ -114,4 +114,4 @@ def test_running_tasks_report_what_they_have_written(tmp_path: Path) -> None:
 def test_report_of_an_ended_attempt_is_dropped(tmp_path: Path) -> None:
     executor = shared_executor(1)
     run_step(writing_step(tmp_path, LIMITS), writers(task("only", bytes=FLOOR)), lambda: executor, Observer())
-    wait_until(lambda: executor.written == 0)
+    wait_until(lambda: executor.written(str(tmp_path)) == 0)

@@ -25,13 +25,13 @@ def children() -> set[int]:
     return {process.pid for process in psutil.Process().children(recursive=True)}
 
 
-def test_abandoned_attempt_ends_without_an_outcome(tmp_path: Path) -> None:
+def test_cancelled_attempt_ends_without_an_outcome(tmp_path: Path) -> None:
     before = children()
     with fresh_executor() as local:
         slow = Task("slow", "tests.support.engine.engine_tasks:write_number", {"number": 1, "fault": "sleep"})
         local.submit(Attempt(slow, "test", str(tmp_path), 1, 1, 1 << 30))
         wait_until(lambda: len(children() - before) >= 4)
-        local.abandon()
+        local.cancel(str(tmp_path))
         wait_until(lambda: len(children() - before) == 3)  # the template process, the fork server and its watcher
         quick = Task("quick", "tests.support.engine.engine_tasks:look_around", {})
         local.submit(Attempt(quick, "test", str(tmp_path), 1, 1, 1 << 30))

@@ -75,6 +75,18 @@ FAULTS = {
 }
 
 
+def meet(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """Note that this task has started, wait until a task named `other` has started, and write a small file."""
+    place = Path(arguments["place"])
+    (place / arguments["name"]).touch()
+    deadline = time.monotonic() + 120
+    while not (place / arguments["other"]).exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(arguments["other"])
+        time.sleep(0.01)
+    return write_number({"number": arguments["number"]}, shared, context)
+
+
 def look_around(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Report the child's modules after Arrow has converted a Python value, its threads and settings."""
     pa.array([1])
@@ -136,6 +148,14 @@ def one_phase(preloads: tuple[Preload, ...]) -> Plan:
 def failing_preload() -> Any:
     """A preload that fails."""
     raise ColumnError("the tokenizer has no vocabulary")
+
+
+def meeting(place: Path, name: str, other: str) -> Plan:
+    """Plan one task that ends only if a task named `other` runs at the same time."""
+    arguments = {"place": str(place), "name": name, "other": other, "number": 0}
+    (result,) = yield Phase("meet", (Task(name, f"{__name__}:meet", arguments),), hang_seconds=300)
+    (output,) = result.outputs
+    return Output([Partition(output.path, "test", output.rows, output.bytes, output.xxh3)], SCHEMA)
 
 
 BAD_PRELOAD = Preload("tests.support.engine.engine_tasks", "tests.support.engine.engine_tasks:failing_preload")

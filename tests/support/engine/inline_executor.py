@@ -17,7 +17,6 @@ class InlineExecutor:
 
     slots = 1
     compiling = False
-    written = 0
 
     def __init__(self, workers: int | None = None) -> None:
         self._ended: list[Outcome] = []
@@ -37,8 +36,11 @@ class InlineExecutor:
         ended, self._ended = self._ended, []
         return ended
 
-    def abandon(self) -> None:
-        self._ended = []
+    def written(self, step_directory: str) -> int:
+        return 0
+
+    def cancel(self, step_directory: str) -> None:
+        self._ended = [outcome for outcome in self._ended if outcome.step_directory != step_directory]
 
     def close(self) -> None:
         pass

@@ -25,7 +25,7 @@ import xxhash
 from datakit.engine.task import Phase, Plan, Preload, TaskResult, encode, resolve
 
 FOLDER = "DATAKIT_CHAOS"
-HANG_SECONDS = 6.0  # healthy tasks of the small recipe report more often, even on a busy machine
+HANG_SECONDS = 15.0  # healthy tasks of the small recipe report more often, even on a busy machine
 SHARE = 0.25  # of attempts take a ticket
 
 
@@ -102,10 +102,10 @@ def faulty(plan: Plan) -> Plan:
 def main() -> int:
     """Run the recipe as `datakit run` would, with faulty plans."""
     from datakit.cli.app import main as command
-    from datakit.pipeline import running
+    from datakit.pipeline.schedule import graph_run
 
-    real = running.run_step
-    running.run_step = lambda step, plan, *others: real(step, faulty(plan), *others)
+    real = graph_run.open_step
+    graph_run.open_step = lambda step, plan, *others: real(step, faulty(plan), *others)
     recipe, root, workers, *ray = sys.argv[1:]
     more = ["--ray", *ray] if ray else []
     return command(["run", recipe, "--root", root, "--workers", workers, *more])

@@ -1,0 +1,83 @@
+"""Runs functions that may wait for a disk or a store in threads, and hands their results back to the loop that asked.
+
+The loop of a run must not wait for a listing, a manifest or the plan of a large phase while slots are free. Only the
+waiting happens in the threads: a result is processed by the loop, so nothing that the loop owns needs a lock. The
+threads are daemons, because a hanging disk must not keep a stopped run's process alive.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+MOST_THREADS = 8  # the functions mostly wait; more threads would compete with the loop for the interpreter's lock
+
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Finished(Generic[R]):
+    """The end of a function: its key, and its result or the exception that it raised."""
+
+    key: str
+    result: R | None = None
+    error: BaseException | None = None
+
+
+class Background(Generic[R]):
+    """Functions that run in threads, each known by a key."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[str, Callable[[], R]]] = deque()
+        self._ended: queue.SimpleQueue[Finished[R]] = queue.SimpleQueue()
+        self._threads: dict[int, threading.Thread] = {}  # keyed by the number of the function
+        self._started = self._taken = 0
+
+    @property
+    def busy(self) -> int:
+        """The number of functions whose results have not been taken."""
+        return self._started + len(self._waiting) - self._taken
+
+    def start(self, key: str, function: Callable[[], R]) -> None:
+        """Run a function as soon as a thread is free."""
+        self._waiting.append((key, function))
+        self._fill()
+
+    def take(self, timeout: float) -> list[Finished[R]]:
+        """Return all ends since the last call; if there is none yet, wait up to `timeout` seconds for one."""
+        found: list[Finished[R]] = []
+        try:
+            found.append(self._ended.get(timeout=timeout) if timeout > 0 else self._ended.get_nowait())
+            while True:
+                found.append(self._ended.get_nowait())
+        except queue.Empty:
+            self._taken += len(found)
+            self._fill()
+            return found
+
+    def stop(self, seconds: float) -> list[Finished[R]]:
+        """Start no further function; wait up to `seconds` for those that are running, and return the ends."""
+        self._waiting.clear()
+        found, until = self.take(0), time.monotonic() + seconds
+        while self.busy and (left := until - time.monotonic()) > 0:
+            found += self.take(left)
+        return found
+
+    def _fill(self) -> None:
+        while self._waiting and self._started - self._taken < MOST_THREADS:
+            key, function = self._waiting.popleft()
+            self._started += 1
+            threading.Thread(target=self._run, args=(key, function), name="datakit-background", daemon=True).start()
+
+    def _run(self, key: str, function: Callable[[], R]) -> None:
+        try:
+            ended = Finished[R](key, function())
+        except BaseException as error:  # noqa: BLE001 - raised again in the loop
+            ended = Finished[R](key, error=error)
+        self._ended.put(ended)

@@ -1,0 +1,224 @@
+"""Runs several steps at the same time over one executor: fills free slots by priority, and passes outcomes to steps.
+
+One loop owns the executor, the observers and the ledgers of running phases, so none of them needs a lock. Each step is
+either *running* a phase (`phase_run.py`: it offers attempts and takes outcomes) or *advancing* to its next phase in a
+thread (`StepRun.advance`: it reads ledgers, plans tasks, writes manifests). A free slot gets the next attempt of the
+first step, in the order of priority, that has one ready.
+
+The executor holds at most WINDOW attempts per slot. All others stay in the queues of their steps, so an attempt of a
+step that becomes ready later waits for at most WINDOW - 1 attempts of less urgent steps.
+
+A step that fails cancels its own attempts; the others go on. Only errors that would meet every step end the loop: a
+full disk, a lost cluster, a signal, an error in datakit itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Protocol
+
+from datakit.engine.executor import Executor, Outcome
+from datakit.engine.ledger.ledger import LedgerWriter
+from datakit.engine.observe.observer import Observer
+from datakit.engine.scheduler.background import Background, Finished
+from datakit.engine.scheduler.phase_run import OvertakenError, PhaseRun, PhaseStart
+from datakit.engine.task import Step
+from datakit.errors import DatakitError, NoSpaceError, RootError
+from datakit.storage.manifest import Manifest
+
+# The most attempts per slot, running or waiting in the executor. More than 1, so that no slot waits for the loop; not
+# more than 2, so that urgent attempts do not wait for others.
+WINDOW = 2
+WAIT_SECONDS = 0.5
+POLL_SECONDS = 0.02  # how often the loop looks for steps that have advanced while attempts run
+STOP_SECONDS = 10.0  # how long a stopped run waits for threads that write to the root
+MOST_STEPS = 128  # steps open at a time; each holds a descriptor of its ledger and its tasks in memory
+READY_PER_SLOT = 2 * WINDOW  # no further step is opened while those open have this many tasks per slot
+
+ExecutorFactory = Callable[[], Executor]
+Priority = tuple[float, ...]  # lower values first
+
+
+class OpenStep(Protocol):
+    """A step that has been started; `StepRun` in `driver.py` explains the methods."""
+
+    step: Step
+    observer: Observer
+    ledger: LedgerWriter
+    notes: list[str]
+    stopped: bool
+    running: PhaseRun | None
+
+    def advance(self, ended: PhaseRun | None = None) -> PhaseStart | Manifest: ...
+
+    def enter(self, start: PhaseStart, slots: int) -> None: ...
+
+    def overtaken(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of a step: its manifest, or the error that ended it."""
+
+    step: Step
+    manifest: Manifest | None = None
+    error: DatakitError | None = None
+
+
+class RunLoop:
+    """The steps that are open at the moment. After an error, call `stop`."""
+
+    def __init__(self, executor: ExecutorFactory, observer: Callable[[], Observer]) -> None:
+        """`executor` is called when the first task must run, `observer` for each event that concerns no single step."""
+        self._executor_of, self._observer_of = executor, observer
+        self._executor: Executor | None = None
+        self._open: dict[str, OpenStep] = {}  # by directory, in order of priority
+        self._priorities: dict[str, Priority] = {}
+        self._background = Background[PhaseStart | Manifest]()
+        self._compiling = False
+
+    def __len__(self) -> int:
+        """Return the number of open steps."""
+        return len(self._open)
+
+    def add(self, step: OpenStep, priority: Priority = ()) -> None:
+        """Open a step. Of two steps with an attempt ready, that with the lower priority value comes first."""
+        directory = step.step.directory
+        self._priorities[directory] = priority
+        self._open = dict(sorted([*self._open.items(), (directory, step)], key=lambda item: self._priorities[item[0]]))
+        step.observer.step_started(step.step)
+        self._background.start(directory, step.advance)
+
+    def has_room(self, priority: Priority) -> bool:
+        """Return True if a step of this priority would get slots soon, so that it should be opened now."""
+        if len(self._open) >= MOST_STEPS:
+            return False
+        before = [step.running for name, step in self._open.items() if self._priorities[name] <= priority]
+        ready = sum(1 if phase is None else phase.waiting + phase.in_flight for phase in before)
+        return ready < READY_PER_SLOT * (self._executor.slots if self._executor is not None else 1)
+
+    def turn(self) -> list[Ended]:
+        """Start the attempts that fit, wait until something happens (for at most half a second), and process it.
+        Return the steps that have ended. Raises every error that concerns more than one step.
+        """
+        if self._executor is not None:
+            self._fill(self._executor)
+        ended = [end for outcome in self._outcomes() if (end := self._route(outcome)) is not None]
+        wait = 0.0 if ended or any(step.running for step in self._open.values()) else WAIT_SECONDS
+        ended += [end for one in self._background.take(wait) if (end := self._continue(one)) is not None]
+        for step in [step for step in self._open.values() if step.running is not None and step.running.done()]:
+            self._advance(step)
+        self._tick()
+        return ended
+
+    def stop(self, error: BaseException) -> None:
+        """End all open steps because of an error. Finished tasks stay in the ledgers."""
+        for step in self._open.values():
+            step.stopped = True
+        for directory in self._open:
+            if self._executor is not None:
+                self._executor.cancel(directory)
+        advancing = {directory for directory, step in self._open.items() if step.running is None}
+        advancing -= {one.key for one in self._background.stop(STOP_SECONDS)}
+        with ExitStack() as closing:  # closes all ledgers, even if an observer fails
+            for directory, step in self._open.items():
+                if directory not in advancing:  # otherwise, its thread still uses the ledger
+                    closing.callback(step.ledger.close)
+                closing.callback(step.observer.step_failed, step.step, error)
+        self._open.clear()
+
+    # --- attempts
+
+    def _fill(self, executor: Executor) -> None:
+        slots = executor.slots
+        free = WINDOW * slots - self._in_flight()
+        for step in self._open.values():
+            while free > 0 and step.running is not None and (attempt := step.running.next_attempt(slots)) is not None:
+                executor.submit(attempt)
+                free -= 1
+
+    def _in_flight(self) -> int:
+        return sum(step.running.in_flight for step in self._open.values() if step.running is not None)
+
+    def _outcomes(self) -> list[Outcome]:
+        """Wait for outcomes, but not for longer than until the next retry or a look at the threads is due."""
+        if self._executor is None:
+            return []
+        running = [step.running for step in self._open.values() if step.running is not None]
+        due = [seconds for phase in running if (seconds := phase.ready_in()) is not None]
+        wait = POLL_SECONDS if self._background.busy else WAIT_SECONDS
+        if self._in_flight():  # what is due at once waits for a place in the window
+            return self._executor.wait(min([wait, *filter(None, due)]))
+        if running and not any(phase.done() for phase in running):
+            time.sleep(min([wait, *due]))  # only delayed retries are left
+        return []
+
+    def _route(self, outcome: Outcome) -> Ended | None:
+        step = self._open.get(outcome.step_directory)
+        if step is None or step.running is None:
+            return None  # an outcome before it ended the step
+        try:
+            step.running.take(outcome)
+        except (OvertakenError, DatakitError) as error:
+            return self._end(step, error)
+        return None
+
+    # --- steps
+
+    def _advance(self, step: OpenStep) -> None:
+        """Let a step whose tasks have run go on to its next phase. `advance` reads the results from `running`."""
+        phase, step.running = step.running, None
+        assert phase is not None
+        self._background.start(step.step.directory, lambda: step.advance(phase))
+
+    def _continue(self, one: Finished[PhaseStart | Manifest]) -> Ended | None:
+        step = self._open[one.key]
+        while step.notes:
+            step.observer.note(step.notes.pop(0))
+        if one.error is not None:
+            return self._end(step, one.error)
+        if isinstance(one.result, PhaseStart):
+            self._executor = self._executor or self._executor_of()
+            step.enter(one.result, self._executor.slots)
+            return None
+        assert one.result is not None
+        return self._close(step, one.result)
+
+    def _end(self, step: OpenStep, error: BaseException) -> Ended | None:
+        """End a step because of an error. Raise the error if it concerns the other steps, too."""
+        if not isinstance(error, (DatakitError, OvertakenError)) or isinstance(error, (NoSpaceError, RootError)):
+            raise error
+        if self._executor is not None:
+            self._executor.cancel(step.step.directory)
+        if isinstance(error, OvertakenError):
+            step.overtaken()
+            return self._close(step, error.manifest)
+        self._remove(step)
+        step.observer.step_failed(step.step, error)
+        step.ledger.close()
+        return Ended(step.step, error=error)
+
+    def _close(self, step: OpenStep, manifest: Manifest) -> Ended:
+        self._remove(step)
+        step.ledger.close()
+        step.observer.step_ended(step.step, manifest, False)
+        return Ended(step.step, manifest)
+
+    def _remove(self, step: OpenStep) -> None:
+        del self._open[step.step.directory], self._priorities[step.step.directory]
+
+    def _tick(self) -> None:
+        if self._executor is None:
+            return
+        for step in self._open.values():
+            if step.running is not None:
+                step.ledger.tick()
+                step.observer.disk_written(step.step, self._executor.written(step.step.directory))
+        observer = self._observer_of()
+        if self._executor.compiling != self._compiling:
+            self._compiling = not self._compiling
+            observer.kernels_compiling(self._compiling)
+        observer.tick()

@@ -1,0 +1,89 @@
+"""Decides how a run ends in which steps have failed, have ended as partial or could not run.
+
+The rules, in this order; "made" means finished by this run, and not read, directly or indirectly, by a failed step:
+
+1. If the user must act on every failure (an input, a setting or a limit: InputError), running again would change
+   nothing. The run ends with this error, or with one error that names all of them (exit code 2).
+2. If a step is partial or another step was made, the run ends as partial (exit code 3). The message holds the whole
+   message of every failed step, and names the steps that were not run.
+3. Otherwise the run ends with the error of its failed step (exit code 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from datakit.errors import (
+    DatakitError,
+    InputError,
+    PartialError,
+    RefusedError,
+    RefusedInputsError,
+    StepFailedError,
+    counted,
+    messages_of,
+    refuse_all,
+)
+from datakit.pipeline.graph import Node
+
+
+class UnfinishedSteps:
+    """The steps of a run that have no manifest, each with the reason."""
+
+    def __init__(self, dataset: str) -> None:
+        self._dataset = dataset
+        self._failed: list[tuple[Node, DatakitError]] = []
+        self._reasons: dict[str, str] = {}  # label -> message, which names the step
+
+    def __contains__(self, label: str) -> bool:
+        return label in self._reasons
+
+    def fail(self, node: Node, error: DatakitError) -> None:
+        """Add a step that has ended with an error."""
+        self._failed.append((node, error))
+        self._reasons[node.label] = str(error) if isinstance(error, PartialError) else f"{node.label}: {error}"
+
+    def skip(self, node: Node, missing: Iterable[Node]) -> None:
+        """Add a step that cannot run without the steps `missing`."""
+        self._reasons[node.label] = f"{node.label}: not run: it needs {', '.join(above.label for above in missing)}"
+
+    def raise_error(self, made: Sequence[Node]) -> None:
+        """Raise the error with which the run ends. Return if there is no unfinished step. made: the steps that this run
+        has finished.
+        """
+        if not self._failed:
+            return
+        errors = [error for _, error in self._failed]
+        if all(isinstance(error, RefusedError) for error in errors):
+            refuse_all(self._refusals())
+        if all(isinstance(error, InputError) for error in errors):
+            raise errors[0] if len(errors) == 1 else InputError(self._text("failed"))
+        needed = {label for node, _ in self._failed for label in _above(node)}
+        some = any(isinstance(error, PartialError) for error in errors) or any(one.label not in needed for one in made)
+        if some:
+            raise PartialError(self._text("is partial")) from errors[0]
+        if len(errors) == 1:
+            raise errors[0]
+        raise StepFailedError(self._text(f"has {counted(len(errors), 'failed step')}")) from errors[0]
+
+    def _text(self, state: str) -> str:
+        return "\n".join([f"{self._dataset} {state}", *self._reasons.values()])
+
+    def _refusals(self) -> list[RefusedError]:
+        refused = [(node, error) for node, error in self._failed if isinstance(error, RefusedError)]
+        return [error if len(refused) == 1 else _of_source(node, error) for node, error in refused]
+
+
+def _of_source(node: Node, error: RefusedError) -> RefusedError:
+    """Return an error like `error`, but with the name of the source in every message, because files of two sources may
+    share a name.
+    """
+    named = [text if text.startswith("source ") else f"{node.source}: {text}" for text in messages_of([error])]
+    return RefusedInputsError(named, getattr(error, "listed", ""))
+
+
+def _above(node: Node) -> Iterator[str]:
+    """Yield the labels of a step and of all steps that it reads, directly or indirectly."""
+    yield node.label
+    for above in node.upstream:
+        yield from _above(above)

@@ -1,0 +1,65 @@
+"""How a run ends follows from which steps failed and what else was made."""
+
+from __future__ import annotations
+
+import pytest
+
+from datakit.dedup import stage as dedup
+from datakit.dedup.minhash import signatures_stage as signatures
+from datakit.download import stage as download
+from datakit.errors import (
+    CorruptError,
+    DatakitError,
+    InputError,
+    PartialError,
+    RefusedInputsError,
+    StepFailedError,
+    UnreadableError,
+)
+from datakit.normalize import stage as normalize
+from datakit.pipeline.configure import Settings
+from datakit.pipeline.graph import Node
+from datakit.pipeline.schedule.unfinished_steps import UnfinishedSteps
+
+NOTHING = Settings({}, {})
+DOWNLOAD = {name: Node(download, name, name, NOTHING) for name in "ab"}
+NORMALIZE = {name: Node(normalize, name, name, NOTHING, (DOWNLOAD[name],)) for name in "ab"}
+SIGNATURES = {name: Node(signatures, name, name, NOTHING, (NORMALIZE[name],)) for name in "ab"}
+DEDUP = Node(dedup, None, "all", NOTHING, (*NORMALIZE.values(), *SIGNATURES.values()))
+MADE_OF_A = [DOWNLOAD["a"], NORMALIZE["a"], SIGNATURES["a"]]
+EVERYTHING = [*MADE_OF_A, DOWNLOAD["b"], NORMALIZE["b"], SIGNATURES["b"]]
+
+
+@pytest.mark.parametrize(
+    ("failures", "made", "kind", "code"),
+    [
+        ([(NORMALIZE["b"], StepFailedError("boom"))], [], StepFailedError, 1),
+        ([(NORMALIZE["b"], StepFailedError("boom"))], [DOWNLOAD["b"]], StepFailedError, 1),
+        ([(NORMALIZE["b"], StepFailedError("boom"))], [*MADE_OF_A, DOWNLOAD["b"]], PartialError, 3),
+        ([(DEDUP, StepFailedError("boom"))], EVERYTHING, StepFailedError, 1),
+        ([(NORMALIZE["b"], CorruptError("boom"))], MADE_OF_A, PartialError, 3),
+        ([(NORMALIZE["b"], CorruptError("boom"))], [], CorruptError, 1),
+        ([(NORMALIZE["b"], PartialError("boom"))], [], PartialError, 3),
+        ([(NORMALIZE["b"], UnreadableError("boom"))], MADE_OF_A, UnreadableError, 2),
+        ([(NORMALIZE[name], UnreadableError("boom")) for name in "ab"], [], RefusedInputsError, 2),
+        ([(NORMALIZE["b"], InputError("boom"))], MADE_OF_A, InputError, 2),
+        ([(NORMALIZE["a"], UnreadableError("x")), (NORMALIZE["b"], InputError("boom"))], [], InputError, 2),
+        ([(NORMALIZE["a"], UnreadableError("x")), (NORMALIZE["b"], StepFailedError("boom"))], [], StepFailedError, 1),
+        ([(NORMALIZE[name], StepFailedError("boom")) for name in "ab"], list(DOWNLOAD.values()), StepFailedError, 1),
+    ],
+)
+def test_ending(
+    failures: list[tuple[Node, DatakitError]], made: list[Node], kind: type[DatakitError], code: int
+) -> None:
+    unfinished = UnfinishedSteps("all")
+    for node, error in failures:
+        unfinished.fail(node, error)
+    unfinished.skip(SIGNATURES["b"], [NORMALIZE["b"]])
+    with pytest.raises(kind) as raised:
+        unfinished.raise_error(made)
+    assert type(raised.value) is kind and raised.value.exit_code == code and "boom" in str(raised.value)
+    assert kind is not PartialError or "signatures b: not run: it needs normalize b" in str(raised.value)
+
+
+def test_complete_run_raises_nothing() -> None:
+    UnfinishedSteps("all").raise_error(EVERYTHING)
