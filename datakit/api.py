@@ -1,11 +1,12 @@
-"""Provides the commands `run`, `plan`, `status`, `ls`, `inspect`, `why` and `diff` as functions that return results.
-Errors are raised as exceptions; no function exits the process.
+"""Provides the commands `run`, `plan`, `status`, `ls`, `inspect`, `why` and `diff`, and simulations, as functions that
+return results. Errors are raised as exceptions; no function exits the process.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from datakit import pipeline
 from datakit.engine.ledger.status import StepStatus, read_status, step_directories
@@ -14,10 +15,14 @@ from datakit.errors import InputError
 from datakit.pipeline import Answer, Difference, Overview, RawReport, RunPlan, RunResult, StepDescription
 from datakit.pipeline.configure import table_mistakes
 from datakit.pipeline.root_layout import flow_order, sources_of
+from datakit.pipeline.simulate.clock import Cluster
+from datakit.pipeline.simulate.corpus import load as load_corpus
+from datakit.pipeline.simulate.figures import Simulation
+from datakit.pipeline.simulate.simulation import simulate as run_simulation
 from datakit.recipe import Recipe, load_recipe
 from datakit.storage import urls
 
-__all__ = ["RunPlan", "RunResult", "diff", "inspect", "ls", "plan", "run", "status", "why"]
+__all__ = ["RunPlan", "RunResult", "diff", "inspect", "ls", "plan", "run", "simulate", "status", "why"]
 
 RecipeLike = str | os.PathLike[str] | Recipe
 Root = str | os.PathLike[str]
@@ -61,6 +66,24 @@ def plan(
 ) -> RunPlan:
     """Return a plan of what `run` would do with the same arguments. Writes nothing."""
     return pipeline.plan(_recipe(recipe, settings), os.fspath(root), workers=workers, until=until, offline=offline)
+
+
+def simulate(
+    recipe: RecipeLike,
+    text_bytes: int,
+    cluster: Cluster,
+    *,
+    until: str | None = None,
+    settings: Iterable[str] = (),
+    rate: float | None = None,
+    corpus: Root | None = None,
+) -> Simulation:
+    """Simulate a run on `text_bytes` bytes of text, on machines that need not exist. Lists no source.
+
+    rate: the price of a core for an hour. corpus: a TOML file that describes the text. Raises InputError.
+    """
+    text = None if corpus is None else load_corpus(Path(corpus))
+    return run_simulation(_recipe(recipe, settings), text_bytes, cluster, text, until=until, rate=rate)
 
 
 def status(directory: Root) -> list[StepStatus]:

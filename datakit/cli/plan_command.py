@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from datakit.cli.console import Cell, bytes_cell, bytes_text, note, say, say_json, table, wrapped
 from datakit.cli.parameters import Flag, Settings
-from datakit.errors import counted
+from datakit.cli.simulation.machines import Machines
+from datakit.errors import UsageError, counted
 
 if TYPE_CHECKING:
     from datakit.pipeline import PlannedStep, RunPlan
@@ -27,6 +28,12 @@ def plan(
     until: str | None = None,
     set_: Settings = (),
     offline: Flag = False,
+    simulate: str | None = None,
+    nodes: int = 1,
+    cores: int | None = None,
+    memory_per_core: str = "4GB",
+    rate: float | None = None,
+    corpus: str | None = None,
     json: Flag = False,
 ) -> int:
     """Show what a run would do. Writes nothing.
@@ -37,6 +44,7 @@ def plan(
     Examples:
       datakit plan demo
       datakit plan books.toml --root /big/disk --set dedup.threshold=0.9
+      datakit plan books.toml --simulate 80TB --nodes 100 --cores 64 --rate 0.05
 
     Parameters
     ----------
@@ -52,9 +60,29 @@ def plan(
         Override a value of the recipe, for example dedup.threshold=0.9. Can be repeated.
     offline
         Do not list remote sources; use the last download of each.
+    simulate
+        Simulate the run on this much text, for example 80TB, instead of listing the sources.
+    nodes
+        With --simulate: the number of machines.
+    cores
+        With --simulate: the number of cores of each machine; by default those of this one.
+    memory_per_core
+        With --simulate: the memory of each machine, divided by its cores.
+    rate
+        With --simulate: the price of a core for an hour.
+    corpus
+        With --simulate: a TOML file that describes the text (docs/operations.md).
     json
         Print one JSON object instead of the table.
     """
+    if simulate is not None:
+        from datakit.cli.simulation.simulation_table import show_simulation
+
+        machines = Machines(nodes, cores, memory_per_core)
+        return show_simulation(
+            recipe, simulate, machines, until=until, settings=set_, rate=rate, corpus=corpus, json=json
+        )
+    _refuse_without_simulation(nodes=nodes != 1, cores=cores, rate=rate, corpus=corpus)
     from datakit.api import plan as plan_recipe
 
     found = plan_recipe(recipe, root, workers=workers, until=until, settings=set_, offline=offline)
@@ -66,6 +94,12 @@ def plan(
     _show(found)
     note(f"next: datakit run {recipe} --root {root}, with the same options")
     return 0
+
+
+def _refuse_without_simulation(**given: object) -> None:
+    for name, value in given.items():
+        if value:
+            raise UsageError(f"--{name} describes simulated machines or text; add --simulate, for example 80TB")
 
 
 def _show(found: RunPlan) -> None:

@@ -173,6 +173,27 @@ def build(recipe: Recipe, root: str, options: ListingOptions, until: str | None 
         except RefusedError as error:
             refused.append(error)
     refuse_all(refused)
+    return _graph(recipe, root, configuration, modules, states=states, notes=notes)
+
+
+def build_listed(recipe: Recipe, root: str, states: Sequence[SourceState], until: str | None = None) -> Graph:
+    """Build the recipe's graph for sources in the given states, without listing them. Raises InputError."""
+    recipe, notes = _with_hub_tokenizer(recipe, root, ListingOptions(dry_run=True))
+    configuration = configure(recipe)
+    modules = _modules(configuration, until, recipe.place)
+    return _graph(recipe, root, configuration, modules, states=states, notes=notes)
+
+
+def _graph(
+    recipe: Recipe,
+    root: str,
+    configuration: Configuration,
+    modules: Sequence[ModuleType],
+    *,
+    states: Sequence[SourceState],
+    notes: Sequence[str],
+) -> Graph:
+    """Return the graph of a recipe. states: those of its sources, in order. notes: messages for the user."""
     nodes = [
         Node(download, state.name, state.name, Settings(state.content, state.operations()), state=state)
         for state in states

@@ -23,3 +23,22 @@ def test_plan_shows_states_and_reasons(finished: Path) -> None:
     assert [entry["stage"] for entry in plan["steps"] if entry["state"] == "to run"] == [
         "dedup", "consolidate", "train-tokenizer", "tokenize",
     ]  # fmt: skip
+
+
+def test_plan_simulates_a_size_that_is_not_there(tmp_path: Path) -> None:
+    recipe = tmp_path / "web.toml"
+    recipe.write_text('name = "web"\n[[sources]]\nname = "pages"\nurl = "s3://no-such-bucket/pages"\n[dedup]\n')
+    options = ("--simulate", "5GB", "--nodes", "2", "--cores", "4", "--rate", "0.05")
+    shown = invoke("plan", str(recipe), *options, cwd=tmp_path)
+    assert "with 4.0 GB each" in shown.stdout
+    assert "core hours, which cost" in shown.stdout
+    plan = json.loads(invoke("plan", str(recipe), *options, "--json", cwd=tmp_path).stdout)
+    assert [step["stage"] for step in plan["steps"]] == ["download", "normalize", "signatures", "dedup", "consolidate"]
+    assert plan["critical"] == ["download pages", "normalize pages", "signatures pages", "dedup", "consolidate"]
+    assert [path.name for path in tmp_path.iterdir()] == ["web.toml"]  # nothing was written
+
+
+def test_machines_without_a_simulation_are_refused(tmp_path: Path) -> None:
+    shown = invoke("plan", "demo", "--nodes", "3", cwd=tmp_path)
+    assert shown.returncode == 2
+    assert "add --simulate" in shown.stderr

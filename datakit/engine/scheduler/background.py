@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 MOST_THREADS = 8  # the functions mostly wait; more threads would compete with the loop for the interpreter's lock
 
@@ -28,6 +28,44 @@ class Finished(Generic[R]):
     key: str
     result: R | None = None
     error: BaseException | None = None
+
+
+class Work(Protocol[R]):
+    """Functions that have been started, each known by a key. `Background` explains the methods."""
+
+    @property
+    def busy(self) -> int: ...
+
+    def start(self, key: str, function: Callable[[], R]) -> None: ...
+
+    def take(self, timeout: float) -> list[Finished[R]]: ...
+
+    def stop(self, seconds: float) -> list[Finished[R]]: ...
+
+
+class Inline(Generic[R]):
+    """Runs each function at once, in the thread of the caller: for a simulation, in which planning takes no time."""
+
+    def __init__(self) -> None:
+        self._ended: list[Finished[R]] = []
+
+    @property
+    def busy(self) -> int:
+        """The number of functions whose results have not been taken."""
+        return len(self._ended)
+
+    def start(self, key: str, function: Callable[[], R]) -> None:
+        """Run a function."""
+        self._ended.append(_ended(key, function))
+
+    def take(self, timeout: float) -> list[Finished[R]]:
+        """Return all ends since the last call."""
+        found, self._ended = self._ended, []
+        return found
+
+    def stop(self, seconds: float) -> list[Finished[R]]:
+        """Return all ends since the last call, as nothing runs between calls."""
+        return self.take(seconds)
 
 
 class Background(Generic[R]):
@@ -76,8 +114,11 @@ class Background(Generic[R]):
             threading.Thread(target=self._run, args=(key, function), name="datakit-background", daemon=True).start()
 
     def _run(self, key: str, function: Callable[[], R]) -> None:
-        try:
-            ended = Finished[R](key, function())
-        except BaseException as error:  # noqa: BLE001 - raised again in the loop
-            ended = Finished[R](key, error=error)
-        self._ended.put(ended)
+        self._ended.put(_ended(key, function))
+
+
+def _ended(key: str, function: Callable[[], R]) -> Finished[R]:
+    try:
+        return Finished(key, function())
+    except BaseException as error:  # noqa: BLE001 - raised again in the loop
+        return Finished(key, error=error)

@@ -89,7 +89,10 @@ def reuse_step(step: Step, observer: Observer) -> Manifest | None:
 
 
 class StepRun:
-    """One run of one step: between two phases in `advance`, during a phase in `running`."""
+    """One run of one step: between two phases in `advance`, during a phase in `running`. Only the ledger and the
+    methods `_begin`, `_share`, `_forget_failures` and `_finish` touch the step's files, so a simulation replaces only
+    these.
+    """
 
     def __init__(self, step: Step, plan: Plan, observer: Observer, driver: str | None = None) -> None:
         """`driver`: the name of this run in the ledger; by default, a new name."""
@@ -120,15 +123,18 @@ class StepRun:
         if isinstance(found, PhaseStart):
             self._start = found
             return found
-        self.ledger.flush()
-        stale_files.remove_dead_files(self.step.directory)  # repeated, because processes may have died since the start
-        return finish_step(self.step, found, self._tally)
+        return self._finish(found)
 
     def enter(self, start: PhaseStart, slots: int) -> None:
         """Begin to run the tasks of a phase that `advance` returned."""
         context = StepContext(self.step, self.ledger, self.observer)
         self.observer.phase_started(self.step, start.phase, len(start.reused), slots)
         self.running = PhaseRun(start, context)
+
+    def _finish(self, output: Output) -> Manifest:
+        self.ledger.flush()
+        stale_files.remove_dead_files(self.step.directory)  # repeated, because processes may have died since the start
+        return finish_step(self.step, output, self._tally)
 
     def overtaken(self) -> None:
         """Clean up a step that another driver has finished."""

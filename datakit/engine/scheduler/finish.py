@@ -55,11 +55,29 @@ def finish_step(step: Step, output: Output, tally: Tally) -> Manifest:
     recorded.
     """
     folders = _require_outputs(step, tally.written)
-    counters = Counter(output.counters)
-    counters.update(tally.counters)  # not `+`, which would drop counters that are zero
     quarantined = sorted(tally.quarantined, key=lambda record: (record.file, record.position, record.reason))
-    files = [*output.files, *([_write_quarantine(step, quarantined)] if quarantined else [])]
-    manifest = Manifest(
+    more = [_write_quarantine(step, quarantined)] if quarantined else []
+    manifest = manifest_of(step, output, tally.counters, quarantined, more)
+    atomic.sync_directories(sorted(folders))
+    manifest = write_manifest(manifest, step.directory)
+    removal.remove(urls.join(step.directory, PARTIAL_NAME))
+    remove_exchange(step)
+    return manifest
+
+
+def manifest_of(
+    step: Step,
+    output: Output,
+    counted: Counter[str],
+    quarantined: Sequence[QuarantinedRecord] = (),
+    more: Sequence[OutputFile] = (),
+) -> Manifest:
+    """Return the manifest of a finished step, without its checksum. counted: the sums of the tasks' counters. more: the
+    files that belong to no partition and that the plan does not know.
+    """
+    counters = Counter(output.counters)
+    counters.update(counted)  # not `+`, which would drop counters that are zero
+    return Manifest(
         stage=step.stage,
         dataset=step.dataset,
         fingerprint=step.fingerprint,
@@ -73,13 +91,8 @@ def finish_step(step: Step, output: Output, tally: Tally) -> Manifest:
         quarantine=Quarantine(sum(record.records for record in quarantined)),
         details=output.details,
         version=step.version,
-        files=[StepFile(file.path, file.bytes, file.xxh3, file.rows) for file in files],
+        files=[StepFile(file.path, file.bytes, file.xxh3, file.rows) for file in (*output.files, *more)],
     )
-    atomic.sync_directories(sorted(folders))
-    manifest = write_manifest(manifest, step.directory)
-    removal.remove(urls.join(step.directory, PARTIAL_NAME))
-    remove_exchange(step)
-    return manifest
 
 
 def _require_outputs(step: Step, written: bytearray) -> set[str]:

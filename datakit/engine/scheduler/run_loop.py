@@ -23,7 +23,7 @@ from typing import Protocol
 from datakit.engine.executor import Executor, Outcome
 from datakit.engine.ledger.ledger import LedgerWriter
 from datakit.engine.observe.observer import Observer
-from datakit.engine.scheduler.background import Background, Finished
+from datakit.engine.scheduler.background import Background, Finished, Work
 from datakit.engine.scheduler.phase_run import OvertakenError, PhaseRun, PhaseStart
 from datakit.engine.task import Step
 from datakit.errors import DatakitError, NoSpaceError, RootError
@@ -71,13 +71,20 @@ class Ended:
 class RunLoop:
     """The steps that are open at the moment. After an error, call `stop`."""
 
-    def __init__(self, executor: ExecutorFactory, observer: Callable[[], Observer]) -> None:
-        """`executor` is called when the first task must run, `observer` for each event that concerns no single step."""
+    def __init__(
+        self,
+        executor: ExecutorFactory,
+        observer: Callable[[], Observer],
+        background: Work[PhaseStart | Manifest] | None = None,
+    ) -> None:
+        """`executor` is called when the first task must run, `observer` for each event that concerns no single step.
+        `background` runs `OpenStep.advance`; by default, in threads.
+        """
         self._executor_of, self._observer_of = executor, observer
         self._executor: Executor | None = None
         self._open: dict[str, OpenStep] = {}  # by directory, in order of priority
         self._priorities: dict[str, Priority] = {}
-        self._background = Background[PhaseStart | Manifest]()
+        self._background: Work[PhaseStart | Manifest] = background or Background[PhaseStart | Manifest]()
         self._compiling = False
 
     def __len__(self) -> int:

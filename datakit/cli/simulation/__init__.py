@@ -1,0 +1,1 @@
+"""Implements `datakit plan --simulate`."""

@@ -1,0 +1,184 @@
+"""An executor without processes: it advances a virtual clock to the end of the next attempt.
+
+The cluster has equal nodes. An attempt needs a free core and its memory on one node; the node with the most free memory
+is chosen. Attempts start in the order in which they were submitted, as on a real cluster. An attempt that declares more
+memory than a node has gets a node of its own. The real loop of a run drives this executor, and sees the virtual time
+only in the order of the outcomes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from datakit.engine.executor import Attempt, BatchedResult, Cause, Outcome
+from datakit.engine.task import Task
+from datakit.engine.worker.memory import MEMORY_SHARE
+from datakit.errors import UsageError
+from datakit.pipeline.simulate.effects import Effect
+from datakit.pipeline.simulate.rates import ATTEMPT_SECONDS, cpu_seconds, peak_memory
+from datakit.storage.urls import PARALLEL_REQUESTS
+
+TICK_SECONDS = 0.05  # outcomes within this time reach the loop together
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The machines. memory: bytes per core. bandwidth: bytes per second of each node, in each direction. latency:
+    seconds of a request; a task makes several at a time.
+    """
+
+    nodes: int = 1
+    cores: int = 1
+    memory: int = 4 << 30
+    bandwidth: float = 3e9
+    latency: float = 0.03
+
+    def __post_init__(self) -> None:
+        if min(self.nodes, self.cores, self.memory) < 1:
+            raise UsageError("the numbers of nodes and cores and the memory per core must be at least 1")
+
+    @property
+    def slots(self) -> int:
+        """The number of attempts that can run at a time."""
+        return self.nodes * self.cores
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What one task took: CPU-seconds, seconds in its slot, and its effect."""
+
+    task: Task
+    cpu_seconds: float
+    seconds: float
+    effect: Effect
+
+
+@dataclass(slots=True)
+class _Node:
+    cores: int
+    memory: int
+
+
+Simulate = Callable[
+    [Attempt, Task], tuple[Effect, int]
+]  # the effect of a task, and the size of the phase's shared data
+Notice = Callable[[Attempt, Spent], None]
+
+
+class VirtualExecutor:
+    """Implements `Executor`. now: the virtual time in seconds. busy: the seconds that all slots were occupied.
+
+    overcommitted: the number of attempts that declared more memory than a node has.
+    """
+
+    def __init__(self, cluster: Cluster, simulate: Simulate, notice: Notice) -> None:
+        self._cluster, self._simulate, self._notice = cluster, simulate, notice
+        self._node_memory = int(cluster.cores * cluster.memory * MEMORY_SHARE)
+        self._nodes = [_Node(cluster.cores, self._node_memory) for _ in range(cluster.nodes)]
+        self._free = [(-self._node_memory, number) for number in range(cluster.nodes)]  # a heap; may hold old entries
+        self._waiting: deque[Attempt] = deque()
+        self._running: list[tuple[float, int, int, int, Outcome, Attempt]] = []
+        self._number = 0
+        self.now, self.busy, self.overcommitted = 0.0, 0.0, 0
+
+    @property
+    def slots(self) -> int:
+        return self._cluster.slots
+
+    @property
+    def compiling(self) -> bool:
+        return False
+
+    def written(self, step_directory: str) -> int:
+        return 0
+
+    def submit(self, attempt: Attempt) -> None:
+        self._waiting.append(attempt)
+        self._start_what_fits()
+
+    def wait(self, timeout: float) -> list[Outcome]:
+        """Advance the clock to the end of the next attempt, whatever the timeout; return the outcomes until then."""
+        if not self._running:
+            return []
+        until, found = self._running[0][0] + TICK_SECONDS, list[Outcome]()
+        while self._running and self._running[0][0] <= until:
+            self.now, _, number, memory, outcome, attempt = heapq.heappop(self._running)
+            node = self._nodes[number]
+            node.cores, node.memory = node.cores + attempt.cpus, node.memory + memory
+            heapq.heappush(self._free, (-node.memory, number))
+            self._start_what_fits()
+            found.append(outcome)
+        return found
+
+    def cancel(self, step_directory: str) -> None:
+        self._waiting = deque(one for one in self._waiting if one.step_directory != step_directory)
+
+    def close(self) -> None:
+        self._waiting.clear()
+        self._running.clear()
+
+    def _start_what_fits(self) -> None:
+        while self._waiting:
+            attempt = self._waiting[0]
+            memory = min(attempt.memory_bytes, self._node_memory)
+            number = self._node_for(attempt.cpus, memory)
+            if number is None:
+                return
+            self._waiting.popleft()
+            self.overcommitted += attempt.memory_bytes > self._node_memory
+            node = self._nodes[number]
+            node.cores, node.memory = node.cores - attempt.cpus, node.memory - memory
+            if node.cores:
+                heapq.heappush(self._free, (-node.memory, number))
+            outcome = self._run(attempt, number)
+            self._number += 1
+            self.busy += outcome.seconds * attempt.cpus
+            heapq.heappush(self._running, (self.now + outcome.seconds, self._number, number, memory, outcome, attempt))
+
+    def _node_for(self, cpus: int, memory: int) -> int | None:
+        """Return the node with the most free memory that has the cores; None if no node has room."""
+        aside, found = list[tuple[int, int]](), None
+        while self._free:
+            free, number = self._free[0]
+            node = self._nodes[number]
+            if node.memory != -free or not node.cores:  # an old entry
+                heapq.heappop(self._free)
+                continue
+            if -free < memory:
+                break
+            aside.append(heapq.heappop(self._free))
+            if node.cores >= cpus:
+                found = number
+                aside.pop()
+                break
+        for entry in aside:
+            heapq.heappush(self._free, entry)
+        return found
+
+    def _run(self, attempt: Attempt, node: int) -> Outcome:
+        spent = [self._spent(attempt, task) for task in (attempt.task, *attempt.more)]
+        for one in spent:
+            self._notice(attempt, one)
+        more = tuple(BatchedResult(one.task.key, one.effect.result, one.seconds) for one in spent[1:])
+        peak = max(_peak(one.task) for one in spent)
+        return Outcome.of(
+            attempt, Cause.DONE, result=spent[0].effect.result, more=more, peak_memory=peak,
+            budget=attempt.memory_bytes,
+            seconds=ATTEMPT_SECONDS + sum(one.seconds for one in spent), work_seconds=spent[0].seconds,
+            cpu_seconds=ATTEMPT_SECONDS + sum(one.cpu_seconds for one in spent), node=f"node-{node}",
+            written=sum(one.effect.written for one in spent),
+        )  # fmt: skip
+
+    def _spent(self, attempt: Attempt, task: Task) -> Spent:
+        effect, shared = self._simulate(attempt, task)
+        cpu = cpu_seconds(task.function, task.input_bytes, effect.reads + effect.writes, shared)
+        waits = self._cluster.latency * (effect.reads / PARALLEL_REQUESTS + effect.writes)
+        moved = max(effect.read, effect.written) / (self._cluster.bandwidth / self._cluster.cores)
+        return Spent(task, cpu, max(cpu, moved) + waits, effect)
+
+
+def _peak(task: Task) -> int:
+    return peak_memory(task.function, task.input_bytes if task.held_bytes is None else task.held_bytes)

@@ -1,0 +1,215 @@
+"""Simulates the tasks of the stages signatures and dedup, except those that find components."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from datakit.dedup.clusters.bands import COUNTED as SKIPPED
+from datakit.dedup.clusters.bands import ROW_BYTES
+from datakit.dedup.partitions import power_of_two
+from datakit.dedup.phase_data import ForestFiles, Judged, Runs
+from datakit.dedup.phase_data import Written as Removed
+from datakit.dedup.verification.rules import COUNTED
+from datakit.dedup.verification.verify import LARGEST
+from datakit.engine.task import OutputFile, Task, TaskResult
+from datakit.pipeline.simulate.corpus import Corpus, share
+from datakit.pipeline.simulate.effects import CHECKSUM, Effect, PhaseOf, Run, parquet_reads, read_runs, write_runs
+from datakit.storage.ids import partition_name
+from datakit.storage.manifest import data_path
+
+COPY_BYTES, VERDICT_BYTES = 32, 72  # bytes of a row of these exchanges
+DOCUMENT_BYTES = 200  # bytes of a row of the exchange of shingles, beside the shingles
+FOREST_EDGE_BYTES = 10  # in a Parquet file
+
+
+def sign_partition(about: PhaseOf) -> Run:
+    """Simulate the signatures of a partition."""
+    (source,) = about.step.inputs_of("normalize")
+    partitions = source.manifest.partitions
+
+    def run(task: Task) -> Effect:
+        part = partitions[int(task.key)]
+        size = 2000 + about.corpus.signature_bytes * part.rows
+        skipped = int(part.rows * about.corpus.skipped)
+        counters = {"signatures/documents": part.rows, "signatures/shingles": task.input_bytes // 6,
+                    "signatures/too_short": skipped, "signatures/saturated": 0,
+                    "signatures/quarantined": 0}  # fmt: skip
+        output = OutputFile(task.arguments["path"], size, CHECKSUM, part.rows)
+        result = TaskResult((output,), counters, records=part.rows, bytes_read=task.input_bytes)
+        return Effect(result, parquet_reads(part.bytes, task.input_bytes >> 24), 1, part.bytes)
+
+    return run
+
+
+def find_copies(about: PhaseOf) -> Run:
+    """Simulate the search for texts that several sources contain."""
+    parts, count = about.phase.shared["parts"], len(about.phase.tasks)
+    rows, copies = sum(part["rows"] for part in parts), sum(copies_in(about.corpus, part) for part in parts)
+    signature_bytes = sum(part["signature_bytes"] for part in parts)
+    counts = {part["source"]: part["count"] for part in parts}
+    overlapping = sum(max(1, parts // count) for parts in counts.values())
+    buckets = power_of_two(len(parts))
+
+    def run(task: Task) -> Effect:
+        number = task.arguments["range"]
+        mine, gone = share(rows, number, count), share(copies, number, count)
+        written = write_runs(about, "exact", task.key, buckets, rows=gone, size=gone * COPY_BYTES, budget=64 << 20)
+        read = signature_bytes * 34 // about.corpus.signature_bytes // count
+        result = TaskResult(written.outputs, details=_runs(written.runs), records=mine, bytes_read=mine * 32)
+        return Effect(result, overlapping * parquet_reads(read // overlapping), len(written.outputs), read,
+                      written.bytes)  # fmt: skip
+
+    return run
+
+
+def route_bands(about: PhaseOf) -> Run:
+    """Simulate the routing of band keys."""
+    shared, corpus = about.phase.shared, about.corpus
+    parts, exact = shared["parts"], shared["exact_runs"]
+    buckets = power_of_two(len(parts))
+
+    def run(task: Task) -> Effect:
+        work = task.arguments
+        mine = parts[work["first"] : work["stop"]]
+        rows = sum(part["rows"] for part in mine)
+        skipped = int(rows * corpus.skipped)
+        keys = shared["bands"] * max(0, rows - skipped - sum(copies_in(corpus, part) for part in mine))
+        written = write_runs(
+            about, "bands", task.key, work["buckets"], rows=keys, size=keys * ROW_BYTES, budget=128 << 20
+        )
+        known = read_runs(about.world.exchange(about.step, exact), len(exact), len(mine) / buckets,
+                          work["first"] / buckets)  # fmt: skip
+        read = sum(part["signature_bytes"] for part in mine)
+        reads = known.reads + sum(parquet_reads(part["signature_bytes"]) for part in mine)
+        counters = dict.fromkeys(SKIPPED, 0) | {"dedup/too_short": skipped}
+        result = TaskResult(written.outputs, counters, _runs(written.runs), records=rows, bytes_read=read)
+        return Effect(result, reads, len(written.outputs), read + known.bytes, written.bytes)
+
+    return run
+
+
+def connect(about: PhaseOf) -> Run:
+    """Simulate the forest of a bucket of band keys."""
+    count, runs = len(about.phase.tasks), about.phase.shared["runs"]
+    exchange, edges = about.world.exchange(about.step, runs), int(clustered(about) * about.corpus.edges)
+
+    def run(task: Task) -> Effect:
+        bucket = task.arguments["bucket"]
+        mine, reading = share(edges, bucket, count), read_runs(exchange, len(runs), 1 / count, bucket / count)
+        path = f"exchange/forest/bucket-{bucket:05d}.parquet"
+        files = (OutputFile(path, 1000 + FOREST_EDGE_BYTES * mine, CHECKSUM, mine),) if mine else ()
+        details = msgspec.to_builtins(ForestFiles([file.path for file in files], mine))
+        result = TaskResult(files, {}, details, records=exchange.rows // count, bytes_read=reading.bytes)
+        return Effect(result, reading.reads, len(files), reading.bytes, sum(file.bytes for file in files))
+
+    return run
+
+
+def route_shingles(about: PhaseOf) -> Run:
+    """Simulate the routing of the shingles of clustered documents."""
+    shared, corpus = about.phase.shared, about.corpus
+    parts, runs = shared["parts"], shared["runs"]
+    exchange, buckets = about.world.exchange(about.step, runs), power_of_two(len(parts))
+
+    def run(task: Task) -> Effect:
+        work = task.arguments
+        mine = parts[work["first"] : work["stop"]]
+        rows = int(sum(part["rows"] for part in mine) * corpus.clustered)
+        text = int(sum(part["text_bytes"] for part in mine) * corpus.clustered)
+        size = int(text * corpus.shingle_bytes) + rows * (DOCUMENT_BYTES + 8 * shared["bands"])
+        written = write_runs(about, "shingles", task.key, work["buckets"], rows=rows, size=size, budget=128 << 20)
+        known = read_runs(exchange, len(runs), len(mine) / buckets, work["first"] / buckets)
+        stored = sum(int(part["text_bytes"] * corpus.normalized) + part["signature_bytes"] for part in mine)
+        reads = known.reads + sum(2 * parquet_reads(part["text_bytes"] >> 2, part["text_bytes"] >> 24) for part in mine)
+        result = TaskResult(written.outputs, details=_runs(written.runs), records=rows, bytes_read=text)
+        return Effect(result, reads, len(written.outputs), stored + known.bytes, written.bytes)
+
+    return run
+
+
+def judge(about: PhaseOf) -> Run:
+    """Simulate the verdicts on a bucket of components."""
+    shared, corpus, count = about.phase.shared, about.corpus, len(about.phase.tasks)
+    runs, documents = shared["runs"], clustered(about)
+    exchange = about.world.exchange(about.step, runs)
+    gone = sum(near_copies_in(corpus, part) for part in shared["parts"])
+    buckets = power_of_two(len(shared["parts"]))
+    size = max(2, int(corpus.cluster_size))
+
+    def run(task: Task) -> Effect:
+        bucket = task.arguments["bucket"]
+        mine, removed = share(documents, bucket, count), share(gone, bucket, count)
+        if not mine:
+            return Effect(TaskResult(details=msgspec.to_builtins(Judged([], {}, []))), 2 * len(runs))
+        written = write_runs(
+            about, "verdicts", task.key, buckets, rows=removed, size=removed * VERDICT_BYTES, budget=64 << 20
+        )
+        clusters = max(1, mine // size)
+        largest = [(size, 1, f"{number:032x}") for number in range(min(LARGEST, clusters))]
+        histogram = {str(1 << (size.bit_length() - 1)): clusters}
+        details = msgspec.to_builtins(Judged(written.runs, histogram, largest))
+        reading = read_runs(exchange, len(runs), 1 / count, bucket / count)
+        counters = dict.fromkeys((f"dedup/{name}" for name in COUNTED), 0) | {"dedup/candidates": mine}
+        result = TaskResult(written.outputs, counters, details, records=mine, bytes_read=reading.bytes)
+        return Effect(result, reading.reads, len(written.outputs), reading.bytes, written.bytes)
+
+    return run
+
+
+def write_attributes(about: PhaseOf) -> Run:
+    """Simulate the attribute files of a range of parts. The verdicts are read once more for each earlier source."""
+    shared, corpus = about.phase.shared, about.corpus
+    parts, exact, verdicts = shared["parts"], shared["exact_runs"], shared["verdict_runs"]
+    buckets = power_of_two(len(parts))
+    copies_of, verdicts_of = (about.world.exchange(about.step, runs) for runs in (exact, verdicts))
+
+    def run(task: Task) -> Effect:
+        work = task.arguments
+        mine = parts[work["first"] : work["stop"]]
+        removed = [(copies_in(corpus, part), near_copies_in(corpus, part)) for part in mine]
+        outputs = tuple(
+            OutputFile(data_path(part["source"], partition_name(part["index"], part["count"])),
+                       2000 + corpus.removal_bytes * sum(gone), CHECKSUM, sum(gone))
+            for part, gone in zip(mine, removed, strict=True)
+        )  # fmt: skip
+        copies, near = (sum(gone[kind] for gone in removed) for kind in (0, 1))
+        documents = sum(part["rows"] for part in mine)
+        counters = {"dedup/documents_in": documents, "dedup/exact_removed": copies, "dedup/fuzzy_removed": near,
+                    "dedup/retained": documents - copies - near}  # fmt: skip
+        some, none = ("0" * 32, "f" * 32), (None, None)
+        bounds: list[tuple[str | None, str | None]] = [some if sum(gone) else none for gone in removed]
+        where, part = work["first"] / buckets, len(mine) / buckets
+        first = read_runs(copies_of, len(exact), part, where)
+        again = 1 + (max(1, mine[-1]["source_number"]) if copies else 0)
+        later = read_runs(verdicts_of, len(verdicts), part, where)
+        result = TaskResult(outputs, counters, msgspec.to_builtins(Removed(removed, bounds)), records=copies + near)
+        return Effect(result, first.reads + again * later.reads, len(outputs), first.bytes + again * later.bytes)
+
+    return run
+
+
+def copies_in(corpus: Corpus, part: dict[str, Any]) -> int:
+    """Return how many documents of a part an earlier source contains."""
+    return _spread(corpus.exact, part) if part["source_number"] else 0
+
+
+def near_copies_in(corpus: Corpus, part: dict[str, Any]) -> int:
+    """Return how many documents of a part are removed as near duplicates."""
+    return min(_spread(corpus.fuzzy, part), part["rows"] - copies_in(corpus, part))
+
+
+def _spread(portion: float, part: dict[str, Any]) -> int:
+    """Return the share of a part's rows, rounded so that the errors do not add up."""
+    first = part["first_row"]
+    return int(portion * (first + part["rows"])) - int(portion * first)
+
+
+def clustered(about: PhaseOf) -> int:
+    """Return the number of clustered documents of a dedup step."""
+    return int(about.corpus.clustered * sum(entry.manifest.totals.rows for entry in about.step.inputs_of("normalize")))
+
+
+def _runs(runs: list[str]) -> dict[str, Any]:
+    return msgspec.to_builtins(Runs(runs))

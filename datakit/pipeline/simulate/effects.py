@@ -1,0 +1,133 @@
+"""What a simulated task does: its result, and the requests and bytes that it costs.
+
+The tasks of a phase are simulated by a function that is made once per phase, from its shared data (`Simulator`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from datakit.engine.exchange.run_file import HEAD_BYTES, INDEX_SUFFIX, PIECE_BYTES
+from datakit.engine.task import OutputFile, Phase, Step, Task, TaskResult
+from datakit.pipeline.simulate.corpus import Corpus
+
+CHECKSUM = "0" * 32  # stands for checksums and ids; as long as a real one
+BATCH_BYTES = 320  # bytes of a record batch of an exchange run, beside its values: the metadata of a few columns
+INDEX_BYTES = 400  # bytes of a run's index beside its offsets: mostly the schema
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """The effect of one task. reads, writes: requests to the store. read, written: bytes, those of the exchange
+    included. exchanged: bytes written to the exchange.
+    """
+
+    result: TaskResult
+    reads: int = 0
+    writes: int = 0
+    read: int = 0
+    exchanged: int = 0
+
+    @property
+    def written(self) -> int:
+        """The number of bytes that the task writes."""
+        return sum(output.bytes for output in self.result.outputs)
+
+
+@dataclass
+class Exchange:
+    """The runs that one phase has written so far."""
+
+    bytes: int = 0
+    rows: int = 0
+    runs: int = 0
+    buckets: int = 1
+
+
+@dataclass
+class World:
+    """What the simulated tasks know beside their arguments. exchanges: by step and name of the exchange."""
+
+    corpus: Corpus
+    exchanges: dict[tuple[str, str], Exchange] = field(default_factory=dict)
+
+    def exchange(self, step: Step, runs: Sequence[str]) -> Exchange:
+        """Return the exchange to which these runs belong; an empty one if there are none."""
+        name = runs[0].split("/")[1] if runs else ""
+        return self.exchanges.get((step.directory, name), Exchange())
+
+
+@dataclass(frozen=True)
+class PhaseOf:
+    """A phase, its step and the world."""
+
+    step: Step
+    phase: Phase
+    world: World
+
+    @property
+    def corpus(self) -> Corpus:
+        """The corpus of the simulation."""
+        return self.world.corpus
+
+
+Run = Callable[[Task], Effect]
+Simulator = Callable[[PhaseOf], Run]
+
+
+@dataclass(frozen=True)
+class Written:
+    """The runs that a task has written to one exchange."""
+
+    runs: list[str]
+    outputs: tuple[OutputFile, ...]
+
+    @property
+    def bytes(self) -> int:
+        """The size of all files, indexes included."""
+        return sum(output.bytes for output in self.outputs)
+
+
+def write_runs(about: PhaseOf, name: str, key: str, buckets: int, *, rows: int, size: int, budget: int) -> Written:
+    """Return what an `ExchangeWriter` would write for `rows` rows of `size` bytes, spread evenly over the buckets."""
+    if not rows:
+        return Written([], ())
+    count = min(rows, max(1, math.ceil((size + 10 * rows) / min(max(1, budget // 2), 1 << 30))))
+    mean = rows / count
+    batches = buckets * -math.expm1(-mean / buckets) if buckets > 1 else 1
+    data, index = size // count + int(batches * BATCH_BYTES), INDEX_BYTES + 8 * (buckets + 1)
+    paths = [f"exchange/{name}/{key}-{number:05d}.arrow" for number in range(count)]
+    exchange = about.world.exchanges.setdefault((about.step.directory, name), Exchange())
+    exchange.bytes, exchange.rows = exchange.bytes + data * count, exchange.rows + rows
+    exchange.runs, exchange.buckets = exchange.runs + count, buckets
+    files = [(OutputFile(path, data, CHECKSUM, rows // count), path) for path in paths]
+    outputs = (one for file, path in files for one in (file, OutputFile(path + INDEX_SUFFIX, index, CHECKSUM)))
+    return Written(paths, tuple(outputs))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The cost of reading a range of buckets from all runs: requests and bytes."""
+
+    reads: int
+    bytes: int
+
+
+def read_runs(exchange: Exchange, runs: int, share: float, position: float = 0.5) -> Reading:
+    """Return the cost of reading a share of the buckets of an exchange from all of its runs. position: where in the
+    index the range is; offsets behind the first HEAD_BYTES take another request.
+    """
+    if not runs:
+        return Reading(0, 0)
+    size, rows = exchange.bytes * share / runs, exchange.rows * share / runs
+    pieces = max(1, math.ceil(size / PIECE_BYTES))
+    filled = -math.expm1(-rows) if rows < 30 else 1.0
+    late = (position + share) * exchange.buckets * 8 + INDEX_BYTES > HEAD_BYTES
+    return Reading(round(runs * (1 + late + filled * pieces)), int(exchange.bytes * share))
+
+
+def parquet_reads(size: int, groups: int = 1) -> int:
+    """Return the number of requests for a Parquet file: its size, its footer, and its row groups."""
+    return 2 + max(1, groups, math.ceil(size / PIECE_BYTES))

@@ -1,0 +1,71 @@
+"""How long tasks take and how much memory they need, by task function.
+
+A task takes a fixed number of CPU-seconds and a number of CPU-seconds per MB of `Task.input_bytes`; the same holds for
+its memory. Source: the ledgers of a run on 121 MB (docs/measurements.md), with the rates per MB scaled so that each
+stage takes what it takes at 1.2 GB on an idle machine (`WORK_SECONDS` in `pipeline/estimate.py`). Rounds of stars,
+merges, downloads and the training of a tokenizer did not occur in that run: their rates are estimates.
+
+The measured tasks ran on a local disk. In an object store, each request takes CPU time, too; this and the bandwidth and
+latency in `clock.Cluster` are assumptions. Each task decodes the shared data of its phase.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+MEGABYTE = 1e6
+MIB = 1 << 20
+REQUEST_SECONDS = 0.0005  # CPU-seconds of a request to an object store: an assumption
+SHARED_SECONDS = 0.02  # CPU-seconds to decode 1 MB of shared data
+ATTEMPT_SECONDS = 0.01  # CPU-seconds to fork a child and to return its result
+
+
+class Rate(NamedTuple):
+    """The CPU-seconds of a task, fixed and per MB of input, and its memory: in bytes, fixed and per byte of input."""
+
+    fixed: float
+    per_mb: float
+    memory: int
+    memory_per_byte: float
+
+
+RATES: dict[str, Rate] = {
+    "datakit.download.stage:fetch_file": Rate(0.02, 0.002, 30 * MIB, 0.0),
+    "datakit.normalize.where.column_types:find_types": Rate(0.03, 0.005, 60 * MIB, 0.8),
+    "datakit.normalize.route:route_slice": Rate(0.03, 0.0095, 60 * MIB, 0.8),
+    "datakit.normalize.sort:sort_partition": Rate(0.03, 0.0105, 20 * MIB, 3.6),
+    "datakit.normalize.origins:write_files": Rate(0.03, 0.0, 5 * MIB, 0.0),
+    "datakit.engine.exchange.merge:merge_runs": Rate(0.03, 0.002, 200 * MIB, 0.0),
+    "datakit.dedup.minhash.signatures_stage:sign_partition": Rate(0.03, 0.0068, 60 * MIB, 0.0),
+    "datakit.dedup.exact_duplicates:find_copies": Rate(0.08, 0.02, 200 * MIB, 0.0),
+    "datakit.dedup.clusters.bands:route": Rate(0.08, 0.015, 120 * MIB, 0.0),
+    "datakit.dedup.clusters.bands:connect": Rate(0.08, 0.009, 150 * MIB, 1.0),
+    "datakit.dedup.clusters.labels:label": Rate(0.07, 0.02, 150 * MIB, 1.5),
+    "datakit.dedup.clusters.rounds:link": Rate(0.07, 0.02, 200 * MIB, 0.0),
+    "datakit.dedup.clusters.rounds:large": Rate(0.07, 0.03, 400 * MIB, 0.0),
+    "datakit.dedup.clusters.rounds:small": Rate(0.07, 0.03, 400 * MIB, 0.0),
+    "datakit.dedup.clusters.rounds:finish": Rate(0.07, 0.02, 400 * MIB, 0.0),
+    "datakit.dedup.clusters.labels:resolve": Rate(0.07, 0.02, 400 * MIB, 0.0),
+    "datakit.dedup.clusters.labels:label_parts": Rate(0.07, 0.02, 400 * MIB, 0.0),
+    "datakit.dedup.verification.cluster_shingles:route": Rate(0.08, 0.0045, 150 * MIB, 0.0),
+    "datakit.dedup.verification.verify:judge": Rate(0.08, 0.025, 60 * MIB, 0.5),
+    "datakit.dedup.attributes:write": Rate(0.08, 0.002, 150 * MIB, 0.0),
+    "datakit.consolidate.write_partitions:consolidate": Rate(0.03, 0.0118, 110 * MIB, 0.0),
+    "datakit.consolidate.stage:write_card": Rate(0.02, 0.0, 5 * MIB, 0.0),
+    "datakit.tokenize.train_stage:train_task": Rate(1.0, 0.1, 500 * MIB, 1.0),
+    "datakit.tokenize.tasks:settle_contract": Rate(1.5, 0.0, 140 * MIB, 0.0),
+    "datakit.tokenize.tasks:encode": Rate(0.05, 0.0315, 30 * MIB, 5.0),
+}
+
+
+def cpu_seconds(function: str, input_bytes: int, requests: int, shared_bytes: int) -> float:
+    """Return the CPU-seconds of a task, without those for its child process."""
+    rate = RATES[function]
+    more = REQUEST_SECONDS * requests + SHARED_SECONDS * shared_bytes / MEGABYTE
+    return rate.fixed + rate.per_mb * input_bytes / MEGABYTE + more
+
+
+def peak_memory(function: str, held_bytes: int) -> int:
+    """Return the peak memory of a task, in bytes. held_bytes: how much of its input it holds at a time."""
+    rate = RATES[function]
+    return int(rate.memory + rate.memory_per_byte * held_bytes)

@@ -1,0 +1,261 @@
+"""Simulates a run of a recipe: its sources get generated listings, and each task a generated result.
+
+Real are the plans of all stages, the priorities, the loop that fills slots, the memory budgets, the phases' queues and
+results, the ledger lines and the manifests: the driver's memory is therefore measured, not estimated. Simulated are the
+tasks (`task_table.py`), their times (`rates.py`), the machines (`clock.py`) and all files. Every attempt succeeds.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from datakit.cache.layout import TOKENIZER_FILE
+from datakit.dedup.survivors import score_columns
+from datakit.download.listing import SourceFile, source_base
+from datakit.engine.executor import Attempt
+from datakit.engine.observe.observer import Observer
+from datakit.engine.scheduler.background import Inline
+from datakit.engine.scheduler.phase_run import PhaseStart
+from datakit.engine.scheduler.run_loop import Ended, RunLoop
+from datakit.engine.task import Phase, Step, Task
+from datakit.errors import UsageError
+from datakit.pipeline.graph import Graph, LocatedStep, Node, build_listed, engine_step
+from datakit.pipeline.resolve_sources import SourceState
+from datakit.pipeline.schedule.priorities import priorities
+from datakit.pipeline.simulate.clock import Cluster, Spent, VirtualExecutor
+from datakit.pipeline.simulate.corpus import Corpus, generated, share
+from datakit.pipeline.simulate.effects import CHECKSUM, Effect, PhaseOf, Run, World
+from datakit.pipeline.simulate.figures import HOUR, PhaseFigures, Simulation, StepFigures, label, shortcomings
+from datakit.pipeline.simulate.simulated_step import SimulatedStep
+from datakit.pipeline.simulate.task_table import simulators
+from datakit.pipeline.simulate.text_results import SCORES
+from datakit.recipe import Recipe
+from datakit.storage import globs
+from datakit.storage.manifest import Manifest
+from datakit.tokenize import train_stage
+
+SAMPLE_EVERY = 1000  # tasks between two measurements of the process's memory
+
+
+def simulate(
+    recipe: Recipe,
+    text_bytes: int,
+    cluster: Cluster,
+    corpus: Corpus | None = None,
+    *,
+    until: str | None = None,
+    rate: float | None = None,
+) -> Simulation:
+    """Simulate a run of a recipe on `text_bytes` bytes of text. Lists no source and writes nothing to a root. rate: the
+    price of a core-hour. Raises InputError.
+    """
+    if text_bytes < 1:
+        raise UsageError("the simulated size must be at least one byte")
+    corpus = corpus or Corpus()
+    texts = generated(corpus, [source.name for source in recipe.sources], text_bytes)
+    corpus = replace(corpus, sources={**texts, **corpus.sources})
+    with tempfile.TemporaryDirectory(prefix="datakit-simulation-") as root:
+        states = [_state(source.name, source.url, corpus) for source in recipe.sources]
+        return simulate_graph(build_listed(recipe, root, states, until), corpus, cluster, rate=rate)
+
+
+def simulate_graph(graph: Graph, corpus: Corpus, cluster: Cluster, *, rate: float | None = None) -> Simulation:
+    """Simulate the steps of a graph, whose sources are listed. Its root must be an empty temporary folder: only a
+    trained tokenizer is written there.
+    """
+    run = _SimulatedRun(graph, World(corpus), cluster)
+    run.run()
+    return run.figures(rate)
+
+
+def _state(name: str, url: str, corpus: Corpus) -> SourceState:
+    """Return the state of a source with files of about `file_bytes` bytes, which hold the source's text."""
+    raw = int(corpus.sources[name].value_bytes / corpus.expansion)
+    count = max(1, round(raw / corpus.file_bytes))
+    local, now = "://" not in globs.expand(url), 0
+    files = tuple(
+        SourceFile(
+            f"part-{number:06d}{corpus.file_suffix}", share(raw, number, count), CHECKSUM, now if local else None
+        )
+        for number in range(count)
+    )
+    content = {"include": [], "exclude": [], "listing": CHECKSUM}
+    return SourceState(name, content, source_base(url), files)
+
+
+@dataclass
+class _Phase:
+    """A running phase: how its tasks are simulated, and its figures."""
+
+    runs: dict[str, Run]
+    figures: PhaseFigures
+
+
+@dataclass
+class _Open:
+    """A running step."""
+
+    located: LocatedStep
+    run: SimulatedStep
+    started: float
+    phases: list[PhaseFigures] = field(default_factory=list)
+
+
+class _SimulatedRun:
+    """One simulated run: what `pipeline/schedule/graph_run.py` does, without leases, reports and files."""
+
+    def __init__(self, graph: Graph, world: World, cluster: Cluster) -> None:
+        self._graph, self._world, self._cluster = graph, world, cluster
+        self._priorities = priorities(graph)
+        self._executor = VirtualExecutor(cluster, self._simulate, self._notice)
+        self._left, self._ready = list(graph.nodes), dict[str, LocatedStep]()
+        self._done: dict[str, LocatedStep] = {}
+        self._open: dict[str, _Open] = {}
+        self._phases: dict[tuple[str, str], _Phase] = {}
+        self._steps: dict[str, StepFigures] = {}
+        self._memory = _Growth()
+        self._tasks = 0
+
+    def run(self) -> None:
+        """Run all steps."""
+        quiet = Observer()
+        loop = RunLoop(lambda: self._executor, lambda: quiet, Inline[PhaseStart | Manifest]())
+        self._look_for_ready()
+        while self._start_ready(loop, quiet) or len(loop):
+            ended = loop.turn()
+            for one in ended:
+                self._settle(one)
+            if ended:
+                self._look_for_ready()
+
+    def figures(self, rate: float | None) -> Simulation:
+        """Return what the run has taken."""
+        steps = tuple(self._steps[node.label] for node in self._graph.nodes)
+        seconds, slots = self._executor.now, self._cluster.slots
+        cpu = sum(phase.cpu_seconds for step in steps for phase in step.phases) / HOUR
+        hours = slots * seconds / HOUR
+        self._memory.sample()
+        driver = self._memory.bytes
+        return Simulation(
+            self._graph.dataset,
+            sum(source.text_bytes for source in self._world.corpus.sources.values()),
+            self._cluster, steps, seconds, cpu, hours, None if rate is None else rate * hours,
+            self._executor.busy / max(1e-9, slots * seconds), driver, self._memory.cpu_seconds(),
+            tuple(self._critical()), tuple(shortcomings(steps, self._cluster, seconds, driver)),
+        )  # fmt: skip
+
+    # --- steps
+
+    def _look_for_ready(self) -> None:
+        ready = [node for node in self._left if all(above.label in self._done for above in node.upstream)]
+        self._left = [node for node in self._left if node not in ready]
+        for node in ready:
+            self._ready[node.label] = self._graph.locate(node, self._done)
+        self._ready = dict(sorted(self._ready.items(), key=lambda item: self._priorities[item[0]]))
+
+    def _start_ready(self, loop: RunLoop, observer: Observer) -> bool:
+        for name in list(self._ready):
+            if not loop.has_room(self._priorities[name]):
+                break
+            located = self._ready.pop(name)
+            step = replace(engine_step(located, self._done), limits=self._graph.limits)
+            step = replace(step, operations={**step.operations, SCORES: self._scores()})
+            run = SimulatedStep(step, located.node.module.plan(step), observer, self._enter, self._end)
+            self._open[step.directory] = _Open(located, run, self._executor.now)
+            loop.add(run, self._priorities[name])
+        return bool(self._ready or self._open)
+
+    def _scores(self) -> list[str]:
+        """Return the columns of numbers that the recipe's dedup step reads."""
+        prefer = [node.settings.content.get("prefer", ()) for node in self._graph.nodes if node.stage == "dedup"]
+        return [name for names in prefer for name in score_columns(names)]
+
+    def _settle(self, ended: Ended) -> None:
+        if ended.error is not None:
+            raise ended.error
+        opened = self._open.pop(ended.step.directory)
+        node, about = opened.located.node, opened.run.metadata
+        self._done[node.label] = replace(opened.located, manifest=ended.manifest)
+        if node.stage == train_stage.NAME:  # the plan of tokenize reads the tokenizer
+            folder = Path(ended.step.directory)
+            folder.mkdir(parents=True)
+            (folder / TOKENIZER_FILE).write_bytes(b"{}")
+        self._steps[node.label] = StepFigures(
+            node.stage, node.source, tuple(opened.phases), opened.started, self._executor.now, about.ledger,
+            about.manifest, about.listed, about.files, 0 if ended.manifest is None else len(ended.manifest.partitions),
+        )  # fmt: skip
+        self._memory.sample()
+
+    def _critical(self) -> list[str]:
+        """Return the labels of the steps that the run waits for: of each step's inputs, the one that ends last."""
+        nodes = {node.label: node for node in self._graph.nodes}
+        node: Node | None = max(nodes.values(), key=lambda one: self._steps[one.label].ended)
+        found = list[str]()
+        while node is not None:
+            found.append(label(node.stage, node.source))
+            node = max(node.upstream, key=lambda one: self._steps[one.label].ended, default=None)
+        return found[::-1]
+
+    # --- phases and tasks
+
+    def _enter(self, step: Step, phase: Phase, shared: int) -> None:
+        opened = self._open[step.directory]
+        node = opened.located.node
+        figures = PhaseFigures(
+            node.stage, node.source, phase.name, len(phase.tasks), shared, started=self._executor.now,
+            largest=max(task.input_bytes for task in phase.tasks), memory=_declared(phase),
+        )  # fmt: skip
+        opened.phases.append(figures)
+        runs = simulators(PhaseOf(step, phase, self._world))
+        self._phases[step.directory, phase.name] = _Phase(runs, figures)
+        self._memory.sample()
+
+    def _end(self, step: Step, phase: Phase) -> None:
+        self._phases.pop((step.directory, phase.name)).figures.ended = self._executor.now
+        self._memory.sample()
+
+    def _simulate(self, attempt: Attempt, task: Task) -> tuple[Effect, int]:
+        phase = self._phases[attempt.step_directory, attempt.phase]
+        return phase.runs[task.function](task), phase.figures.shared
+
+    def _notice(self, attempt: Attempt, spent: Spent) -> None:
+        figures, effect = self._phases[attempt.step_directory, attempt.phase].figures, spent.effect
+        shared = 1 if figures.shared else 0  # the file with the shared data
+        figures.reads, figures.writes = figures.reads + effect.reads + shared, figures.writes + effect.writes
+        figures.read_bytes += effect.read
+        figures.exchanged += effect.exchanged
+        figures.cpu_seconds += spent.cpu_seconds
+        figures.longest = max(figures.longest, spent.seconds)
+        self._tasks += 1
+        if self._tasks % SAMPLE_EVERY == 0:
+            self._memory.sample()
+
+
+def _declared(phase: Phase) -> int:
+    held = (task.input_bytes if task.held_bytes is None else task.held_bytes for task in phase.tasks)
+    return int(phase.memory_bytes + phase.memory_per_input_byte * max(held))
+
+
+class _Growth:
+    """Measures by how much the resident memory of this process has grown. bytes: the most so far."""
+
+    def __init__(self) -> None:
+        self._start, self.bytes = _resident(), 0
+        self._cpu = time.process_time()
+
+    def sample(self) -> None:
+        """Measure once more."""
+        self.bytes = max(self.bytes, _resident() - self._start)
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU-seconds since the start."""
+        return time.process_time() - self._cpu
+
+
+def _resident() -> int:
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

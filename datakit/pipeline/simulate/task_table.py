@@ -1,0 +1,52 @@
+"""Lists how each task function of the stages is simulated. A stage with another task function needs another line here,
+and a line in `rates.py`.
+"""
+
+from __future__ import annotations
+
+from datakit.errors import StepFailedError
+from datakit.pipeline.simulate import component_results as components
+from datakit.pipeline.simulate import dedup_results as dedup
+from datakit.pipeline.simulate import text_results as text
+from datakit.pipeline.simulate import token_results as tokens
+from datakit.pipeline.simulate.effects import PhaseOf, Run, Simulator
+
+SIMULATORS: dict[str, Simulator] = {
+    "datakit.download.stage:fetch_file": text.fetch_file,
+    "datakit.normalize.where.column_types:find_types": text.find_types,
+    "datakit.normalize.route:route_slice": text.route_slice,
+    "datakit.normalize.sort:sort_partition": text.sort_partition,
+    "datakit.normalize.origins:write_files": text.write_files,
+    "datakit.engine.exchange.merge:merge_runs": text.merge_runs,
+    "datakit.dedup.minhash.signatures_stage:sign_partition": dedup.sign_partition,
+    "datakit.dedup.exact_duplicates:find_copies": dedup.find_copies,
+    "datakit.dedup.clusters.bands:route": dedup.route_bands,
+    "datakit.dedup.clusters.bands:connect": dedup.connect,
+    "datakit.dedup.clusters.labels:label": components.label,
+    "datakit.dedup.clusters.rounds:link": components.link,
+    "datakit.dedup.clusters.rounds:large": components.large,
+    "datakit.dedup.clusters.rounds:small": components.small,
+    "datakit.dedup.clusters.rounds:finish": components.finish,
+    "datakit.dedup.clusters.labels:resolve": components.resolve,
+    "datakit.dedup.clusters.labels:label_parts": components.label_parts,
+    "datakit.dedup.verification.cluster_shingles:route": dedup.route_shingles,
+    "datakit.dedup.verification.verify:judge": dedup.judge,
+    "datakit.dedup.attributes:write": dedup.write_attributes,
+    "datakit.consolidate.write_partitions:consolidate": tokens.consolidate,
+    "datakit.consolidate.stage:write_card": tokens.write_card,
+    "datakit.tokenize.train_stage:train_task": tokens.train_task,
+    "datakit.tokenize.tasks:settle_contract": tokens.settle_contract,
+    "datakit.tokenize.tasks:encode": tokens.encode,
+}
+
+
+def simulators(about: PhaseOf) -> dict[str, Run]:
+    """Return how the tasks of a phase are simulated, by task function. Raises an error that names an unknown one."""
+    functions = dict.fromkeys(task.function for task in about.phase.tasks)
+    for function in functions:
+        if function not in SIMULATORS:
+            raise StepFailedError(
+                f"phase {about.phase.name!r} of stage {about.step.stage!r} cannot be simulated: {__name__} does not "
+                f"list its task function {function}"
+            )
+    return {function: SIMULATORS[function](about) for function in functions}

@@ -1,0 +1,166 @@
+"""Simulates the tasks of the stages download and normalize, and those that merge the runs of an exchange."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pyarrow as pa
+
+from datakit.engine.exchange.run_file import INDEX_SUFFIX, PIECE_BYTES
+from datakit.engine.task import OutputFile, Task, TaskResult
+from datakit.normalize import route
+from datakit.normalize.config import Config
+from datakit.normalize.record_counts import ADDED, IN, OUT, REMOVED, REPAIRED
+from datakit.normalize.where.predicate import Predicate
+from datakit.pipeline.simulate.corpus import SourceText, share
+from datakit.pipeline.simulate.effects import (
+    CHECKSUM,
+    INDEX_BYTES,
+    Effect,
+    Exchange,
+    PhaseOf,
+    Run,
+    parquet_reads,
+    read_runs,
+    write_runs,
+)
+from datakit.storage.fingerprint import config_of
+from datakit.storage.ids import partition_name
+from datakit.storage.manifest import data_path
+
+SCORES = "simulated_scores"  # in `Step.operations`: the columns of numbers that dedup reads
+FILE_ROW_BYTES = 60  # bytes of a file's row in origins/files.parquet
+
+
+def fetch_file(about: PhaseOf) -> Run:
+    """Simulate the download of a file."""
+
+    def run(task: Task) -> Effect:
+        size, path = task.input_bytes, f"raw/{task.arguments.get('copy', task.arguments['path'])}"
+        result = TaskResult((OutputFile(path, size, CHECKSUM),), {"download/bytes": size}, bytes_read=size)
+        return Effect(result, reads=2 + math.ceil(size / (8 << 20)), writes=1, read=size)
+
+    return run
+
+
+def find_types(about: PhaseOf) -> Run:
+    """Simulate the search for the column types of a slice."""
+
+    def run(task: Task) -> Effect:
+        details = {"schemas": [[task.arguments["pieces"][0]["path"], _schema(about)]], "large": []}
+        size = task.stored_bytes or 0
+        return Effect(TaskResult(details=details, bytes_read=size), reads=_slice_reads(task), read=size)
+
+    return run
+
+
+def route_slice(about: PhaseOf) -> Run:
+    """Simulate the routing of a slice: its share of the source's records is that of the stored bytes."""
+    source, buckets = _source(about), about.phase.shared["buckets"]
+    stored = np.array([task.stored_bytes or 0 for task in about.phase.tasks], np.int64)
+    ends, numbers = np.cumsum(np.maximum(stored, 1)), {task.key: i for i, task in enumerate(about.phase.tasks)}
+    schema = _schema(about)
+
+    def part(amount: int, number: int) -> int:
+        before = int(ends[number - 1]) if number else 0
+        return amount * int(ends[number]) // int(ends[-1]) - amount * before // int(ends[-1])
+
+    def run(task: Task) -> Effect:
+        number = numbers[task.key]
+        records, size = part(source.records, number), part(source.value_bytes, number)
+        rows = size + (route.ROW_BYTES + 16) * records
+        written = write_runs(about, route.PHASE, task.key, buckets, rows=records, size=rows, budget=route.BUDGET_BYTES)
+        files = list(dict.fromkeys(piece["path"] for piece in task.arguments["pieces"]))
+        each = [[share(records, i, len(files)), share(records, i, len(files)), share(size, i, len(files))]
+                for i in range(len(files))]  # fmt: skip
+        details = {"runs": written.runs, "schemas": [[files[0], schema]], "large": [], "documents": False,
+                   "value_bytes": size, "heavy": [], "files": each, "giants": []}  # fmt: skip
+        counters = dict.fromkeys((*REMOVED, *REPAIRED, ADDED), 0) | {IN: records}
+        read = task.stored_bytes or 0
+        result = TaskResult(written.outputs, counters, details, records=records, bytes_read=read)
+        return Effect(result, _slice_reads(task), len(written.outputs), read, written.bytes)
+
+    return run
+
+
+def merge_runs(about: PhaseOf) -> Run:
+    """Simulate the merge of a group of runs: their bytes are copied."""
+    name = about.phase.name
+    before = about.world.exchanges.get((about.step.directory, name.removesuffix("-merge")), Exchange())
+    after = Exchange(before.bytes, before.rows, len(about.phase.tasks), before.buckets)
+    about.world.exchanges[about.step.directory, name] = after
+    index = INDEX_BYTES + 8 * (before.buckets + 1)
+
+    def run(task: Task) -> Effect:
+        runs, size = len(task.arguments["runs"]), task.input_bytes
+        path = f"exchange/{name}/{task.key}.arrow"
+        outputs = (OutputFile(path, size, CHECKSUM, before.rows // len(about.phase.tasks)),
+                   OutputFile(path + INDEX_SUFFIX, index, CHECKSUM))  # fmt: skip
+        windows = max(1, math.ceil(size / (64 << 20)))
+        indexes = runs * (1 + (index > 1 << 16)) * (2 if runs * index > 64 << 20 else 1)
+        reads = indexes + max(runs * windows, math.ceil(size / PIECE_BYTES))
+        result = TaskResult(outputs, details={"runs": [path]}, bytes_read=size)
+        return Effect(result, reads, 2, size + runs * index, size + index)
+
+    return run
+
+
+def sort_partition(about: PhaseOf) -> Run:
+    """Simulate the sort of a partition."""
+    shared, corpus, source = about.phase.shared, about.corpus, _source(about)
+    count, exchange = 1 << shared["bits"], about.world.exchange(about.step, shared["runs"])
+
+    def run(task: Task) -> Effect:
+        number = task.arguments["partition"]
+        records, rows = share(source.records, number, count), share(source.documents, number, count)
+        text, name = share(source.text_bytes, number, count), partition_name(number, count)
+        size = int(corpus.normalized * (text + (source.value_bytes * rows // max(1, source.records) - text)))
+        files = [OutputFile(data_path(shared["source"], name), max(size, 1000), CHECKSUM, rows)]
+        files.append(OutputFile(f"origins/{name}", 1000 + corpus.origin_bytes * records, CHECKSUM, records))
+        if records > rows:
+            again = records - rows
+            files.append(OutputFile(f"duplicates/{name}", 1000 + corpus.origin_bytes * again, CHECKSUM, again))
+        ends = [_id(number, count), _id(number, count, last=True)] if rows else [None, None]
+        details = {"text_bytes": text, "first_id": ends[0], "last_id": ends[1]}
+        counters = {OUT: rows, "normalize/duplicates": records - rows}
+        reading = read_runs(exchange, len(shared["runs"]), 1 / count, number / count)
+        return Effect(
+            TaskResult(tuple(files), counters, details, records=records), reading.reads, len(files), reading.bytes
+        )
+
+    return run
+
+
+def write_files(about: PhaseOf) -> Run:
+    """Simulate the list of a source's files."""
+
+    def run(task: Task) -> Effect:
+        count = len(task.arguments["paths"])
+        file = OutputFile("origins/files.parquet", 1000 + FILE_ROW_BYTES * count, CHECKSUM, count)
+        return Effect(TaskResult((file,)), writes=1)
+
+    return run
+
+
+def _source(about: PhaseOf) -> SourceText:
+    return about.corpus.sources[about.step.dataset]
+
+
+def _slice_reads(task: Task) -> int:
+    """Return the number of requests for the files of a slice: each is looked up, and read in pieces."""
+    return sum(parquet_reads(piece["weight"] // 4) for piece in task.arguments["pieces"])
+
+
+def _schema(about: PhaseOf) -> str:
+    """Return the columns of a slice, beside the text, as a routing task reports them."""
+    config = config_of(about.phase.shared["config"], Config)
+    names = [config.id, *(Predicate(config.where).columns if config.where else [])]
+    fields = [(name, pa.string()) for name in dict.fromkeys(names) if name and name != config.text]
+    fields += [(name, pa.float64()) for name in about.step.operations.get(SCORES, ())]
+    return pa.schema(fields).serialize().to_pybytes().hex()
+
+
+def _id(number: int, count: int, *, last: bool = False) -> str:
+    width = 128 - (count.bit_length() - 1)
+    return f"{((number + 1) << width) - 1 if last else number << width:032x}"

@@ -1,0 +1,157 @@
+"""Simulates the tasks of the stages consolidate, train-tokenizer and tokenize."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from datakit.cache.contract import Contract
+from datakit.cache.layout import (
+    CHUNK_TOKENS,
+    DATA_FILE,
+    DOCUMENTS_SUFFIX,
+    FREQUENT_IN_SHARD,
+    METADATA_FILE,
+    TOKENIZER_FILE,
+    ShardFiles,
+)
+from datakit.cache.lengths import LENGTHS_SUFFIX
+from datakit.cache.written_shards import WrittenShard
+from datakit.consolidate.write_partitions import REASONS
+from datakit.consolidate.write_partitions import Written as Consolidated
+from datakit.engine.task import OutputFile, Task, TaskResult
+from datakit.pipeline.simulate.effects import CHECKSUM, Effect, PhaseOf, Run, parquet_reads
+from datakit.storage.manifest import Partition
+
+DOCUMENT_ROW_BYTES = 24  # bytes of a document in docs.parquet
+METADATA_BYTES = 900  # size of a zarr.json
+
+
+def consolidate(about: PhaseOf) -> Run:
+    """Simulate the join of some partitions with their attributes."""
+    corpus = about.corpus
+    first = about.step.inputs_of("normalize")[0].source
+    deduplicated = bool(about.step.inputs_of("dedup"))
+
+    def one(pair: dict[str, Any], drop: list[str]) -> Consolidated:
+        rows = pair["rows"]
+        exact = int(rows * corpus.exact) if pair["source"] != first and deduplicated else 0
+        marked = {"exact": exact, "fuzzy": min(int(rows * corpus.fuzzy), rows - exact) if deduplicated else 0}
+        dropped = {reason: count for reason, count in marked.items() if reason in drop and count}
+        kept = rows - sum(dropped.values())
+        text = pair["text_bytes"] * kept // max(1, rows)
+        size = max(1000, int(text * corpus.normalized))
+        ends = ("0" * 32, "f" * 32) if kept else (None, None)
+        part = Partition(pair["output"], pair["source"], kept, size, CHECKSUM, text, first_id=ends[0], last_id=ends[1])
+        return Consolidated(part, rows, dropped, sum(marked.values()) - sum(dropped.values()))
+
+    def run(task: Task) -> Effect:
+        pairs, drop = task.arguments["partitions"], task.arguments["drop"]
+        written = [one(pair, drop) for pair in pairs]
+        outputs = tuple(OutputFile(e.partition.path, e.partition.bytes, CHECKSUM, e.partition.rows) for e in written)
+        counters = {
+            "consolidate/records_out": sum(entry.partition.rows for entry in written),
+            "consolidate/marked_kept": sum(entry.marked_kept for entry in written),
+            "consolidate/records_in": sum(entry.rows_in for entry in written),
+            "consolidate/dropped_quarantined": 0,
+            **{f"consolidate/dropped_{name}": sum(entry.dropped.get(name, 0) for entry in written) for name in REASONS},
+        }
+        read = sum(int(pair["text_bytes"] * corpus.normalized) for pair in pairs)
+        reads = sum(2 + parquet_reads(int(pair["text_bytes"] * corpus.normalized), pair["text_bytes"] >> 24)
+                    + (3 if pair["attributes"] else 0) for pair in pairs)  # fmt: skip
+        details = {"partitions": msgspec.to_builtins(written)}
+        result = TaskResult(outputs, counters, details, records=counters["consolidate/records_in"], bytes_read=read)
+        return Effect(result, reads, len(outputs), read)
+
+    return run
+
+
+def write_card(about: PhaseOf) -> Run:
+    """Simulate the dataset card."""
+    return lambda task: Effect(
+        TaskResult((OutputFile("README.md", len(task.arguments["text"].encode()), CHECKSUM),)), writes=1
+    )
+
+
+def train_task(about: PhaseOf) -> Run:
+    """Simulate the training of a tokenizer. The sample is read from the first partitions of each source."""
+
+    def run(task: Task) -> Effect:
+        size = 30 * about.corpus.vocabulary
+        counters = {"train-tokenizer/documents": task.input_bytes // about.corpus.document_bytes,
+                    "train-tokenizer/text_bytes": task.input_bytes}  # fmt: skip
+        file = OutputFile(TOKENIZER_FILE, size, CHECKSUM, about.corpus.vocabulary)
+        read = int(task.input_bytes * about.corpus.normalized)
+        reads = len(task.arguments["shares"]) * parquet_reads(read)
+        return Effect(TaskResult((file,), counters, bytes_read=task.input_bytes), reads, 1, read)
+
+    return run
+
+
+def settle_contract(about: PhaseOf) -> Run:
+    """Simulate the contract: only the size of the vocabulary matters, which decides the type of the tokens."""
+
+    def run(task: Task) -> Effect:
+        data = about.phase.shared["tokenizer"]
+        contract = Contract(CHECKSUM * 2, "fastokens", vocabulary_size(data, about.corpus.vocabulary), None, None, [])
+        file = OutputFile(TOKENIZER_FILE, len(data), CHECKSUM)
+        details = {"contract": msgspec.to_builtins(contract)}
+        return Effect(TaskResult((file,), details=details), writes=1)
+
+    return run
+
+
+def vocabulary_size(data: bytes, usual: int) -> int:
+    """Return the vocabulary size of a tokenizer.json, or `usual` if it has another form."""
+    try:
+        found = msgspec.json.decode(data)
+        numbers = [entry["id"] for entry in found.get("added_tokens", ())]
+        vocabulary = found["model"]["vocab"]
+        numbers += vocabulary.values() if isinstance(vocabulary, dict) else [len(vocabulary) - 1]
+        return max(numbers) + 1
+    except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
+        return usual
+
+
+def encode(about: PhaseOf) -> Run:
+    """Simulate the encoding of some partitions."""
+    corpus = about.corpus
+    contract = msgspec.convert(about.phase.shared["contract"], Contract)
+    width = contract.dtype.itemsize * (0.5 if contract.dtype.itemsize > 2 else 1.0)  # uint32 is compressed
+    frequent = {str(token): 1000 for token in range(min(FREQUENT_IN_SHARD, contract.vocabulary_size))}
+    lengths = {str(1 << power): 1 for power in range(4, 18)}
+
+    def one(part: dict[str, Any]) -> tuple[WrittenShard, tuple[OutputFile, ...]]:
+        rows, path = part["rows"], part["shard"]
+        tokens = int(part["text_bytes"] / corpus.token_bytes) + rows
+        listed = 1000 + DOCUMENT_ROW_BYTES * rows
+        chunks = -(-tokens // CHUNK_TOKENS)
+        size = int(tokens * width) + 16 * chunks
+        shard = WrittenShard(
+            part["source"], part["text_bytes"], "0" * 32, "f" * 32, 0, path, rows, tokens, size, CHECKSUM, lengths,
+            frequent, ShardFiles(METADATA_BYTES, CHECKSUM, listed, CHECKSUM, CHECKSUM),
+        )  # fmt: skip
+        sizes = {f"/{DATA_FILE}": size, LENGTHS_SUFFIX: 4 * rows, DOCUMENTS_SUFFIX: listed,
+                 f"/{METADATA_FILE}": METADATA_BYTES}  # fmt: skip
+        return shard, tuple(OutputFile(path + name, bytes, CHECKSUM) for name, bytes in sizes.items())
+
+    def run(task: Task) -> Effect:
+        parts = task.arguments["partitions"]
+        shards, files = zip(*map(one, parts), strict=True)
+        outputs = tuple(file for group in files for file in group)
+        counters = {
+            "tokenize/documents": sum(shard.rows for shard in shards),
+            "tokenize/tokens": sum(shard.tokens for shard in shards),
+            "tokenize/text_bytes": sum(shard.text_bytes for shard in shards),
+            "tokenize/quarantined": 0,
+            "tokenize/verified_documents": len(shards),
+            "tokenize/verified_bytes": corpus.document_bytes * len(shards),
+        }
+        read = sum(int(part["text_bytes"] * corpus.normalized) for part in parts)
+        reads = sum(parquet_reads(int(p["text_bytes"] * corpus.normalized), p["text_bytes"] >> 24) for p in parts)
+        done = counters["tokenize/documents"], counters["tokenize/text_bytes"]
+        result = TaskResult(outputs, counters, {"shards": msgspec.to_builtins(shards)}, (), *done)
+        return Effect(result, reads, len(outputs), read)
+
+    return run
