@@ -216,6 +216,16 @@ BUDGETS = {  # crossing one is a memory failure, which tests/engine/worker/test_
     "engine.worker.memory_watcher:FASTEST_GROWTH",
 }
 NOT_SIZES = {
+    "pipeline.simulate.component_results:LAST_NODES": "an estimate or a threshold of simulated runs",
+    "pipeline.simulate.effects:BATCH_BYTES": "an estimate or a threshold of simulated runs",
+    "pipeline.simulate.effects:INDEX_BYTES": "an estimate or a threshold of simulated runs",
+    "pipeline.simulate.figures:LARGE_DRIVER": "an estimate or a threshold of simulated runs",
+    "pipeline.simulate.figures:LARGE_MANIFEST": "an estimate or a threshold of simulated runs",
+    "pipeline.simulate.figures:LARGE_SHARED": "an estimate or a threshold of simulated runs",
+    "pipeline.simulate.figures:MOST_REQUESTS": "an estimate or a threshold of simulated runs",
+    "pipeline.simulate.rates:MIB": "an estimate or a threshold of simulated runs",
+    "pipeline.simulate.simulation:SAMPLE_EVERY": "an estimate or a threshold of simulated runs",
+    "pipeline.simulate.token_results:METADATA_BYTES": "an estimate or a threshold of simulated runs",
     "validate.between.similarity:SAMPLE": "the number of removals that are recomputed",
     "validate.between.plain_shingles:MASK": "a property of uint64",
     "validate.training.batches:MEMORY": "stands for no limit",

@@ -48,7 +48,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What one task took: CPU-seconds, seconds in its slot, and its effect."""
+    """The cost of one task: CPU-seconds, seconds in its slot, and its effect."""
 
     task: Task
     cpu_seconds: float

@@ -1,4 +1,4 @@
-"""What a simulated task does: its result, and the requests and bytes that it costs.
+"""Defines what a simulated task returns and costs: its result, requests and bytes; computes the cost of an exchange.
 
 The tasks of a phase are simulated by a function that is made once per phase, from its shared data (`Simulator`).
 """
@@ -48,7 +48,7 @@ class Exchange:
 
 @dataclass
 class World:
-    """What the simulated tasks know beside their arguments. exchanges: by step and name of the exchange."""
+    """The facts that simulated tasks share beside their arguments. exchanges: by step and name of the exchange."""
 
     corpus: Corpus
     exchanges: dict[tuple[str, str], Exchange] = field(default_factory=dict)

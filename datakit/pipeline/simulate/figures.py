@@ -1,4 +1,4 @@
-"""What a simulation found: by phase, by step and in total, and what does not scale."""
+"""Defines the figures of a simulated run (by phase, by step and in total), and decides which of them do not scale."""
 
 from __future__ import annotations
 

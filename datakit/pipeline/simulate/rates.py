@@ -1,4 +1,4 @@
-"""How long tasks take and how much memory they need, by task function.
+"""Lists how many CPU-seconds and how much memory tasks take, by task function.
 
 A task takes a fixed number of CPU-seconds and a number of CPU-seconds per MB of `Task.input_bytes`; the same holds for
 its memory. Source: the ledgers of a run on 121 MB (docs/measurements.md), with the rates per MB scaled so that each

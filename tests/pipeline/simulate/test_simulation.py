@@ -160,3 +160,11 @@ def test_machines_must_exist(two_sources: Path) -> None:
         Cluster(0, 4)
     with pytest.raises(UsageError, match="at least one byte"):
         simulate(load_recipe(two_sources), 0, Cluster())
+
+
+@pytest.mark.soak
+def test_twenty_trillion_tokens_on_a_hundred_machines(two_sources: Path) -> None:
+    found = simulate(load_recipe(two_sources), 80 * 10**12, Cluster(100, 64), rate=0.05)
+    assert found.text_bytes == pytest.approx(80 * 10**12, rel=0.01)
+    assert sum(phase.tasks for step in found.steps for phase in step.phases) > 500_000
+    assert found.driver_memory < 4 << 30
