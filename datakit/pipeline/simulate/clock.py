@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from datakit.engine.executor import Attempt, BatchedResult, Cause, Outcome
+from datakit.engine.scheduler.run_loop import WAIT_SECONDS
 from datakit.engine.task import Task
 from datakit.engine.worker.memory import MEMORY_SHARE
 from datakit.errors import UsageError
@@ -100,8 +101,10 @@ class VirtualExecutor:
         self._start_what_fits()
 
     def wait(self, timeout: float) -> list[Outcome]:
-        """Advance the clock to the end of the next attempt, whatever the timeout; return the outcomes until then."""
-        if not self._running:
+        """Advance the clock to the end of the next attempt; return the outcomes until then. The clock stands still if
+        the loop does not want to wait for long, because steps have advanced meanwhile.
+        """
+        if not self._running or timeout < WAIT_SECONDS:
             return []
         until, found = self._running[0][0] + TICK_SECONDS, list[Outcome]()
         while self._running and self._running[0][0] <= until:
