@@ -17,6 +17,7 @@ import xxhash
 from datakit.engine.executor import Executor
 from datakit.engine.ledger.ledger import (
     Digests,
+    DroppedLine,
     LedgerWriter,
     Line,
     PhaseLine,
@@ -30,6 +31,7 @@ from datakit.engine.ledger.ledger import (
 from datakit.engine.ledger.packed_results import Results, unpack
 from datakit.engine.observe.observer import Observer
 from datakit.engine.quarantine import require_allowed
+from datakit.engine.scheduler.drops import Drops, InputsDroppedError, Passed
 from datakit.engine.scheduler.finish import (
     Tally,
     clean_up_finished,
@@ -39,12 +41,12 @@ from datakit.engine.scheduler.finish import (
     write_refusals,
 )
 from datakit.engine.scheduler.phase_run import OvertakenError, PhaseRun, StepContext
-from datakit.engine.task import Output, Phase, Plan, Step, Task, encode
-from datakit.errors import PartialError, RefusedInputsError, StorageError
+from datakit.engine.task import EXCHANGE_FOLDER, Output, OutputFile, Phase, Plan, Step, Task, encode
+from datakit.errors import DivergentOutputError, PartialError, RefusedInputsError, StorageError
 from datakit.storage import atomic, removal, stale_files, urls
 from datakit.storage.manifest import PARTIAL_NAME, Manifest, find_manifest
 
-SHARED_FOLDER = "exchange/shared"
+SHARED_FOLDER = f"{EXCHANGE_FOLDER}/shared"
 
 ExecutorFactory = Callable[[], Executor]
 
@@ -89,28 +91,33 @@ class StepRun:
         self.observer = observer
         self._executor = executor
         stale_files.remove_dead_files(step.directory)
-        self._done = self._read_done()
-        self._sizes = {info.path: info.size for info in urls.listing(step.directory)} if self._done else {}
+        self._drops = Drops(step, ledger)
+        self._read()
         self._tally, self._before = Tally(), xxhash.xxh3_128()
         self._started = False
         self.ledger.start()
 
-    def _read_done(self) -> dict[str, bytes]:
-        """Return the packed results of finished tasks; report ledger lines that this version does not understand."""
-        unknown = 0
+    def _read(self) -> None:
+        """Read the results of finished tasks, packed, and the files that exist; report ledger lines that this version
+        does not understand.
+        """
+        unknown, dropped = 0, list[DroppedLine]()
 
         def known() -> Iterator[Line]:
             nonlocal unknown
             for line in read_ledger(self.step.directory):
                 if isinstance(line, UnknownLine):
                     unknown += 1
-                else:
-                    yield line
+                    continue
+                if isinstance(line, DroppedLine):
+                    dropped.append(line)
+                yield line
 
-        done = finished(known())
+        self._done = finished(known())
+        self._drops.learn(dropped)
+        self._sizes = {info.path: info.size for info in urls.listing(self.step.directory)} if self._done else {}
         if unknown:
             self.observer.note(f"{self.step.stage}: {skipped_note(unknown, self.step.directory)}")
-        return done
 
     def run(self, plan: Plan) -> Manifest:
         """Run the plan until it returns its Output, then write the manifest."""
@@ -142,18 +149,12 @@ class StepRun:
         if len({task.key for task in phase.tasks}) != len(phase.tasks):
             raise ValueError(f"{self.step.stage}, phase {phase.name}: two tasks have the same key")
         digests = Digests(phase, self._before.hexdigest())
-        reused = {task.key: packed for task in phase.tasks if (packed := self._find(phase, task, digests))}
-        pending, made = [task for task in phase.tasks if task.key not in reused], {}
-        if pending:
-            keys, sizes = [task.key for task in phase.tasks], [task.input_bytes for task in phase.tasks]
-            self.ledger.append(PhaseLine(phase.name, keys, sizes, time.time()))
-            executor = self._executor()
-            self._forget_failures()
-            self.observer.phase_started(self.step, phase, len(reused), executor.slots)
-            context = StepContext(self.step, self.ledger, self.observer)
-            running = PhaseRun(phase, digests, executor, context, Results(reused.values()))
-            made = running.run(pending, self._share(phase, digests))
-        ordered = Results(reused.get(task.key) or made[task.key] for task in phase.tasks)
+        while True:
+            try:
+                ordered, whole = self._results_of(phase, digests)
+                break
+            except InputsDroppedError:
+                self._read()  # the other driver has finished this phase, so its results are in the ledger
         try:
             require_allowed(phase.tolerance, ordered)
         except PartialError as error:
@@ -162,7 +163,73 @@ class StepRun:
             raise PartialError(f"{self.step.stage} of {self.step.dataset}: {error}\n{listed}") from error
         self._tally.add(ordered)
         ordered.hash_into(self._before)
+        if whole:
+            self._drops.drop(phase, self._tally.exchanged)
         return ordered
+
+    def _results_of(self, phase: Phase, digests: Digests) -> tuple[Results, bool]:
+        """Return the results of all tasks of a phase, and whether all of its files exist. Runs the tasks that have no
+        result that can be reused.
+        """
+        reused, incomplete = self._reusable(phase, digests)
+        pending, made = [task for task in phase.tasks if task.key not in reused], {}
+        if pending:
+            for passed in self._drops.take_passed():
+                self._restore(passed)
+            made = self._execute(phase, digests, pending, Results(reused.values()))
+        elif incomplete:
+            files = (output for task in incomplete for output in unpack(reused[task.key]).outputs)
+            dropped_by = {by for file in files if not self._exists(file) and (by := self._drops.by(file))}
+            self._drops.passes(Passed(phase, digests, incomplete, dropped_by))
+        else:
+            self._drops.reached(phase.name)
+        return Results(reused.get(task.key) or made[task.key] for task in phase.tasks), not incomplete
+
+    def _reusable(self, phase: Phase, digests: Digests) -> tuple[dict[str, bytes], list[Task]]:
+        """Return the packed results that can be reused, and those of their tasks whose files were dropped. If some
+        tasks must run, so must those whose files were dropped.
+        """
+        found: dict[str, bytes] = {}
+        incomplete: list[Task] = []
+        for task in phase.tasks:
+            packed = self._done.get(task_id(phase.name, task.key, digests.of(task))) if self._done else None
+            missing = [output for output in unpack(packed).outputs if not self._exists(output)] if packed else []
+            if packed and all(self._drops.by(output) for output in missing):
+                found[task.key] = packed
+                incomplete += [task] if missing else []
+        if len(found) == len(phase.tasks):
+            return found, incomplete
+        for task in incomplete:
+            del found[task.key]
+        return found, []
+
+    def _exists(self, output: OutputFile) -> bool:
+        return self._sizes.get(output.path) == output.bytes
+
+    def _restore(self, passed: Passed) -> None:
+        """Run again the tasks whose files were dropped, and make sure that the files are the same as before."""
+        made = self._execute(passed.phase, passed.digests, passed.tasks, Results(()))
+        for task in passed.tasks:
+            before = self._done[task_id(passed.phase.name, task.key, passed.digests.of(task))]
+            if unpack(made[task.key]).outputs != unpack(before).outputs:
+                raise DivergentOutputError(
+                    f"{self.step.stage} of {self.step.dataset}, phase {passed.phase.name}: task {task.key} has written "
+                    f"other files than in an earlier run; remove {self.step.directory} and run again"
+                )
+
+    def _execute(self, phase: Phase, digests: Digests, pending: list[Task], reused: Results) -> dict[str, bytes]:
+        """Run tasks of a phase, and return their packed results by key. reused: the results of its other tasks."""
+        keys, sizes = [task.key for task in phase.tasks], [task.input_bytes for task in phase.tasks]
+        self.ledger.append(PhaseLine(phase.name, keys, sizes, time.time()))
+        executor = self._executor()
+        self._forget_failures()
+        self.observer.phase_started(self.step, phase, len(phase.tasks) - len(pending), executor.slots)
+        context = StepContext(self.step, self.ledger, self.observer, self._learns_of_drops)
+        return PhaseRun(phase, digests, executor, context, reused).run(pending, self._share(phase, digests))
+
+    def _learns_of_drops(self) -> bool:
+        """Return True if another driver has dropped files since the ledger was last read."""
+        return self._drops.learn(line for line in read_ledger(self.step.directory) if isinstance(line, DroppedLine))
 
     def _forget_failures(self) -> None:
         """Remove the list of tasks that failed in an earlier run, since these tasks are about to be retried."""
@@ -177,12 +244,3 @@ class StepRun:
         path = f"{SHARED_FOLDER}/{phase.name}-{digests.of(phase.tasks[0])}.msgpack"
         atomic.commit_bytes(encode(phase.shared), urls.join(self.step.directory, path))
         return path
-
-    def _find(self, phase: Phase, task: Task, digests: Digests) -> bytes | None:
-        """Return the task's packed result from an earlier run, or None if the task must run. Every file listed in the
-        result must still exist with the recorded size.
-        """
-        packed = self._done.get(task_id(phase.name, task.key, digests.of(task))) if self._done else None
-        if packed is None or any(self._sizes.get(output.path) != output.bytes for output in unpack(packed).outputs):
-            return None
-        return packed

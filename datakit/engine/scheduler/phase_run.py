@@ -10,7 +10,7 @@ other tasks that refused an input.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
@@ -24,6 +24,7 @@ from datakit.engine.scheduler import retry_policy
 from datakit.engine.scheduler.attempt_queue import AttemptQueue
 from datakit.engine.scheduler.bisect_input import InputBisection
 from datakit.engine.scheduler.boot_deaths import BootDeaths
+from datakit.engine.scheduler.drops import InputsDroppedError
 from datakit.engine.scheduler.finish import write_partial
 from datakit.engine.scheduler.retry_policy import DEATHS, Breaker, TaskHistory
 from datakit.engine.scheduler.task_estimates import TaskEstimates
@@ -35,6 +36,7 @@ from datakit.errors import (
     RefusedError,
     RefusedInputsError,
     StepFailedError,
+    StorageError,
     counted,
 )
 from datakit.storage import urls
@@ -56,11 +58,15 @@ class OvertakenError(Exception):
 
 @dataclass(frozen=True)
 class StepContext:
-    """The step that a phase belongs to, with the ledger and the observer that record the phase's attempts."""
+    """The step that a phase belongs to, with the ledger and the observer that record the phase's attempts.
+
+    inputs_dropped: returns True if another driver has dropped files that the phase may read.
+    """
 
     step: Step
     ledger: LedgerWriter
     observer: Observer
+    inputs_dropped: Callable[[], bool] = lambda: False
 
 
 class State(Enum):
@@ -97,6 +103,7 @@ class PhaseRun:
         """`found`: the results of tasks that finished in an earlier run."""
         self._step, self._phase, self._digests = context.step, phase, digests
         self._executor, self._ledger, self._observer = executor, context.ledger, context.observer
+        self._inputs_dropped = context.inputs_dropped
         self._queue = AttemptQueue()
         self._in_flight, self._compiling = 0, False
         self._tasks: dict[str, TaskState] = {}  # tasks that have been started but are not done
@@ -192,6 +199,8 @@ class PhaseRun:
             existing = find_manifest(self._step.directory)
             if existing is not None:
                 raise OvertakenError(existing)
+            if _of_storage(outcome) and self._inputs_dropped():
+                raise InputsDroppedError
         if not task.attempt.more or (outcome.cause is Cause.REFUSED and not _about_inputs(outcome)):
             self._enter(task, outcome)
         elif outcome.cause is Cause.DONE:
@@ -358,6 +367,11 @@ def _refusal_class(outcome: Outcome) -> type[InputError]:
 
 def _about_inputs(outcome: Outcome) -> bool:
     return outcome.cause is Cause.REFUSED and issubclass(_refusal_class(outcome), RefusedError)
+
+
+def _of_storage(outcome: Outcome) -> bool:
+    kind = getattr(errors, outcome.error_type, None)
+    return isinstance(kind, type) and issubclass(kind, StorageError)
 
 
 def describe_failure(history: TaskHistory, key: str = "max_quarantined") -> str:
