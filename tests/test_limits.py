@@ -58,7 +58,12 @@ ROOMS = (
 )
 SMALLEST = 256  # smaller numbers are counts of things to show, of tries or of threads
 SAME: dict[str, dict[str, int]] = {
-    "storage": {"storage.atomic:HASH_CHUNK": 7, "storage.manifest:PIECE": 1, "engine.ledger.ledger:OBJECT_LINES": 1},
+    "storage": {
+        "storage.atomic:HASH_CHUNK": 7,
+        "storage.manifest:PIECE": 1,
+        "engine.ledger.ledger:OBJECT_LINES": 1,
+        "engine.scheduler.drops:DROP_BYTES": 1,
+    },
     "exchange": {
         "engine.exchange.exchange:MOST_RUN_BYTES": 3_000,
         "engine.exchange.exchange:WINDOW_BYTES": 100,

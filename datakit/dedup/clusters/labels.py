@@ -16,7 +16,15 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from datakit.dedup.clusters.pairs import WRITER_BYTES, PairReader, Pairs, pair_writer, pairs_result, write_pairs
+from datakit.dedup.clusters.pairs import (
+    WRITER_BYTES,
+    PairReader,
+    Pairs,
+    pair_writer,
+    pairs_result,
+    task_key,
+    write_pairs,
+)
 from datakit.dedup.partitions import Part, part_of, power_of_two
 from datakit.dedup.phase_data import BucketRange, Forests, Labelled, PartRange, Round, Runs, Shared
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
@@ -47,7 +55,7 @@ def resolve(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCont
 def label_parts(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Label the nodes that the first round retired, and route all nodes of a range of buckets to their parts."""
     work, common, reader = msgspec.convert(arguments, BucketRange), msgspec.convert(shared, Round), PairReader(context)
-    return _to_parts(_resolved(reader, work, common), common.parts, f"{work.first:06d}", reader, context)
+    return _to_parts(_resolved(reader, work, common), common.parts, task_key(work, common), reader, context)
 
 
 def _resolved(reader: PairReader, work: BucketRange, common: Round) -> Iterator[Pairs]:
