@@ -14,10 +14,12 @@ from typing import Any
 
 import xxhash
 
+from datakit.engine.arrow_without_pandas import admit_pandas
 from datakit.engine.task import Preload, resolve
 from datakit.engine.user_code import describe
 from datakit.errors import DatakitError, suggestion
 
+OWN_PACKAGE = "datakit."
 CODE_FOLDER = "code_folder"  # key in a step's `operations`; its value is the folder of the recipe's file
 
 
@@ -38,6 +40,8 @@ def loaded(function: str, what: str, remedy: str, error_type: type[DatakitError]
     what: a description for messages, such as "transform 'my_filters:keep'". remedy: what to do if there is no such
     module.
     """
+    if not function.startswith(OWN_PACKAGE):
+        admit_pandas()
     try:
         return resolve(function)
     except DatakitError:

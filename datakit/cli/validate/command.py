@@ -41,8 +41,9 @@ def validate(*directories: str, deep: Flag = False, training_step: int | None = 
     json
         Print one JSON object; with several directories, an object with a list of such objects.
     """
+    from datakit.engine.arrow_without_pandas import leave_out_pandas
     from datakit.errors import UsageError
-    from datakit.validate.memory import leave_out_pandas, use_one_heap
+    from datakit.validate.memory import use_one_heap
 
     if not directories:
         raise UsageError("give the directory of a step, a dataset, a root or a training run")

@@ -30,6 +30,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from datakit.engine.arrow_without_pandas import leave_out_pandas
 from datakit.engine.worker import child, forkserver
 from datakit.engine.worker.forking import MESSAGE_BYTES, Forker
 from datakit.engine.worker.memory_watcher import die_with
@@ -76,6 +77,7 @@ def _load(load: Callable[[], None]) -> dict[str, Any] | None:
 def _import_libraries() -> None:
     for module in LIBRARIES:
         importlib.import_module(module)
+    leave_out_pandas()
 
 
 class _Template(Forker):
