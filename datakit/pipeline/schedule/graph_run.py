@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
+from types import ModuleType
 
 from datakit.engine.observe.observer import ObserverGroup, PeakMemory
 from datakit.engine.observe.run_report import RunReport
@@ -148,9 +149,15 @@ class GraphRun:
                 observer.note(message)
         step = self._engine_step(located)
         self._opened[step.directory] = opened
+        self._executor.prepare(self._soon(node))
         loop.add(
             open_step(step, node.module.plan(step), observer, self._report.start.run), self._priorities[node.label]
         )
+
+    def _soon(self, node: Node) -> list[ModuleType]:
+        """Return the stages whose tasks will run next: that of the node, and those of steps that wait for it."""
+        waiting = (one for one in self._left if any(above.label == node.label for above in one.upstream))
+        return [node.module, *(one.module for one in waiting)]
 
     def _settle(self, ended: Ended) -> None:
         opened = self._opened.pop(ended.step.directory)
