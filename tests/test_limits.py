@@ -182,6 +182,7 @@ ELSEWHERE = {
     "tokenize.encoders.long_words:RENEW_BYTES": "test_limits.py",
     "tokenize.encoders.normalizing:PIECE_CHARACTERS": "tokenize/encoders/test_normalizing.py",
     "tokenize.split_check:WHOLE_BYTES": "tokenize/test_split_check.py",
+    "tokenize.split_check:WHOLE_SHARE": "tokenize/test_split_check.py",
     "tokenize.split_check:WINDOW_BYTES": "tokenize/test_split_check.py",
     "loader.permutation:TABLE_SIZE": "loader/test_permutation.py",
     "loader.mixture.apportion:ANNOUNCED_BLOCKS": "loader/mixture/test_slots.py",
@@ -221,6 +222,7 @@ BUDGETS = {  # crossing one is a memory failure, which tests/engine/worker/test_
     "engine.worker.memory_watcher:FASTEST_GROWTH",
 }
 NOT_SIZES = {
+    "cache.raw_shard:CASTAGNOLI": "a polynomial",
     "validate.between.similarity:SAMPLE": "the number of removals that are recomputed",
     "validate.between.plain_shingles:MASK": "a property of uint64",
     "validate.training.batches:MEMORY": "stands for no limit",

@@ -87,7 +87,7 @@ class Encoding:
         """Return the verification of one partition, or None if there is no reference encoder."""
         if self.reference is None:
             return None
-        split = SplitVerification(self.reference, self.texts, place)
+        split = SplitVerification(self.reference, self.texts, place, text_bytes)
         return Verification(self.reference, self.texts.encoder, rows, text_bytes, place, split)
 
 
