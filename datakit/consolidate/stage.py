@@ -1,13 +1,12 @@
 """Implements stage `consolidate`: writes each normalized partition without the rows that the select step lists, checks
 that no record is lost, and adds the dataset card. The output can be published as it is; no other stage reads it. Each
 partition of each source becomes one output partition, even if it ends up empty, so partition numbers keep their
-meaning. All columns of the source are kept. A column `edited_id` is added for the hash of a text that was edited after
-its id was assigned. It is null in all rows, because no stage edits texts yet. If the input already has a column of that
-name, the column is replaced, because it refers to another edition of the dataset. The step fails unless `rows out ==
-rows in - dropped` holds for every partition and for every source.
+meaning. All columns are kept. A partition in which all rows stay is the normalized file: on a disk it is a hard link,
+in an object store a copy that the store makes. The step fails unless `rows out == rows in - dropped` holds for every
+partition and for every source.
 
-Cost: reading Parquet and, above all, compressing it again with zstd. Partitions are streamed, so memory use is
-constant.
+Cost: for partitions from which rows leave, reading Parquet and, above all, compressing it again with zstd; for all
+others, hashing the file. Partitions are streamed, so memory use is constant.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from datakit.consolidate import card
-from datakit.consolidate.write_partitions import EDITED, QUARANTINED, Pair, Written
+from datakit.consolidate.write_partitions import QUARANTINED, Pair, Written
 from datakit.engine.partition_grouping import neighbours
 from datakit.engine.quarantine import MAX_QUARANTINED, check_limit
 from datakit.engine.task import (
@@ -46,7 +45,13 @@ from datakit.toml_config import key
 NAME = "consolidate"
 FORMAT_VERSION = 3
 CORE = pa.schema(
-    [("id", pa.string()), ("text", pa.large_string()), ("source", pa.string()), ("source_id", pa.string()), EDITED]
+    [
+        ("id", pa.string()),
+        ("text", pa.large_string()),
+        ("source", pa.string()),
+        ("source_id", pa.string()),
+        ("edited_id", pa.string()),
+    ]
 )
 
 
@@ -92,13 +97,11 @@ def _pairs(step: Step, entry: StepInput) -> list[Pair]:
     selections = selected(select.directory, select.manifest, entry.source, partitions)
     return [
         Pair(
-            source=entry.source,
-            dataset=urls.join(entry.directory, partition.path),
+            partition=partition,
+            directory=entry.directory,
             leaving=selection.leaving,
             output=data_path(entry.source, urls.name(partition.path)),
-            rows=partition.rows,
             staying=selection.rows,
-            text_bytes=partition.text_bytes or partition.bytes,
         )
         for partition, selection in zip(partitions, selections, strict=True)
     ]

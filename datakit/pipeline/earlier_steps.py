@@ -25,6 +25,7 @@ LAYOUT = "outputs now lie below data/<source>/"
 WHY = {  # (stage, format version) -> what changed in that version
     ("normalize", 2): f"{LAYOUT}; origins are now recorded; the handling of where, sample, large integers, "
     "quotes in CSV files and damaged streams changed, and so did the size of partitions",
+    ("normalize", 3): "documents now have the column edited_id",
     ("signatures", 2): LAYOUT,
     ("dedup", 2): LAYOUT,
     ("select", 1): "a step of its own now lists the documents that leave",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -44,6 +45,7 @@ def test_only_listed_documents_leave(tmp_path: Path) -> None:
     assert counters == {
         "consolidate/records_in": 450,
         "consolidate/dropped_quarantined": 0,
+        "consolidate/unchanged_partitions": 2,
         "consolidate/records_out": 450,
     }
     assert totals_of(output.partitions).rows == 450
@@ -63,20 +65,42 @@ def test_partitions_keep_names_and_have_metadata(tmp_path: Path) -> None:
         assert part.bytes == (tmp_path / "out" / part.path).stat().st_size
 
 
-def test_sources_keep_columns_and_get_edited_id(tmp_path: Path) -> None:
+def test_sources_keep_their_columns(tmp_path: Path) -> None:
     novels, laws = words(1, 20), words(2, 20)
     inputs = [
-        normalized(tmp_path / "n", "novels", novels, columns={"year": list(range(20)), "edited_id": ["old"] * 20}),
+        normalized(tmp_path / "n", "novels", novels, columns={"year": list(range(20))}),
         normalized(tmp_path / "n", "laws", laws, columns={"tags": [["a"], []] * 10}),
     ]
-    output, _ = consolidate(tmp_path, inputs)
+    output, _ = consolidate(tmp_path, inputs, {"novels": {identity(novels[3]): ["exact"]}})
     by_source = {part.source: pq.read_table(tmp_path / "out" / part.path) for part in output.partitions}
     core = ["id", "text", "source", "source_id"]
     assert by_source["novels"].column_names == [*core, "year", "edited_id"]
     assert by_source["laws"].column_names == [*core, "tags", "edited_id"]
-    assert by_source["novels"]["edited_id"].null_count == 20
     assert [column.name for column in columns_of(output.schema)] == [*core, "edited_id"]
     assert output.schema.equals(CORE)
+
+
+def test_partitions_that_lose_nothing_are_the_normalized_files(tmp_path: Path) -> None:
+    texts = words(1, 200)
+    inputs = [normalized(tmp_path / "n", "novels", texts, bits=2)]
+    gone = next(text for text in texts if identity(text)[0] in "4567")  # in the second quarter
+    output, counters = consolidate(tmp_path, inputs, {"novels": {identity(gone): ["exact"]}})
+    assert counters["consolidate/unchanged_partitions"] == 3
+    theirs = inputs[0].manifest.partitions
+    for number, (ours, above) in enumerate(zip(output.partitions, theirs, strict=True)):
+        paths = tmp_path / "out" / ours.path, tmp_path / "n" / "novels" / above.path
+        assert os.path.samefile(*paths) == (number != 1)
+        assert (ours == above) == (number != 1)
+
+
+def test_damaged_file_is_not_passed_on(tmp_path: Path) -> None:
+    inputs = [normalized(tmp_path / "n", "novels", words(1, 20))]
+    made = step(tmp_path / "out", NAME, [*inputs, selection(tmp_path / "selection", inputs)])
+    path = tmp_path / "n" / "novels" / inputs[0].manifest.partitions[0].path
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(CorruptError, match="but the manifest of the normalize step states"):
+        run_plan_inline(plan(made), made.directory)
 
 
 def test_partition_may_become_empty(tmp_path: Path) -> None:

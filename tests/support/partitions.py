@@ -55,7 +55,7 @@ def documents(source: str, texts: Sequence[str], columns: dict[str, Any] | None 
     )
     for name, values in (columns or {}).items():
         table = table.append_column(name, pa.array([values[row[2]] for row in rows]))
-    return table
+    return table.append_column("edited_id", pa.nulls(len(rows), pa.string()))
 
 
 def dataset(
