@@ -52,7 +52,7 @@ from tests.support.small_shelf import prose
 
 __all__ = ["cache", "mixture"]  # fixtures
 ROOMS = (
-    *("storage", "engine", "download", "normalize", "dedup", "consolidate", "tokenize", "cache", "text"),
+    *("storage", "engine", "download", "normalize", "dedup", "select", "consolidate", "tokenize", "cache", "text"),
     *("leases", "loader", "interop", "pipeline", "retention", "validate", "trainer", "lineage", "report", "serve"),
     "ferries",
 )

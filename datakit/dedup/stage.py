@@ -12,7 +12,7 @@ The phases run in this order:
     verify       each clustered document is compared exactly with retained documents
     attributes   one file per partition lists the removed documents, with the reasons
 
-Dedup itself removes nothing: `consolidate` reads the attribute files and leaves out the documents listed there. Only
+Dedup itself removes nothing: `select` reads the attribute files and lists the documents that leave the dataset. Only
 the text of clustered documents is read again. The manifest reports the removals per source, the cluster sizes and the
 S-curve. The result does not depend on how partitions are grouped into tasks.
 """

@@ -21,5 +21,5 @@ def test_plan_shows_states_and_reasons(finished: Path) -> None:
     )
     plan = json.loads(changed.stdout)
     assert [entry["stage"] for entry in plan["steps"] if entry["state"] == "to run"] == [
-        "dedup", "consolidate", "train-tokenizer", "tokenize",
+        "dedup", "select", "consolidate", "train-tokenizer", "tokenize",
     ]  # fmt: skip

@@ -12,7 +12,7 @@ from datakit.lineage import Lineage, read_lineage
 from datakit.storage.manifest import read_manifest
 from tests.support.small_shelf import step
 
-STAGES = {"download", "normalize", "signatures", "dedup", "consolidate", "train-tokenizer", "tokenize"}
+STAGES = {"download", "normalize", "signatures", "dedup", "select", "consolidate", "train-tokenizer", "tokenize"}
 
 
 @pytest.fixture

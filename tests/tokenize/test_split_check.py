@@ -15,8 +15,8 @@ from datakit.tokenize.encoders.safe_cuts import Splitter
 from datakit.tokenize.encoders.tokenizer import Tokenizer
 from datakit.tokenize.split_check import WHOLE_BYTES, WHOLE_SHARE, WINDOW_BYTES, SplitVerification
 from datakit.tokenize.text_batches import text_batches
-from tests.support.caches import clean, make_cache
-from tests.support.partitions import identity
+from tests.support.caches import make_cache
+from tests.support.partitions import identity, normalized
 from tests.support.tokens.tokenizer_kinds import small_tokenizer
 
 BOUND = "漢字"  # no place to cut
@@ -26,12 +26,12 @@ def checked(
     folder: Path, text: str, tokenizer: Tokenizer, *, by_merges: bool = False, partition_bytes: int = 0
 ) -> SplitVerification:
     """A text's check; with `by_merges`, words are wrongly encoded by merges alone."""
-    source = clean(folder, {"web": [text]})
+    source = normalized(folder, "web", [text])
     texts = tokenizer.long_texts(tokenizer.encoder())
     if by_merges:
         texts.words.whole = None
     check = SplitVerification(tokenizer.reference_encoder(), texts, "part-0", partition_bytes)
-    for batch in text_batches(str(folder / source.manifest.partitions[0].path)):
+    for batch in text_batches(str(folder / "web" / source.manifest.partitions[0].path)):
         check.check(batch, *texts.encode_documents(batch))
     return check
 
