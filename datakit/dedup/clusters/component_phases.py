@@ -22,22 +22,25 @@ each node that has been retired.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import msgspec
 
-from datakit.dedup.clusters.pairs import FIXED_BYTES, NODE_BYTES, PAIR_BYTES
+from datakit.dedup.clusters.pairs import FIXED_BYTES, NODE_BYTES, PAIR_BYTES, PIECE_ROWS
 from datakit.dedup.minhash.signatures_stage import PRELOADS
 from datakit.dedup.partitions import Part, power_of_two
 from datakit.dedup.phase_data import BucketRange, ForestFiles, Forests, Reduced, Round, details_of
 from datakit.engine.exchange.exchange import both, merged, run_sizes
-from datakit.engine.task import Phase, Step, Task, TaskResult
+from datakit.engine.task import Phase, Preload, Step, Task, TaskResult
 
 TASK_BYTES = 64 << 20  # bytes of pairs per task, if the memory does not require fewer
 MOST_NODES = 1 << 25  # more nodes are not given to one task, whatever its memory: it would take too long
 EDGE_BYTES = 2 * PAIR_BYTES  # an edge is routed in both directions
 UNEVEN = 1.05  # the fullest bucket has at most this many times the average number of nodes, if that is large
+
+TABLES = "datakit.dedup.clusters.node_tables"
+TABLE_PRELOADS = (*PRELOADS, Preload(TABLES, f"{TABLES}:warm", kernels=True))
 
 Results = Sequence[TaskResult]
 Phases = Generator[Phase, Results, Results]
@@ -60,14 +63,15 @@ def label_phases(step: Step, connected: Results, parts: list[Part], memory: int)
     if nodes <= most:
         shared = msgspec.to_builtins(Round(0, 1, memory, [], parts=parts))
         tasks = (_forest_task("all", "labels:label", forests),)
-        return (yield _phase("labels", tasks, shared, FIXED_BYTES + NODE_BYTES * nodes, "forest"))
+        phase = _phase("labels", tasks, shared, FIXED_BYTES + NODE_BYTES * nodes, "forest")
+        return (yield replace(phase, preloads=PRELOADS) if edges <= PIECE_ROWS else phase)  # one piece needs no table
     return (yield from _Rounds(step, parts, memory, nodes, edges).phases(forests))
 
 
 def _phase(name: str, tasks: tuple[Task, ...], shared: object, memory: int, *last_read: str) -> Phase:
     """Return a phase. last_read: the exchanges that no later phase reads."""
     plain, drops = msgspec.to_builtins(shared), tuple(folder for one in last_read for folder in both(one))
-    return Phase(name, tasks, plain, PRELOADS, memory_bytes=memory, memory_per_input_byte=0.0, drops=drops)
+    return Phase(name, tasks, plain, TABLE_PRELOADS, memory_bytes=memory, memory_per_input_byte=0.0, drops=drops)
 
 
 def _forest_task(key: str, function: str, forests: Sequence[tuple[str, int]], buckets: int = 0) -> Task:

@@ -10,6 +10,7 @@ their own documents.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -35,12 +36,28 @@ LABELS = pa.schema([("row", pa.uint64()), ("component", pa.uint64())])
 
 def label(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Join all forests, and route a pair (row, component) for each clustered row to the row's part."""
-    from datakit.dedup.clusters.node_tables import Components  # imported here, as planning must not load numba
+    work, reader = msgspec.convert(arguments, Forests), PairReader(context)
+    labels = _joined(reader.forests(work.forests))
+    return _to_parts(labels, msgspec.convert(shared, Round).parts, work.name, reader, context)
 
-    work, reader, components = msgspec.convert(arguments, Forests), PairReader(context), Components()
-    for piece in reader.forests(work.forests):
-        components.join(*piece)
-    return _to_parts(components.pieces(), msgspec.convert(shared, Round).parts, work.name, reader, context)
+
+def _joined(pieces: Iterator[Pairs]) -> Iterator[Pairs]:
+    """Yield the pairs (row, component) of all edges. A single piece needs no table, and so no kernels of tables."""
+    first, second = next(pieces), next(pieces, None)
+    if second is None:
+        from datakit.dedup.clusters.components import spanning_forest  # here, as planning must not load numba
+
+        rows, components = spanning_forest(*first)
+        smallest = np.unique(components)
+        yield smallest, smallest
+        yield rows, components
+        return
+    from datakit.dedup.clusters.node_tables import Components
+
+    table = Components()
+    for piece in chain((first, second), pieces):
+        table.join(*piece)
+    yield from table.pieces()
 
 
 def resolve(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datakit.dedup.clusters import component_phases
+from datakit.dedup.clusters import component_phases, node_kernels, node_tables
 from datakit.dedup.clusters.component_phases import label_phases
 from datakit.dedup.clusters.components import spanning_forest
 from datakit.engine.observe.observer import Observer
@@ -92,7 +92,11 @@ def test_a_long_chain_a_wide_star_and_many_pairs() -> None:
         "datakit.dedup.clusters.component_phases.TASK_BYTES": 40_000,
         "datakit.dedup.clusters.pairs.PIECE_ROWS": 500,
     }
+    node_tables.warm()
+    kernels = [getattr(node_kernels, name) for name in ("fold", "look_up", "copy", "join", "roots")]
+    compiled = [len(kernel.signatures) for kernel in kernels]
     labels, phases, counts = run(forests, 3, 15_000, **sizes)
+    assert [len(kernel.signatures) for kernel in kernels] == compiled, "no task compiles a kernel after warming up"
     assert (labels, counts) == oracle(forests)
     names, tasks = [phase.name for phase in phases], [len(phase.tasks) for phase in phases]
     rounds = range(1, 1 + sum(name.startswith("large-") for name in names))
