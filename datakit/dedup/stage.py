@@ -188,7 +188,8 @@ def _verdicts(step: Step, forests: Sequence[tuple[str, int]], shared: Shared) ->
     routed = yield Phase("shingles", tasks, msgspec.to_builtins(replace(shared, runs=labels)), PRELOADS)
     runs = yield from merged(step, "shingles", run_sizes(routed), readers=buckets)
     tasks = _bucket_tasks("verification.verify:judge", routed, buckets)
-    return (yield Phase("verify", tasks, msgspec.to_builtins(replace(shared, runs=runs)), PRELOADS))
+    common = msgspec.to_builtins(replace(shared, runs=runs))
+    return (yield Phase("verify", tasks, common, PRELOADS, **_bounded(parts)))
 
 
 def _bucket_tasks(function: str, routed: Sequence[TaskResult], buckets: int) -> tuple[Task, ...]:
