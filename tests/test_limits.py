@@ -108,6 +108,9 @@ SAME: dict[str, dict[str, int]] = {
         "dedup.clusters.pairs:WRITER_BYTES": 500,
         "dedup.exact_duplicates:TARGET_BYTES": 200,
         "dedup.stage:TASK_BYTES": 500,
+        "dedup.verification.arrange:SORTED_ROWS": 3,
+        "dedup.verification.run_kernels:STEP_DOCUMENTS": 2,
+        "dedup.verification.verify:WRITTEN_DOCUMENTS": 2,
     },
     "tokens": {
         "tokenize.text_batches:BATCH_BYTES": 300,

@@ -175,8 +175,8 @@ def _verdicts(step: Step, connected: Sequence[TaskResult], shared: Shared, memor
     routed = yield Phase("shingles", tasks, plain, PRELOADS, drops=both("labels"))
     runs = yield from merged(step, "shingles", run_sizes(routed), readers=buckets)
     tasks = _bucket_tasks("verification.verify:judge", routed, buckets)
-    plain = msgspec.to_builtins(replace(shared, runs=runs))
-    return (yield Phase("verify", tasks, plain, PRELOADS, drops=both("shingles")))
+    common = msgspec.to_builtins(replace(shared, runs=runs))
+    return (yield Phase("verify", tasks, common, PRELOADS, drops=both("shingles"), **_bounded(parts)))
 
 
 def _bucket_tasks(function: str, routed: Sequence[TaskResult], buckets: int) -> tuple[Task, ...]:
