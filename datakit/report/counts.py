@@ -72,6 +72,7 @@ def _behind(end: Manifest, known: Mapping[str, Manifest]) -> list[Manifest]:
 
 def _of_steps(steps: Sequence[Manifest]) -> list[SourceCounts]:
     found: dict[str, SourceCounts] = {}
+    beside = {"select", "tokenize"} <= {manifest.stage for manifest in steps}  # tokenize did not read consolidate
     for manifest in sorted(steps, key=lambda manifest: stage_order(manifest.stage)):
         match manifest.stage:
             case "normalize":
@@ -79,7 +80,7 @@ def _of_steps(steps: Sequence[Manifest]) -> list[SourceCounts]:
             case "select":
                 for name, own in manifest.details["sources"].items():
                     found[name] = _selected(found.get(name, SourceCounts(name)), own)
-            case "consolidate":
+            case "consolidate" if not beside:
                 for name, own in manifest.details["sources"].items():
                     found[name] = _consolidated(found.get(name, SourceCounts(name)), own)
             case "tokenize":
