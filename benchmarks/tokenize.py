@@ -2,7 +2,7 @@
 
     python -m benchmarks.tokenize [--rounds N] [--cpus N] [--tokenizer FILE]
 
-The 121 MB of test texts are consolidated once. Then fresh processes take turns, one of each kind per round, on the same
+The 121 MB of test texts are normalized once. Then fresh processes take turns, one of each kind per round, on the same
 number of CPUs; medians are printed. Every measurement is a first pass, because encoders remember words and are faster
 on text they have seen.
 
@@ -41,27 +41,38 @@ TENTH = 10
 
 
 def make_clean(root: Path) -> Path:
-    """Normalize and consolidate the texts; return the step's directory."""
+    """Normalize the texts, and select all of them; return the root."""
     texts = data_dir() / "text"
     sources = [{"name": path.name.split(".")[0], "url": str(path)} for path in sorted(texts.iterdir())]
     recipe = parse_recipe({"name": "texts", "sources": sources}, "benchmark", root)
-    (step,) = datakit.run(recipe, root=str(root)).steps_of("consolidate")
-    return Path(step.directory)
+    datakit.run(recipe, root=str(root), until="select")
+    return root
+
+
+def inputs(clean: Path) -> list[StepInput]:
+    """The normalize steps of a root, and its select step."""
+    normalized = sorted((clean / "sources").glob("*/normalize-*"))
+    read = [(path, path.parent.name) for path in normalized] + [(next((clean / "texts").glob("select-*")), None)]
+    return [
+        StepInput(path.name.rpartition("-")[0], source, str(path), read_manifest(str(path))) for path, source in read
+    ]
 
 
 def batches(clean: Path) -> Iterator[TextBatch]:
     """All documents, batched as the stage reads them."""
-    for partition in read_manifest(str(clean)).partitions:
-        yield from text_batches(str(clean / partition.path))
+    for entry in inputs(clean)[:-1]:
+        for partition in entry.manifest.partitions:
+            yield from text_batches(f"{entry.directory}/{partition.path}")
 
 
 def run_stage(clean: Path, tokenizer: str, scratch: Path) -> int:
     """Run the whole step in this process, as its tasks run in theirs; return the bytes written."""
     import hashlib
 
-    source = StepInput("consolidate", None, str(clean), read_manifest(str(clean)))
     parameters = {"tokenizer_sha256": hashlib.sha256(Path(tokenizer).read_bytes()).hexdigest()}
-    step = Step("tokenize", "texts", str(scratch), "0" * 32, parameters, (source,), {"tokenizer_path": tokenizer})
+    step = Step(
+        "tokenize", "texts", str(scratch), "0" * 32, parameters, tuple(inputs(clean)), {"tokenizer_path": tokenizer}
+    )
     run_plan_inline(stage.plan(step), step.directory)
     return sum(path.stat().st_size for path in scratch.rglob("*") if path.is_file())
 
@@ -76,7 +87,7 @@ def child(kind: str, clean: Path, tokenizer: str, cpus: int) -> dict[str, float]
             before = written()
             figures = timed(lambda: run_stage(clean, tokenizer, Path(scratch)))
             figures["amplification"] = (written() - before) / figures.pop("result")
-        return {**figures, "bytes": read_manifest(str(clean)).totals.text_bytes or 0}
+        return {**figures, "bytes": sum(entry.manifest.totals.text_bytes or 0 for entry in inputs(clean)[:-1])}
     encoder = loaded.encoder("tokenizers" if kind == "tokenizers" else "fastokens")
     limit_threads(encoder, cpus)
     texts = loaded.long_texts(encoder)

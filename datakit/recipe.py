@@ -88,6 +88,7 @@ class Recipe:
     description: Annotated[str, key("A one-line description for `datakit catalog`.", "English novels")] = ""
     normalize: dict[str, Any] = field(default_factory=dict)
     dedup: dict[str, Any] | None = None
+    select: dict[str, Any] = field(default_factory=dict)
     consolidate: dict[str, Any] = field(default_factory=dict)
     tokenize: dict[str, Any] | None = None
     limits: dict[str, Any] = field(default_factory=dict)

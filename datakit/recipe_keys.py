@@ -17,6 +17,7 @@ from datakit.dedup.stage import Config as Dedup
 from datakit.engine.disk_limits import DiskLimits
 from datakit.normalize.config import Config as Normalize
 from datakit.recipe import Recipe, Source
+from datakit.select.stage import Config as Select
 from datakit.tokenize.config import Config as Tokenize
 from datakit.tokenize.train_stage import Config as Train
 from datakit.toml_config import key
@@ -32,13 +33,24 @@ class _Switch:
     enabled: Annotated[bool, key("`false` leaves the stage out even though the recipe has its table.", False)] = True
 
 
+@dataclass(frozen=True)
+class _Write:
+    """The key that [consolidate] has in addition to those of the stage's config class."""
+
+    write: Annotated[
+        bool,
+        key("`false` leaves out the stage. The token cache stays the same, since no stage reads its output.", False),
+    ] = True
+
+
 # Table -> the classes that define its keys; "" stands for the top level.
 TABLES: dict[str, tuple[type, ...]] = {
     "": (Recipe,),
     SOURCES: (Source,),
     "normalize": (Normalize,),
     "dedup": (_Switch, Dedup),
-    "consolidate": (Consolidate,),
+    "select": (Select,),
+    "consolidate": (_Write, Consolidate),
     "tokenize": (_Switch, Tokenize),
     "tokenize.train": (Train,),
     "limits": (DiskLimits,),
@@ -51,7 +63,8 @@ MEANINGS = {
         "Removes near duplicates and equal texts. Without this table, a text is removed only if it equals another text "
         "of the same source."
     ),
-    "consolidate": "Writes the documents that are kept.",
+    "select": "Decides which documents leave the dataset.",
+    "consolidate": "Writes the documents that stay, as a dataset to publish. The token cache does not depend on it.",
     "tokenize": "Writes a token cache. Without this table, the run ends when the documents are written.",
     "tokenize.train": 'Settings for `tokenizer = "train"`.',
     "limits": (

@@ -52,13 +52,18 @@ from tests.support.small_shelf import prose
 
 __all__ = ["cache", "mixture"]  # fixtures
 ROOMS = (
-    *("storage", "engine", "download", "normalize", "dedup", "consolidate", "tokenize", "cache", "text"),
+    *("storage", "engine", "download", "normalize", "dedup", "select", "consolidate", "tokenize", "cache", "text"),
     *("leases", "loader", "interop", "pipeline", "retention", "validate", "trainer", "lineage", "report", "serve"),
     "ferries",
 )
 SMALLEST = 256  # smaller numbers are counts of things to show, of tries or of threads
 SAME: dict[str, dict[str, int]] = {
-    "storage": {"storage.atomic:HASH_CHUNK": 7, "storage.manifest:PIECE": 1, "engine.ledger.ledger:OBJECT_LINES": 1},
+    "storage": {
+        "storage.atomic:HASH_CHUNK": 7,
+        "storage.manifest:PIECE": 1,
+        "engine.ledger.ledger:OBJECT_LINES": 1,
+        "engine.scheduler.drops:DROP_BYTES": 1,
+    },
     "exchange": {
         "engine.exchange.exchange:MOST_RUN_BYTES": 3_000,
         "engine.exchange.exchange:WINDOW_BYTES": 100,
@@ -103,6 +108,9 @@ SAME: dict[str, dict[str, int]] = {
         "dedup.clusters.pairs:WRITER_BYTES": 500,
         "dedup.exact_duplicates:TARGET_BYTES": 200,
         "dedup.stage:TASK_BYTES": 500,
+        "dedup.verification.arrange:SORTED_ROWS": 3,
+        "dedup.verification.run_kernels:STEP_DOCUMENTS": 2,
+        "dedup.verification.verify:WRITTEN_DOCUMENTS": 2,
     },
     "tokens": {
         "tokenize.text_batches:BATCH_BYTES": 300,
@@ -177,6 +185,7 @@ ELSEWHERE = {
     "tokenize.encoders.long_words:RENEW_BYTES": "test_limits.py",
     "tokenize.encoders.normalizing:PIECE_CHARACTERS": "tokenize/encoders/test_normalizing.py",
     "tokenize.split_check:WHOLE_BYTES": "tokenize/test_split_check.py",
+    "tokenize.split_check:WHOLE_SHARE": "tokenize/test_split_check.py",
     "tokenize.split_check:WINDOW_BYTES": "tokenize/test_split_check.py",
     "loader.permutation:TABLE_SIZE": "loader/test_permutation.py",
     "loader.mixture.apportion:ANNOUNCED_BLOCKS": "loader/mixture/test_slots.py",
@@ -226,6 +235,7 @@ NOT_SIZES = {
     "pipeline.simulate.rates:MIB": "an estimate or a threshold of simulated runs",
     "pipeline.simulate.simulation:SAMPLE_EVERY": "an estimate or a threshold of simulated runs",
     "pipeline.simulate.token_results:METADATA_BYTES": "an estimate or a threshold of simulated runs",
+    "cache.raw_shard:CASTAGNOLI": "a polynomial",
     "validate.between.similarity:SAMPLE": "the number of removals that are recomputed",
     "validate.between.plain_shingles:MASK": "a property of uint64",
     "validate.training.batches:MEMORY": "stands for no limit",

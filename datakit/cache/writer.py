@@ -1,9 +1,10 @@
 """Writes one shard of the token cache (loss mask, tokens, lengths, docs.parquet): collects its tokens in memory and
 writes each file once, metadata last. The loss mask, if any, is written first, followed by the data file, the documents'
 lengths, the list of documents, and finally zarr.json. A shard that has its zarr.json is therefore complete. The bytes
-written depend only on the documents, not on how the documents were batched. Memory: at most three times the size of the
-shard's tokens. In memory, a token takes 2 bytes for a raw shard and 4 for a compressed one. Writing 1 GiB of text at
-3.5 bytes per token therefore takes at most 1.7 GiB (raw) or 3.4 GiB (compressed) of memory.
+written depend only on the documents, not on how the documents were batched. Memory: the size of a raw shard's
+tokens, or at most three times the size of a compressed one's. In memory, a token takes 2 bytes for a raw shard and 4
+for a compressed one. Writing 1 GiB of text at 3.5 bytes per token therefore takes 0.6 GiB (raw) or at most 3.4 GiB
+(compressed) of memory.
 """
 
 from __future__ import annotations
@@ -150,11 +151,11 @@ def _write_array(path: str, values: bytearray, form: ArrayForm, context: TaskCon
     caller must commit last. The caller must not keep a reference to `values`, so that the memory of the values is freed
     as soon as TensorStore releases it.
     """
-    data, metadata = encode_array(np.frombuffer(values, form.dtype), form, context.cpus)
+    data, metadata = encode_array(values, form, context.cpus)
     del values
     return _commit(data, f"{path}/{DATA_FILE}", context), metadata
 
 
-def _commit(data: bytes, path: str, context: TaskContext) -> OutputFile:
+def _commit(data: bytes | bytearray, path: str, context: TaskContext) -> OutputFile:
     committed = atomic.commit_bytes(data, urls.join(context.step_directory, path))
     return OutputFile(path, committed.bytes, committed.xxh3)

@@ -5,13 +5,14 @@ zeros. Memory for reading: a bounded pool of decoded chunks and indices, plus ab
 it is read and decoded. To write a shard, datakit encodes all of it in memory and writes each file once. If TensorStore
 were given a shard in pieces, it would rewrite the file for each piece (in a measurement, it wrote 8.5 times as many
 bytes). If the pieces were first collected in a scratch directory, every token would be written twice. Memory for
-writing, in addition to the tokens: twice their size if they are stored raw, and one and a half times their size if they
-are compressed.
+writing, in addition to the tokens: none if they are stored raw, and one and a half times their size if they are
+compressed.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 import tensorstore
 
 from datakit.cache.layout import DATA_FILE, METADATA_FILE, ArrayForm
+from datakit.cache.raw_shard import RAW, add_index
 from datakit.errors import CorruptError, RootError, StorageError, UsageError
 from datakit.storage import urls
 
@@ -155,20 +157,27 @@ def _region() -> str:
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
 
 
-def encode_array(values: np.ndarray, form: ArrayForm, cpus: int) -> tuple[bytes, bytes]:
-    """Return the contents of the two files of an array that holds `values` [T], T >= 1: its data and its metadata.
-    Raises UsageError if this process was forked from one that had used TensorStore.
+def encode_array(values: bytearray, form: ArrayForm, cpus: int) -> tuple[bytearray | bytes, bytes]:
+    """Return the contents of the two files of an array of T >= 1 values: its data and its metadata. values: the array's
+    little-endian bytes. An uncompressed array is encoded in place, without copying the values, so the first result is
+    `values`. Raises UsageError if this process was forked from one that had used TensorStore.
     """
     _threads.require()
+    dtype = np.dtype(form.dtype)
+    tokens = len(values) // dtype.itemsize
+    metadata = form.metadata(tokens)
     specification = {
         "driver": "zarr3",
         "kvstore": {"driver": "memory"},
-        "metadata": form.metadata(len(values)),
+        "metadata": metadata,
         "store_data_equal_to_fill_value": True,  # so that a missing chunk is an error and never means zeros
         "context": {"data_copy_concurrency": {"limit": cpus}},
     }
     array = tensorstore.open(specification, create=True).result()
-    array.write(values).result()
     files = array.kvstore
     assert files is not None
+    if form.codecs == RAW and sys.byteorder == "little":
+        add_index(values, dtype, tokens, metadata)
+        return values, files[METADATA_FILE]
+    array.write(np.frombuffer(values, dtype)).result()
     return files[DATA_FILE], files[METADATA_FILE]

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from datakit.cli.console import Cell, bytes_cell, bytes_text, note, say, say_json, table, wrapped
+from datakit.cli.console import Cell, bytes_cell, bytes_text, note, say, say_json, seconds_text, table, wrapped
 from datakit.cli.parameters import Flag, Settings
 from datakit.cli.simulation.machines import Machines
 from datakit.errors import UsageError, counted
@@ -15,6 +15,7 @@ from datakit.errors import UsageError, counted
 if TYPE_CHECKING:
     from datakit.pipeline import PlannedStep, RunPlan
     from datakit.pipeline.earlier_steps import EarlierStep
+    from datakit.pipeline.estimates.forecast import Forecast
 
 HEADERS = ("stage", "of", "state", "text", "tasks", "at a time", "memory each", "disk")
 
@@ -121,8 +122,20 @@ def _show(found: RunPlan) -> None:
     needed = "unknown" if found.disk_needed is None else f"about {bytes_text(found.disk_needed)}"
     free = "" if available.disk_free is None else f", {bytes_text(available.disk_free)} free"
     say(f"disk:    {needed} more needed{free}")
+    if found.forecast is not None:
+        _show_forecast(found.forecast, available.workers)
     if found.disk_needed is not None and available.disk_free is not None and found.disk_needed > available.disk_free:
         note(f"warning: {found.root} does not have enough disk space; `datakit run` would refuse to start")
+
+
+def _show_forecast(forecast: Forecast, workers: int) -> None:
+    """Print the estimates of time. Without the start of processes, which takes seconds, they are not exact."""
+    seconds, work = seconds_text(forecast.seconds), seconds_text(forecast.cpu_seconds)
+    say(f"time:    about {seconds} for {work} of work (estimated from the amount of text)")
+    busy = f"{forecast.utilisation:.0%} of {counted(workers, 'worker')}"
+    say(wrapped(f"busy:    {busy} on average (estimated)", more="  "))
+    path, shortest = ", ".join(forecast.path), seconds_text(forecast.path_seconds)
+    say(wrapped(f"critical path: {path}; about {shortest} if no task waits for a worker (estimated)", more="  "))
 
 
 EARLIER = ("stage", "of", "documents", "text", "disk", "format", "now")

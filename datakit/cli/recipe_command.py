@@ -54,7 +54,8 @@ def keys(name: str | None = None, /, *, json: Flag = False) -> int:
     Parameters
     ----------
     name
-        Show only this table (sources, normalize, dedup, consolidate, tokenize, tokenize.train, limits) or this key.
+        Show only this table (sources, normalize, dedup, select, consolidate, tokenize, tokenize.train, limits) or this
+        key.
     json
         Print one JSON object.
     """

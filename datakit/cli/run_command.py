@@ -67,7 +67,7 @@ def run(
     ray
         Run on Ray: "local", "auto", or a cluster's host:port. All nodes must have access to the root.
     until
-        Stop after this stage: download, normalize, signatures, dedup, consolidate, train-tokenizer, tokenize.
+        Stop after this stage: download, normalize, signatures, dedup, select, consolidate, train-tokenizer, tokenize.
     set_
         Override a value of the recipe, for example sources.web.sample=0.1. Can be repeated.
     offline
@@ -87,11 +87,13 @@ def run(
         Print one JSON object instead of the table.
     """
     from datakit.api import run as run_recipe
+    from datakit.engine.arrow_without_pandas import leave_out_pandas
     from datakit.engine.observe.observer import ObserverGroup
     from datakit.engine.observe.openmetrics import published
     from datakit.engine.observe.progress import view_for_terminal
     from datakit.pipeline import stage_lines
 
+    leave_out_pandas()
     with deadline(timeout), published(metrics_file, metrics_port) as metrics, view_for_terminal() as view:
         result = run_recipe(
             recipe, root, workers=workers, ray=ray, until=until, settings=set_, offline=offline, fresh=fresh,

@@ -1,19 +1,18 @@
-"""Implements stage `consolidate`: writes each normalized partition without the documents that dedup marked, checks that
-no record is lost, and adds the dataset card. The output can be published as it is. Each partition of each source
-becomes one output partition, even if it ends up empty, so partition numbers keep their meaning. All columns of the
-source are kept. A column `edited_id` is added for the hash of a text that was edited after its id was assigned. It is
-null in all rows, because no stage edits texts yet. If the input already has a column of that name, the column is
-replaced, because it refers to another edition of the dataset. The step fails unless `rows out == rows in - dropped`
-holds for every partition and for every source.
+"""Implements stage `consolidate`: writes each normalized partition without the rows that the select step lists, checks
+that no record is lost, and adds the dataset card. The output can be published as it is; no other stage reads it. Each
+partition of each source becomes one output partition, even if it ends up empty, so partition numbers keep their
+meaning. All columns are kept. A partition in which all rows stay is the normalized file: on a disk it is a hard link,
+in an object store a copy that the store makes. The step fails unless `rows out == rows in - dropped` holds for every
+partition and for every source.
 
-Cost: reading Parquet and, above all, compressing it again with zstd. Partitions are streamed, so memory use is
-constant.
+Cost: for partitions from which rows leave, reading Parquet and, above all, compressing it again with zstd; for all
+others, hashing the file. Partitions are streamed, so memory use is constant.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -21,7 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from datakit.consolidate import card
-from datakit.consolidate.write_partitions import EDITED, QUARANTINED, REASONS, Pair, Written
+from datakit.consolidate.write_partitions import QUARANTINED, Pair, Written
 from datakit.engine.partition_grouping import neighbours
 from datakit.engine.quarantine import MAX_QUARANTINED, check_limit
 from datakit.engine.task import (
@@ -37,27 +36,29 @@ from datakit.engine.task import (
     TaskResult,
     tolerance_of,
 )
-from datakit.errors import CorruptError, EmptyStageError, RecipeError, suggestion
+from datakit.errors import CorruptError, EmptyStageError
 from datakit.storage import atomic, urls
-from datakit.storage.fingerprint import config_of
-from datakit.storage.manifest import Partition, data_path
+from datakit.storage.manifest import data_path
+from datakit.storage.selection.leaving_rows import selected
 from datakit.toml_config import key
 
 NAME = "consolidate"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 CORE = pa.schema(
-    [("id", pa.string()), ("text", pa.large_string()), ("source", pa.string()), ("source_id", pa.string()), EDITED]
+    [
+        ("id", pa.string()),
+        ("text", pa.large_string()),
+        ("source", pa.string()),
+        ("source_id", pa.string()),
+        ("edited_id", pa.string()),
+    ]
 )
 
 
 @dataclass(frozen=True)
 class Config:
-    """The settings of consolidate: which marked documents are removed, and how many documents may be quarantined."""
+    """The settings of consolidate: how many documents may be quarantined."""
 
-    drop: Annotated[
-        tuple[str, ...],
-        key("The kinds of duplicates to remove: `exact`, `fuzzy`. Other duplicates are kept and counted.", ["exact"]),
-    ] = REASONS
     max_quarantined: Annotated[int | float, MAX_QUARANTINED] = 0
     quarantine: Annotated[
         tuple[str, ...],
@@ -66,77 +67,63 @@ class Config:
     ] = ()  # fmt: skip
 
     def __post_init__(self) -> None:
-        for reason in self.drop:
-            if reason not in REASONS:
-                raise RecipeError(f"consolidate.drop: unknown reason {reason!r}; {suggestion(reason, REASONS)}")
         check_limit(self.max_quarantined)
 
 
 def plan(step: Step) -> Plan:
-    """Plan tasks that join every partition with its attributes, then one task that writes the dataset card."""
+    """Plan tasks that write every partition without the rows that leave, then one task that writes the dataset card."""
     pairs = [pair for entry in step.inputs_of("normalize") for pair in _pairs(step, entry)]
     groups = neighbours([pair.text_bytes for pair in pairs])
-    drop = list(config_of(step.parameters, Config).drop)
-    tasks = tuple(_task(pairs[group.start : group.stop], drop) for group in groups)
+    tasks = tuple(_task(pairs[group.start : group.stop]) for group in groups)
     results = yield Phase(
-        "join", tasks, memory_per_input_byte=0.5, hang_seconds=BATCH_HANG_SECONDS, tolerance=tolerance_of(step)
+        "write", tasks, memory_per_input_byte=0.5, hang_seconds=BATCH_HANG_SECONDS, tolerance=tolerance_of(step)
     )
     written = [msgspec.convert(entry, Written) for result in results for entry in result.details["partitions"]]
-    sources = [_counts(entry, written) for entry in step.inputs_of("normalize")]
+    (select,) = step.inputs_of("select")
+    sources = [_counts(entry, select, written) for entry in step.inputs_of("normalize")]
     _check_conservation(sources)
-    text = card.render(step.dataset, step.fingerprint, sources, _lineage(step), _shown_reasons(sources, drop))
+    reasons = _shown_reasons(sources, select.manifest.details["drop"])
+    text = card.render(step.dataset, step.fingerprint, sources, _lineage(step), reasons)
     (carded,) = yield Phase("card", (Task("card", f"{__name__}:write_card", {"text": text}),))
-    details = {"drop": drop, "sources": {source.name: _plain(source) for source in sources}}
+    details = {"sources": {source.name: _plain(source) for source in sources}}
     return Output([entry.partition for entry in written], CORE, details=details, files=carded.outputs)
 
 
 def _pairs(step: Step, entry: StepInput) -> list[Pair]:
-    """Return the partitions of a source, each with its attributes."""
+    """Return the partitions of a source, each with its selection."""
     assert entry.source is not None
+    (select,) = step.inputs_of("select")
     partitions = entry.manifest.partitions_of(entry.source)
-    marks = _attributes(step, entry.source, partitions)
+    selections = selected(select.directory, select.manifest, entry.source, partitions)
     return [
         Pair(
-            source=entry.source,
-            dataset=urls.join(entry.directory, partition.path),
-            attributes=mark,
+            partition=partition,
+            directory=entry.directory,
+            leaving=selection.leaving,
             output=data_path(entry.source, urls.name(partition.path)),
-            rows=partition.rows,
-            text_bytes=partition.text_bytes or partition.bytes,
+            staying=selection.rows,
         )
-        for partition, mark in zip(partitions, marks, strict=True)
+        for partition, selection in zip(partitions, selections, strict=True)
     ]
 
 
-def _attributes(step: Step, source: str, partitions: list[Partition]) -> list[str | None]:
-    """Return, for each partition, the URL of its attributes, or None if none of its documents has an attribute."""
-    for dedup in step.inputs_of("dedup"):
-        found = dedup.manifest.partitions_of(source)
-        if [urls.name(entry.path) for entry in found] != [urls.name(entry.path) for entry in partitions]:
-            raise CorruptError(
-                f"{dedup.directory}: its attributes for source {source!r} ({len(found)} partitions) are not aligned "
-                f"with the dataset ({len(partitions)} partitions); remove this directory and run again"
-            )
-        return [urls.join(dedup.directory, entry.path) if entry.rows else None for entry in found]
-    return [None] * len(partitions)
-
-
-def _task(pairs: list[Pair], drop: list[str]) -> Task:
+def _task(pairs: list[Pair]) -> Task:
     key = pairs[0].output if len(pairs) == 1 else f"{pairs[0].output} and {len(pairs) - 1} more"
-    work = {"partitions": msgspec.to_builtins(pairs), "drop": drop}
     return Task(
         key,
         "datakit.consolidate.write_partitions:consolidate",
-        work,
+        {"partitions": msgspec.to_builtins(pairs)},
         sum(pair.text_bytes for pair in pairs),
         bisect_argument="partitions",
     )
 
 
-def _counts(entry: StepInput, written: list[Written]) -> card.SourceCounts:
+def _counts(entry: StepInput, select: StepInput, written: list[Written]) -> card.SourceCounts:
     assert entry.source is not None
     mine = [one for one in written if one.partition.source == entry.source]
-    dropped = sum((Counter(one.dropped) for one in mine), Counter())
+    dropped = Counter[str](select.manifest.details["sources"][entry.source]["combinations"])
+    if quarantined := sum(one.quarantined for one in mine):
+        dropped[QUARANTINED] = quarantined
     rows = sum(one.partition.rows for one in mine)
     text_bytes = sum(one.partition.text_bytes or 0 for one in mine)
     removed = dict(sorted(dropped.items()))
@@ -144,9 +131,9 @@ def _counts(entry: StepInput, written: list[Written]) -> card.SourceCounts:
     return card.SourceCounts(entry.source, len(mine), read, removed, rows, text_bytes, normalized)
 
 
-def _shown_reasons(sources: list[card.SourceCounts], drop: Iterable[str]) -> list[str]:
-    """Return the reasons that have a column in the card: those in `drop`, and "quarantined" if it occurs."""
-    return [*drop, *([QUARANTINED] if any(source.dropped.get(QUARANTINED) for source in sources) else [])]
+def _shown_reasons(sources: list[card.SourceCounts], drop: Sequence[str]) -> list[str]:
+    """Return the reasons that have a column in the card: those in the recipe, and all others that occur."""
+    return list(dict.fromkeys([*drop, *(reason for source in sources for reason in source.dropped)]))
 
 
 def _check_conservation(sources: list[card.SourceCounts]) -> None:
@@ -160,8 +147,8 @@ def _check_conservation(sources: list[card.SourceCounts]) -> None:
             )
     if not any(source.records_out for source in sources):
         raise EmptyStageError(
-            f"consolidate removed all {sum(source.records_in for source in sources)} documents; check the counters of "
-            "earlier steps with `datakit inspect`"
+            f"consolidate wrote none of {sum(source.records_in for source in sources)} documents; check the counters "
+            "of earlier steps with `datakit inspect`"
         )
 
 

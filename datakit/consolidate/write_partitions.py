@@ -1,8 +1,9 @@
-"""Writes normalized partitions without the documents to be removed, and counts the removals from each partition."""
+"""Writes normalized partitions without the rows that leave, and counts the documents of each partition. A partition in
+which all rows stay is not written again: the file gets a second name (`identical_files.py`).
+"""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,56 +12,64 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datakit.consolidate.join import Joined, join
+from datakit.consolidate.identical_files import commit_identical
 from datakit.engine.task import OutputFile, QuarantinedRecord, TaskContext, TaskResult
 from datakit.errors import CorruptError
 from datakit.storage import urls
 from datakit.storage.manifest import Partition
-from datakit.storage.parquet import ShardWriter, open_shard
+from datakit.storage.parquet import ShardWriter, iterate_shard, open_shard
 from datakit.storage.row_size import row_sizes
+from datakit.storage.selection.leaving_rows import LeavingRows, only
 
-REASONS = ("exact", "fuzzy")  # the reasons in dedup's attributes
 QUARANTINED = "quarantined"
-EDITED = pa.field("edited_id", pa.string())
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A partition (`dataset` is its URL) and the URL of its attributes, if any. output: the path of the output
-    partition, relative to the step's directory. rows: the partition's row count in the manifest.
+    """A normalized partition, as its manifest describes it, and the directory of its step. leaving: the URL of the list
+    of its rows that leave; None if all stay. output: the path of the output partition, relative to the step's
+    directory. staying: the number of documents that stay.
     """
 
-    source: str
-    dataset: str
-    attributes: str | None
+    partition: Partition
+    directory: str
+    leaving: str | None
     output: str
-    rows: int
-    text_bytes: int
+    staying: int
+
+    @property
+    def dataset(self) -> str:
+        """The URL of the normalized partition."""
+        return urls.join(self.directory, self.partition.path)
+
+    @property
+    def text_bytes(self) -> int:
+        """The size of the text in the normalized partition; if it is unknown, the size of the file."""
+        return self.partition.text_bytes or self.partition.bytes
 
 
 @dataclass(frozen=True)
 class Written:
-    """A written partition and its counts. dropped: the number of documents removed for each reason. marked_kept: the
-    number of documents kept although they have an attribute.
+    """A written partition, with the number of documents to write and the number of those that were quarantined.
+    unchanged: True if it is the normalized file.
     """
 
     partition: Partition
     rows_in: int
-    dropped: dict[str, int]
-    marked_kept: int
+    quarantined: int = 0
+    unchanged: bool = False
 
 
 def consolidate(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Write the given partitions without the documents to be removed."""
-    drop = frozenset(arguments["drop"])
+    """Write the given partitions without the rows that leave."""
     written: list[Written] = []
     left_out: list[QuarantinedRecord] = []
     records = bytes_read = 0
     for pair in msgspec.convert(arguments["partitions"], list[Pair]):
-        entry, quarantined = _consolidate_one(pair, drop, context)
+        entry, quarantined = _unchanged(pair, context) if pair.leaving is None else _filtered(pair, context)
         left_out += quarantined
         written.append(entry)
-        records, bytes_read = records + entry.rows_in, bytes_read + pair.text_bytes
+        records, bytes_read = records + pair.partition.rows, bytes_read + pair.text_bytes
         context.report(records, bytes_read)
     parts = [entry.partition for entry in written]
     outputs = tuple(OutputFile(part.path, part.bytes, part.xxh3, part.rows) for part in parts)
@@ -69,66 +78,62 @@ def consolidate(arguments: dict[str, Any], shared: dict[str, Any], context: Task
 
 
 def _counters(written: list[Written]) -> dict[str, int]:
-    dropped = sum((Counter(entry.dropped) for entry in written), Counter())
     return {
-        "consolidate/records_out": sum(entry.partition.rows for entry in written),
-        "consolidate/marked_kept": sum(entry.marked_kept for entry in written),
         "consolidate/records_in": sum(entry.rows_in for entry in written),
-        **{f"consolidate/dropped_{reason}": dropped[reason] for reason in (*REASONS, QUARANTINED)},
+        "consolidate/records_out": sum(entry.partition.rows for entry in written),
+        "consolidate/dropped_quarantined": sum(entry.quarantined for entry in written),
+        "consolidate/unchanged_partitions": sum(entry.unchanged for entry in written),
     }
 
 
-def _consolidate_one(pair: Pair, drop: frozenset[str], context: TaskContext) -> tuple[Written, list[QuarantinedRecord]]:
+def _unchanged(pair: Pair, context: TaskContext) -> tuple[Written, list[QuarantinedRecord]]:
+    whole = pair.partition
+    commit_identical(pair.dataset, urls.join(context.step_directory, pair.output), whole.bytes, whole.xxh3)
+    return Written(msgspec.structs.replace(whole, path=pair.output), pair.staying, unchanged=True), []
+
+
+def _filtered(pair: Pair, context: TaskContext) -> tuple[Written, list[QuarantinedRecord]]:
     with open_shard(pair.dataset) as shard:
-        schema = _with_edited_id(shard.schema_arrow)
-    rows_in, text_bytes, marked_kept, dropped, ends, left_out = 0, 0, 0, Counter[str](), [], []
+        schema = shard.schema_arrow
+    leaving, rows_in, text_bytes, ends, left_out = LeavingRows(pair.leaving, pair.dataset), 0, 0, [], []
     with ShardWriter(urls.join(context.step_directory, pair.output), schema, ["source"]) as writer:
-        for joined in join(pair.dataset, pair.attributes, drop):
-            kept, gone = _guarded(_edited(joined.kept, schema), joined, pair.output, rows_in, context)
-            rows_in += joined.rows_in
-            dropped.update(joined.dropped)
-            dropped.update([QUARANTINED] * len(gone))
+        for table in iterate_shard(pair.dataset):
+            staying = leaving.staying(table["id"])
+            positions = rows_in + (np.arange(table.num_rows) if staying is None else np.flatnonzero(staying))
+            rows_in += table.num_rows
+            chosen = table if staying is None else only(table, staying)
+            kept, gone = _guarded(chosen, positions, pair.output, context)
             left_out += gone
-            marked_kept += joined.marked_kept
             if kept.num_rows:
                 ends = [ends[0] if ends else kept["id"][0].as_py(), kept["id"][-1].as_py()]
                 text_bytes += int(row_sizes(kept.select(["text"])).sum())
                 writer.write(kept)
             context.release()
+        leaving.expect_end()
     info = writer.info
-    if rows_in != pair.rows or info.rows != rows_in - dropped.total():
+    if rows_in != pair.partition.rows or info.rows != pair.staying - len(left_out):
         raise CorruptError(
-            f"{pair.dataset}: the manifest lists {pair.rows} rows, but {rows_in} were read, {dropped.total()} "
-            f"dropped and {info.rows} written; remove the directory of the step that wrote this file, and run again"
+            f"{pair.dataset}: the manifest lists {pair.partition.rows} rows, and {pair.staying} of them stay, but "
+            f"{rows_in} were read, {len(left_out)} quarantined and {info.rows} written; remove the directory of the "
+            "step that wrote this file, and run again"
         )
     first, last = ends or (None, None)
+    source = pair.partition.source
     partition = Partition(
-        pair.output, pair.source, info.rows, info.bytes, info.xxh3, text_bytes, first_id=first, last_id=last
+        pair.output, source, info.rows, info.bytes, info.xxh3, text_bytes, first_id=first, last_id=last
     )
-    return Written(partition, rows_in, dict(dropped), marked_kept), left_out
+    return Written(partition, pair.staying, len(left_out)), left_out
 
 
 def _guarded(
-    table: pa.Table, joined: Joined, name: str, first: int, context: TaskContext
+    table: pa.Table, positions: np.ndarray, name: str, context: TaskContext
 ) -> tuple[pa.Table, list[QuarantinedRecord]]:
-    """Return the rows that can be written, and a quarantine record for each row that crashes the writer. first: the
-    index, within the partition, of the row group's first row.
+    """Return the rows that can be written, and a quarantine record for each row that crashes the writer. positions: the
+    rows' indices in the normalized partition.
     """
-    positions = first + (np.arange(table.num_rows) if joined.rows is None else joined.rows)
 
     def alone(row: int) -> None:
         pq.write_table(table.slice(row, 1), pa.BufferOutputStream(), compression="zstd")
 
     kept, left_out = context.records(name, positions, alone)
     return (table if kept is None else table.filter(pa.array(kept))), left_out
-
-
-def _with_edited_id(schema: pa.Schema) -> pa.Schema:
-    place = schema.get_field_index(EDITED.name)
-    return (schema if place < 0 else schema.remove(place)).append(EDITED)
-
-
-def _edited(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    if EDITED.name in table.column_names:
-        table = table.drop_columns([EDITED.name])
-    return table.append_column(EDITED, pa.nulls(table.num_rows, EDITED.type)).cast(schema)

@@ -83,11 +83,13 @@ class BucketRange:
 class Round:
     """The shared data of a phase that belongs to a round of stars. number: 1 for the first round. runs: the runs of the
     previous phase. labels: the labels of the nodes that were left after the round, to resolve those that it retired.
-    parts: the parts to which the last phase routes labels.
+    parts: the parts to which the last phase routes labels. memory: the memory of a task; it is part of the names of all
+    files, as a run that is resumed with another setting writes other files.
     """
 
     number: int
     buckets: int
+    memory: int
     runs: list[str]
     labels: list[str] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)

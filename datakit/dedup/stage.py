@@ -12,7 +12,7 @@ The phases run in this order:
     verify       each clustered document is compared exactly with retained documents
     attributes   one file per partition lists the removed documents, with the reasons
 
-Dedup itself removes nothing: `consolidate` reads the attribute files and leaves out the documents listed there. Only
+Dedup itself removes nothing: `select` reads the attribute files and lists the documents that leave the dataset. Only
 the text of clustered documents is read again. The manifest reports the removals per source, the cluster sizes and the
 S-curve. The result does not depend on how partitions are grouped into tasks.
 """
@@ -36,7 +36,7 @@ from datakit.dedup.phase_data import ForestFiles, Judged, Labelled, PartRange, R
 from datakit.dedup.report import check_removal, cluster_report, removal_report
 from datakit.dedup.survivors import check_columns, check_prefer
 from datakit.dedup.verification.rules import COUNTED, MEASURES
-from datakit.engine.exchange.exchange import merged, run_sizes
+from datakit.engine.exchange.exchange import both, merged, run_sizes
 from datakit.engine.partition_grouping import neighbours
 from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskResult
 from datakit.errors import suggestion
@@ -158,7 +158,7 @@ def _connected(step: Step, shared: Shared) -> Results:
     routed = yield Phase("bands", tasks, msgspec.to_builtins(shared), PRELOADS)
     runs = yield from merged(step, "bands", run_sizes(routed), readers=buckets)
     tasks = _bucket_tasks("clusters.bands:connect", routed, buckets)
-    return (yield Phase("buckets", tasks, msgspec.to_builtins(Runs(runs)), PRELOADS))
+    return (yield Phase("buckets", tasks, msgspec.to_builtins(Runs(runs)), PRELOADS, drops=both("bands")))
 
 
 def _verdicts(step: Step, connected: Sequence[TaskResult], shared: Shared, memory: int) -> Results:
@@ -171,10 +171,12 @@ def _verdicts(step: Step, connected: Sequence[TaskResult], shared: Shared, memor
     row_bytes = 1.3 * text / documents + 250  # 1.3 bytes of shingles per byte of text; 250 bytes of other columns
     buckets = power_of_two(rows * row_bytes / (2 * TASK_BYTES))
     tasks = _tasks("verification.cluster_shingles:route", [part.text_bytes for part in parts], buckets)
-    routed = yield Phase("shingles", tasks, msgspec.to_builtins(replace(shared, runs=labels)), PRELOADS)
+    plain = msgspec.to_builtins(replace(shared, runs=labels))
+    routed = yield Phase("shingles", tasks, plain, PRELOADS, drops=both("labels"))
     runs = yield from merged(step, "shingles", run_sizes(routed), readers=buckets)
     tasks = _bucket_tasks("verification.verify:judge", routed, buckets)
-    return (yield Phase("verify", tasks, msgspec.to_builtins(replace(shared, runs=runs)), PRELOADS))
+    common = msgspec.to_builtins(replace(shared, runs=runs))
+    return (yield Phase("verify", tasks, common, PRELOADS, drops=both("shingles"), **_bounded(parts)))
 
 
 def _bucket_tasks(function: str, routed: Sequence[TaskResult], buckets: int) -> tuple[Task, ...]:

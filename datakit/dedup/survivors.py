@@ -51,10 +51,11 @@ def score_values(column: pa.ChunkedArray) -> np.ndarray:
     return np.where(np.isnan(values), -np.inf, values)
 
 
-def survivor_order(prefer: Sequence[str], columns: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the permutation, int64 [N], that sorts documents by component, then by the keys in `prefer`, then by id.
+def survivor_keys(prefer: Sequence[str], columns: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """Return the keys, [N] each, by which documents are sorted: the component, the keys in `prefer`, and the two halves
+    of the id.
 
-    columns: component, row, high and low (halves of the id), length, source, and each score as "score:<column>".
+    columns: component, high, low, length, source, and each score as "score:<column>".
     """
     keys: list[np.ndarray] = [columns["component"]]
     for entry in prefer:
@@ -64,4 +65,4 @@ def survivor_order(prefer: Sequence[str], columns: dict[str, np.ndarray]) -> np.
             keys.append(columns["source"])
         else:
             keys.append(-columns[entry])
-    return np.lexsort((columns["low"], columns["high"], *reversed(keys)))
+    return [*keys, columns["high"], columns["low"]]

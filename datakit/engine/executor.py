@@ -142,6 +142,9 @@ class Executor(Protocol):
         """Return the number of bytes that the running attempts of this step have written so far."""
         return 0
 
+    def prepare(self, preloads: tuple[Preload, ...]) -> None:
+        """Load these preloads ahead of the attempts that will need them, if that saves time. Returns at once."""
+
     def submit(self, attempt: Attempt) -> None:
         """Queue an attempt to start once a slot is free. The driver keeps at most two submitted attempts per slot."""
 

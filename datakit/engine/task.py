@@ -33,6 +33,7 @@ Plan = Generator["Phase", "Sequence[TaskResult]", "Output"]
 # config fields (limits) that are operation parameters: they go into `Step.operations`, not into the fingerprint
 TOLERANCES = ("max_quarantined", "quarantine", "max_removal", "task_memory")
 TABLES = {"signatures": "dedup"}  # stage -> its table in a recipe, if that is not named after the stage
+EXCHANGE_FOLDER = "exchange"  # in a step's directory: the files that tasks write for other tasks
 SECRET = "secret"  # the name under which a task's function finds `Task.secret`
 BATCH_HANG_SECONDS = 600.0  # for tasks that report progress every few MiB
 HANG_SECONDS = 1800.0  # for other tasks: one call of the reference tokenizer may get 256 MiB and take 2 s per MB
@@ -149,13 +150,15 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Phase:
-    """Tasks that may run in any order. Their files below `exchange/` are removed once the manifest is written.
+    """Tasks that may run in any order. Their files below `exchange/` are removed once the manifest is written, or
+    dropped by a later phase.
 
     memory_bytes: the memory that an attempt gets, in addition to `memory_per_input_byte` times the bytes of input that
     the task holds.
     hang_seconds: the time without a heartbeat after which an attempt is killed.
     batches: True if tiny tasks may share a child.
     tolerance: the limit on the records that this phase may skip.
+    drops: folders below `exchange/` that no later phase reads; they may be removed once this phase is complete.
     """
 
     name: str
@@ -168,6 +171,7 @@ class Phase:
     hang_seconds: float = HANG_SECONDS
     batches: bool = True
     tolerance: Tolerance = Tolerance()
+    drops: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from datakit.engine.task import Preload, resolve
 from datakit.engine.user_code import describe
 from datakit.errors import DatakitError, suggestion
 
+OWN_PACKAGE = "datakit."
 CODE_FOLDER = "code_folder"  # key in a step's `operations`; its value is the folder of the recipe's file
 
 
@@ -39,7 +40,8 @@ def loaded(function: str, what: str, remedy: str, error_type: type[DatakitError]
     what: a description for messages, such as "transform 'my_filters:keep'". remedy: what to do if there is no such
     module.
     """
-    find_pandas_again()  # because the user's code may pass pandas objects to Arrow, or expect them from it
+    if not function.startswith(OWN_PACKAGE):
+        find_pandas_again()  # because the user's code may pass pandas objects to Arrow, or expect them from it
     try:
         return resolve(function)
     except DatakitError:

@@ -17,7 +17,7 @@ from typing import Any
 from datakit.engine.ledger.ledger import DriverLine, drivers
 from datakit.errors import UsageError
 from datakit.lineage.sources import SourceRecord, read_sources
-from datakit.pipeline.lineage import finished_step
+from datakit.pipeline.lineage import finished_step, published_step
 from datakit.redaction import redacted_values
 from datakit.storage import urls
 from datakit.storage.manifest import Column, InputReference, Manifest, find_manifest
@@ -105,7 +105,20 @@ def read_lineage(target: str) -> Lineage:
             "(`datakit ls` lists the steps of a root)"
         )
     directory, manifest, _ = found
-    return lineage_of(upstream_first(directory, manifest), manifest.dataset)
+    return lineage_of(with_published(place, upstream_first(directory, manifest)), manifest.dataset)
+
+
+def with_published(
+    place: str, steps: list[FoundStep], readable: Callable[[str], bool] = lambda place: True
+) -> list[FoundStep]:
+    """Return the steps behind the last step of the dataset at a URL, with its consolidate step before that last step,
+    even if the last step was not made from it. If the URL is that of a step, return `steps` as they are.
+    """
+    published = published_step(place, [step.manifest for step in steps if step.manifest is not None])
+    if published is None or not readable(published[0]):
+        return steps
+    directory, manifest = published
+    return [*steps[:-1], FoundStep(directory, manifest.stage, manifest.identity, manifest), steps[-1]]
 
 
 def lineage_of(steps: list[FoundStep], dataset: str) -> Lineage:

@@ -25,13 +25,14 @@ from datakit.engine.user_modules import CODE_FOLDER
 from datakit.errors import NotFoundError, RecipeError, TokenizerError
 from datakit.normalize import stage as normalize
 from datakit.recipe import Recipe, Source
+from datakit.select import stage as select
 from datakit.storage import urls
 from datakit.tokenize import stage as tokenize
 from datakit.tokenize import train_stage
 from datakit.tokenize.encoders.custom import is_custom
 from datakit.toml_config import convert, mistakes, names_of, refuse
 
-TRAIN = "train"  # value of `tokenizer` that requests training a tokenizer on the consolidated dataset
+TRAIN = "train"  # value of `tokenizer` that requests training a tokenizer on the documents that stay
 CHOICES = """tokenize.tokenizer can be
   "tokenizer.json"             a file of the tokenizers library; also a URL, as in
                                "hf://openai-community/gpt2/tokenizer.json"
@@ -43,6 +44,8 @@ CHOICES = """tokenize.tokenizer can be
 TRAIN_TABLE = "train"  # the subtable [tokenize.train], which holds the settings for training
 LIMITS = "limits"  # the table of limits on disk use, which belongs to no stage
 ENABLED = "enabled"
+WRITE = "write"  # `false` leaves out the consolidate step; no other step reads its output
+MOVED = {(consolidate.NAME, "drop"): f"[{select.NAME}]"}  # keys that an earlier version read in another table
 READING_KEYS = ("format", "text", "id", "where", "types", "sample", "transform", "transform_version", "quoting")
 
 
@@ -81,7 +84,7 @@ def configure(recipe: Recipe) -> Configuration:
         raise
     found: dict[str, str] = {}  # a mistake in [normalize] is found for every source, but reported once
     for table in (*tables, _limits_table(recipe.limits, recipe.place)):
-        for message in mistakes(table.values, table.kind, table.place, other_keys=table.other_keys):
+        for message in _mistakes(table):
             found.setdefault(message.replace(f" of source {table.source!r}", ""), message)
     refuse(found.values())
     configs = [convert(table.values, table.kind, table.place) for table in tables]
@@ -105,14 +108,22 @@ def table_mistakes(document: Mapping[str, Any], place: str) -> list[str]:
     have already been found in the recipe.
     """
     tables = list(_present(document, place))
-    return [text for one in tables for text in mistakes(one.values, one.kind, one.place, other_keys=one.other_keys)]
+    return [text for one in tables for text in _mistakes(one)]
+
+
+def _mistakes(table: _Table) -> list[str]:
+    """Return a message for each mistake in a table. A key that belongs to another table is reported with that table."""
+    moved = {key: home for (stage, key), home in MOVED.items() if stage == table.stage and key in table.values}
+    found = [f"{table.place}: the key {key!r} is now in the table {home}; move it there" for key, home in moved.items()]
+    return found + mistakes(_without(table.values, moved), table.kind, table.place, other_keys=table.other_keys)
 
 
 def _present(document: Mapping[str, Any], place: str) -> Iterator[_Table]:
     """Yield the stage tables of a recipe as they are written, but without the keys that this module reads itself."""
     kinds = (
         (normalize.NAME, normalize.Config, ()), (dedup.NAME, dedup.Config, (ENABLED,)),
-        (consolidate.NAME, consolidate.Config, ()), (tokenize.NAME, tokenize.Config, (ENABLED, TRAIN_TABLE)),
+        (select.NAME, select.Config, ()), (consolidate.NAME, consolidate.Config, (WRITE,)),
+        (tokenize.NAME, tokenize.Config, (ENABLED, TRAIN_TABLE)),
     )  # fmt: skip
     if isinstance(limits := document.get(LIMITS), dict):
         yield _limits_table(limits, place)
@@ -129,7 +140,10 @@ def _tables(recipe: Recipe) -> Iterator[_Table]:
         yield from _source_tables(recipe, source, deduplicate)
     if deduplicate is not None:
         yield _Table(dedup.NAME, None, deduplicate, dedup.Config, f"{recipe.place}, [dedup]", (ENABLED,))
-    yield _Table(consolidate.NAME, None, recipe.consolidate, consolidate.Config, f"{recipe.place}, [consolidate]")
+    yield _Table(select.NAME, None, recipe.select, select.Config, f"{recipe.place}, [select]")
+    place = f"{recipe.place}, [consolidate]"
+    if (written := _enabled(recipe.consolidate, place, WRITE)) is not None:
+        yield _Table(consolidate.NAME, None, written, consolidate.Config, place, (WRITE,))
     yield from _tokenize_tables(_enabled(recipe.tokenize, f"{recipe.place}, [tokenize]"), recipe.place)
 
 
@@ -161,14 +175,14 @@ def _tokenize_tables(table: dict[str, Any] | None, place: str) -> Iterator[_Tabl
     yield _Table(tokenize.NAME, None, values, tokenize.Config, place, (ENABLED, TRAIN_TABLE))
 
 
-def _enabled(table: dict[str, Any] | None, place: str) -> dict[str, Any] | None:
-    """Return the table without its `enabled` key, or None if the stage is disabled or has no table."""
+def _enabled(table: dict[str, Any] | None, place: str, key: str = ENABLED) -> dict[str, Any] | None:
+    """Return the table without the key that disables its stage, or None if the stage is disabled or has no table."""
     if table is None:
         return None
-    switch = table.get(ENABLED, True)
+    switch = table.get(key, True)
     if not isinstance(switch, bool):
-        raise RecipeError(f"{place}: enabled must be true or false")
-    return _without(table, [ENABLED]) if switch else None
+        raise RecipeError(f"{place}: {key} must be true or false")
+    return _without(table, [key]) if switch else None
 
 
 def _without(table: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:

@@ -3,9 +3,10 @@ gives the reason for each.
 
 A step of an earlier version has a different fingerprint, so the search for finished steps does not find it. Such a step
 counts as the predecessor of a planned step if it belongs to the same stage and the same source or dataset, if all
-parameters that both steps have are equal, and if each of its inputs is an input of the planned step or the predecessor
-of such an input. An unfinished step, which records no parameters, counts as a predecessor if it belongs to the same
-stage and source or dataset and its ledger shows that an earlier version began it.
+parameters that both steps have are equal, and if each of its inputs is a step upstream of the planned step or the
+predecessor of such a step. The predecessor of a select step is the consolidate step that decided what leaves. An
+unfinished step, which records no parameters, counts as a predecessor if it belongs to the same stage and source or
+dataset and its ledger shows that an earlier version began it.
 """
 
 from __future__ import annotations
@@ -24,11 +25,17 @@ LAYOUT = "outputs now lie below data/<source>/"
 WHY = {  # (stage, format version) -> what changed in that version
     ("normalize", 2): f"{LAYOUT}; origins are now recorded; the handling of where, sample, large integers, "
     "quotes in CSV files and damaged streams changed, and so did the size of partitions",
+    ("normalize", 3): "documents now have the column edited_id",
     ("signatures", 2): LAYOUT,
     ("dedup", 2): LAYOUT,
+    ("select", 1): "a step of its own now lists the documents that leave",
     ("consolidate", 2): LAYOUT,
+    ("consolidate", 3): "it now reads the selection",
+    ("train-tokenizer", 2): "it now reads the normalized documents and the selection",
     ("tokenize", 4): f"{LAYOUT}; the handling of chats, loss masks of prebuilt tokens and long documents changed",
+    ("tokenize", 5): "it now reads the normalized documents and the selection",
 }
+FORMERLY = {"select": ("consolidate", 3)}  # stage -> the stage that did its work before this format version
 INPUTS = "its inputs are made again"
 
 
@@ -76,24 +83,30 @@ def find_earlier(
     """Return the predecessors of the planned step whose directory is `directory`.
 
     version: the stage's current format version. parameters: the parameters that determine the planned step's output.
-    inputs: the identities of that step's inputs. remade: the identities of the predecessors of these inputs.
+    inputs: the identities of all steps upstream of that step. remade: the identities of the predecessors of these.
     """
     home, found = urls.parent(directory), []
+    former, limit = FORMERLY.get(stage, (stage, version))
     for place in steps_in(home):
-        if place == directory or urls.name(place).rpartition("-")[0] != stage:
+        if place == directory or urls.name(place).rpartition("-")[0] != former:
             continue
         try:
             manifest = find_manifest(place)
         except NewerFormatError:  # not an earlier version's step
             continue
         if manifest is None:
-            begun = [line.version for line in drivers(place)]
+            begun = [line.version for line in drivers(place)] if former == stage else []
             if begun and not any(one is not None and one >= version for one in begun):
-                why = WHY.get((stage, version), INPUTS)
-                found.append(EarlierStep(place, False, begun[0], version, why))
-        elif _precedes(manifest, version, parameters, inputs, remade):
-            found.append(_finished(place, manifest, version))
+                found.append(EarlierStep(place, False, begun[0], version, _why(stage, begun[0], version)))
+        elif _precedes(manifest, limit, parameters, inputs, remade):
+            found.append(_finished(place, manifest, stage, version))
     return found
+
+
+def _why(stage: str, before: int | None, now: int) -> str:
+    """Return what changed between two format versions of a stage."""
+    changes = [WHY[stage, version] for version in range((before or 0) + 1, now + 1) if (stage, version) in WHY]
+    return "; ".join(changes) or INPUTS
 
 
 def _precedes(
@@ -105,14 +118,14 @@ def _precedes(
     return changed and same and all(one in inputs or one in remade for one in read)
 
 
-def _finished(directory: str, manifest: Manifest, version: int) -> EarlierStep:
-    raised = manifest.version is None or manifest.version < version
+def _finished(directory: str, manifest: Manifest, stage: str, version: int) -> EarlierStep:
+    before = 0 if manifest.stage != stage else manifest.version
     return EarlierStep(
         directory,
         True,
         manifest.version,
         version,
-        WHY.get((manifest.stage, version), INPUTS) if raised else INPUTS,
+        _why(stage, before, version),
         documents_read(manifest),
         manifest.totals.bytes,
         manifest.totals.text_bytes,

@@ -23,6 +23,7 @@ OUTPUT_SHARE = {  # bytes that remain on disk per byte of text
     "normalize": 0.30,
     "signatures": 0.05,
     "dedup": 0.001,
+    "select": 0.0005,
     "consolidate": 0.30,
     "train-tokenizer": 0.0,
     "tokenize": 0.65,  # for tokens stored as uint16; about 50 % more for a vocabulary above 65,536

@@ -3,8 +3,9 @@ directory that holds a step with other settings.
 
     download, normalize, signatures     one per source
     dedup                               all sources together: normalized texts and signatures
-    consolidate                         normalized texts and the removals found by dedup
-    train-tokenizer, tokenize           the consolidated dataset
+    select                              normalized texts (only their ids) and the removals found by dedup
+    consolidate                         normalized texts and the selection; no other stage reads its output
+    train-tokenizer, tokenize           normalized texts and the selection
 
 A step's directory depends on the identities of its inputs. The identity of an input is final only once that input is
 finished, because quarantined records change it. So directories are determined node by node: `Graph.locate` is given the
@@ -13,7 +14,7 @@ upstream steps that are already located, and assumes that unfinished upstream st
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
@@ -34,6 +35,7 @@ from datakit.pipeline.earlier_steps import EarlierStep, find_earlier
 from datakit.pipeline.resolve_sources import ListingOptions, SourceState, resolve_source
 from datakit.pipeline.root_layout import TOKENIZERS, check_root, step_directory
 from datakit.recipe import Recipe, is_hub_name
+from datakit.select import stage as select
 from datakit.storage import urls
 from datakit.storage.fingerprint import fingerprint
 from datakit.storage.manifest import Manifest, find_manifest, manifest_url
@@ -46,9 +48,10 @@ READS: dict[ModuleType, tuple[ModuleType, ...]] = {
     normalize: (download,),
     signatures: (normalize,),
     dedup: (normalize, signatures),
-    consolidate: (normalize, dedup),
-    train_stage: (consolidate,),
-    tokenize: (consolidate, train_stage),
+    select: (normalize, dedup),
+    consolidate: (normalize, select),
+    train_stage: (normalize, select),
+    tokenize: (normalize, select, train_stage),
 }
 
 
@@ -133,7 +136,8 @@ class Graph:
                 "directory renamed? Remove it and run again"
             )
         settled = all(above.manifest is not None for above in inputs)
-        earlier = () if manifest is not None else _earlier(node, directory, inputs)
+        labels = dict.fromkeys(above.label for above in _upstream(node))
+        earlier = () if manifest is not None else _earlier(node, directory, [located[label] for label in labels])
         return LocatedStep(node, number, directory, manifest, settled, earlier)
 
 
@@ -142,9 +146,16 @@ def _number(node: Node, identities: Sequence[str]) -> str:
     return fingerprint(node.stage, node.module.FORMAT_VERSION, node.settings.content, identities)
 
 
-def _earlier(node: Node, directory: str, inputs: Sequence[LocatedStep]) -> tuple[EarlierStep, ...]:
-    remade = {step.identity for above in inputs for step in above.earlier if step.identity is not None}
-    current = {above.identity for above in inputs}
+def _upstream(node: Node) -> Iterator[Node]:
+    """Yield all nodes upstream of a node, some of them several times."""
+    for above in node.upstream:
+        yield above
+        yield from _upstream(above)
+
+
+def _earlier(node: Node, directory: str, upstream: Sequence[LocatedStep]) -> tuple[EarlierStep, ...]:
+    remade = {step.identity for above in upstream for step in above.earlier if step.identity is not None}
+    current = {above.identity for above in upstream}
     content = node.settings.content
     return tuple(
         find_earlier(directory, node.stage, node.module.FORMAT_VERSION, content, inputs=current, remade=remade)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from types import ModuleType
 
 from datakit.engine.executor import Executor
+from datakit.engine.task import Preload
 from datakit.engine.worker.local_executor import LocalExecutor
+
+PRELOADS = "PRELOADS"  # the name under which a stage's module holds the preloads of its tasks, if they are always equal
 
 
 @dataclass
@@ -18,6 +23,7 @@ class LazyExecutor:
     ray: str | None
     root: str
     _made: Executor | None = None
+    _prepared: set[tuple[Preload, ...]] = field(default_factory=set)
 
     def get(self) -> Executor:
         """Return the executor. The first call creates it."""
@@ -27,6 +33,17 @@ class LazyExecutor:
             self._made = RayExecutor(self.ray, self.root, self.workers)
         self._made = self._made or LocalExecutor(self.workers)
         return self._made
+
+    def prepare(self, stages: Iterable[ModuleType]) -> None:
+        """Start the fork servers of these stages, whose tasks will soon run, in the background. Not on a cluster, where
+        it is unknown which nodes will need them.
+        """
+        if self.ray is not None:
+            return
+        for preloads in dict.fromkeys(getattr(stage, PRELOADS, ()) for stage in stages):
+            if preloads and preloads not in self._prepared:
+                self._prepared.add(preloads)
+                self.get().prepare(preloads)
 
     def close(self) -> None:
         if self._made is not None:

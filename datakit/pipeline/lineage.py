@@ -7,7 +7,7 @@ of the dataset was moved, each missing step is shown by its identity.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,7 +20,7 @@ from datakit.pipeline.columns import all_columns
 from datakit.pipeline.root_layout import STEP_NAME, stage_order, steps_in
 from datakit.signed_urls import split_query
 from datakit.storage import urls
-from datakit.storage.latest import current_step, only_finished
+from datakit.storage.latest import current_documents, current_step, only_finished
 from datakit.storage.manifest import (
     FILE_NAME,
     Column,
@@ -167,6 +167,19 @@ def finished_step(
     finished = [step for step in steps_in(place, readable) if urls.exists(urls.join(step, FILE_NAME))]
     found = (current_step(place) or _last_step(place, finished)) if finished else None
     return found and (*found, tuple(sorted({*finished} - {found[0]}, key=_flow)))
+
+
+def published_step(place: str, steps: Sequence[Manifest]) -> tuple[str, Manifest] | None:
+    """Return the directory and manifest of the consolidate step of the dataset at a URL that was made from some of
+    `steps` (the current step, and all steps from which it was made) but is not among them; None if there is none, or if
+    the URL is that of a step.
+    """
+    if urls.name(place) == FILE_NAME or STEP_NAME.fullmatch(urls.name(place)):
+        return None
+    found, known = current_documents(place), {manifest.identity for manifest in steps}
+    if found is None or found[1].identity in known:
+        return None
+    return found if known.issuperset(entry.identity for entry in found[1].inputs) else None
 
 
 def _last_step(place: str, finished: list[str]) -> tuple[str, Manifest] | None:

@@ -19,7 +19,7 @@ from datakit.pipeline.graph import READS
 from datakit.pipeline.lineage import finished_step
 from datakit.pipeline.root_layout import SOURCES, stage_order, steps_in
 from datakit.storage import urls
-from datakit.storage.latest import CACHE_STAGE, current_cache, read_latest
+from datakit.storage.latest import CACHE_STAGE, current_cache, current_documents, read_latest
 from datakit.storage.latest import FILE_NAME as LATEST
 from datakit.storage.manifest import FILE_NAME, Totals, find_manifest
 
@@ -130,17 +130,18 @@ def _current(
                 continue
             last = finished_step(home, readable)
             cache = current_cache(home) if any(one.stage == CACHE_STAGE for one in own) else None
+            documents = current_documents(home)
         except (UsageError, NotFoundError, CorruptError, NewerFormatError) as error:
             problems[home] = str(error)
         else:
-            _add_behind([step[0] for step in (last, cache) if step], steps, found)
+            _add_behind([step[0] for step in (last, cache, documents) if step], steps, found)
     return found, problems
 
 
 def _recorded_readable(home: str, readable: Callable[[str], bool]) -> bool:
     """Return True if the steps that are recorded as current may be read."""
     latest = read_latest(home)
-    recorded = (latest.step, latest.cache) if latest else ()
+    recorded = (latest.step, latest.cache, latest.documents) if latest else ()
     return all(readable(urls.join(home, step.directory)) for step in recorded if step)
 
 

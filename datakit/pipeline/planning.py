@@ -10,7 +10,7 @@ depend on the content of the files.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from datakit.engine.task import Phase, Step, input_references
@@ -20,6 +20,8 @@ from datakit.normalize.inspection.first_records import missing_columns
 from datakit.pipeline import estimate
 from datakit.pipeline.earlier_steps import EarlierStep
 from datakit.pipeline.estimate import Concurrency, Resources
+from datakit.pipeline.estimates.forecast import Forecast, Work, forecast, tasks_of
+from datakit.pipeline.estimates.priorities import priorities
 from datakit.pipeline.graph import Graph, LocatedStep, Node, build, changed_code, check_workers, engine_step
 from datakit.pipeline.resolve_sources import ListingOptions
 from datakit.recipe import Recipe
@@ -60,8 +62,9 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The steps of a recipe, in the order in which they would run, and the resources that the run may use. notes:
-    messages for the user.
+    """The steps of a recipe, each after the steps that it reads, and the resources that the run may use. notes:
+    messages for the user. forecast: estimates of time and utilisation; None if nothing is left to run or if the size of
+    a step is unknown.
     """
 
     dataset: str
@@ -69,6 +72,7 @@ class RunPlan:
     steps: tuple[PlannedStep, ...]
     resources: Resources
     notes: tuple[str, ...]
+    forecast: Forecast | None = None
 
     def __repr__(self) -> str:
         states = Counter(step.state for step in self.steps)
@@ -94,7 +98,22 @@ def plan(
     located = [planner.locate(node)[0] for node in graph.nodes]
     notes = [*graph.notes, *filter(None, map(changed_code, located))]
     notes += [note for step in located if step.manifest is None for note in _missing_columns(step.node)]
-    return RunPlan(recipe.name, root, steps, available, tuple(notes))
+    return RunPlan(recipe.name, root, steps, available, tuple(notes), _forecast(graph, steps, available.workers))
+
+
+def _forecast(graph: Graph, steps: Sequence[PlannedStep], slots: int) -> Forecast | None:
+    """Return estimates for the unfinished steps, or None if there are none or a size is unknown."""
+    left = {node.label: (node, step) for node, step in zip(graph.nodes, steps, strict=True) if step.state != DONE}
+    if not left or any(step.text_bytes is None for _, step in left.values()):
+        return None
+    works, order = [], priorities(graph)
+    for label in sorted(left, key=lambda label: order[label]):
+        node, step = left[label]
+        needs = tuple(above.label for above in node.upstream if above.label in left)
+        text = step.text_bytes or 0
+        seconds = estimate.work_seconds(node.stage, text)
+        works.append(Work(label, seconds, tasks_of(step.tasks, text), needs))
+    return forecast(works, slots)
 
 
 def _missing_columns(node: Node) -> Iterator[str]:

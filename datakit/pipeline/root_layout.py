@@ -29,7 +29,7 @@ SOURCES = "sources"
 RUNS = "runs"
 TOKENIZERS = "tokenizers"
 SOURCE_STAGES = ("download", "normalize", "signatures")  # their steps are in the folder of a source
-STAGE_NAMES = (*SOURCE_STAGES, "dedup", "consolidate", "train-tokenizer", "tokenize")
+STAGE_NAMES = (*SOURCE_STAGES, "dedup", "select", "consolidate", "train-tokenizer", "tokenize")
 PACKING = r"packing-\d+-[a-z]+(?:-\d+)?"  # a step of a mixture, not of a recipe
 STEP_NAME = re.compile(rf"({'|'.join(STAGE_NAMES)}|{PACKING})-[0-9a-f]{{{SHOWN_DIGITS}}}")
 

@@ -20,10 +20,11 @@ from datakit.pipeline.root_layout import stage_order
 from datakit.printable import printable
 from datakit.storage.manifest import Manifest
 
-PASSES_ON = ("normalize", "consolidate", "tokenize")
+PASSES_ON = ("normalize", "select", "consolidate", "tokenize")
 CAME_IN: dict[str, tuple[str, ...]] = {
     "normalize": ("normalize/records_in", "normalize/transform_added"),
     "signatures": ("signatures/documents",),
+    "select": ("select/records_in",),
     "consolidate": ("consolidate/records_in",),
     "train-tokenizer": ("train-tokenizer/documents",),
     "tokenize": ("tokenize/documents",),
@@ -38,10 +39,11 @@ DROPPED = {  # stage -> counter -> the reason shown to users
         "normalize/transform_dropped": "by transform",
         "normalize/quarantined": "quarantined",
     },
-    "consolidate": {
-        "consolidate/dropped_exact": "exact duplicates across sources",
-        "consolidate/dropped_fuzzy": "fuzzy duplicates",
+    "select": {
+        "select/dropped_exact": "exact duplicates across sources",
+        "select/dropped_fuzzy": "fuzzy duplicates",
     },
+    "consolidate": {"consolidate/dropped_quarantined": "quarantined"},
 }
 FOUND = {
     "download": {"download/files": "files"},
@@ -149,7 +151,7 @@ def _line(stage: str, steps: Sequence[StepResult]) -> StageLine:
         steps=len(steps),
         reused=sum(step.reused for step in steps),
         rows_in=sum(counters[name] for name in CAME_IN[stage]) if stage in CAME_IN else None,
-        rows_out=sum(manifest.totals.rows for manifest in manifests) if stage in PASSES_ON else None,
+        rows_out=sum(map(_rows_out, manifests)) if stage in PASSES_ON else None,
         dropped={name: counters[key] for key, name in DROPPED.get(stage, {}).items() if counters[key]},
         found={name: counters[key] for key, name in FOUND.get(stage, {}).items() if counters[key]} | _marked(manifests),
         text_bytes=_sum([manifest.totals.text_bytes for manifest in manifests]),
@@ -161,6 +163,11 @@ def _line(stage: str, steps: Sequence[StepResult]) -> StageLine:
     )
 
 
+def _rows_out(manifest: Manifest) -> int:
+    """Return the number of documents that a stage passes on. The rows of a selection are those that leave."""
+    return manifest.counters["select/records_out"] if manifest.stage == "select" else manifest.totals.rows
+
+
 def summary_text(result: RunResult) -> str:
     """Return a description of a run in a few lines: documents, tokens, what was dropped and why, and where the output
     is.
@@ -168,7 +175,8 @@ def summary_text(result: RunResult) -> str:
     lines = {line.stage: line for line in stage_lines(result)}
     dropped = Counter[str]()
     for line in lines.values():
-        dropped.update(line.dropped)
+        if line.stage != "consolidate" or "tokenize" not in lines:  # tokenize does not read what consolidate wrote
+            dropped.update(line.dropped)
     kept = next((line.rows_out for line in reversed(lines.values()) if line.rows_out is not None), None)
     came = lines["normalize"].rows_in if "normalize" in lines else None
     tokens = lines["tokenize"].tokens if "tokenize" in lines else None

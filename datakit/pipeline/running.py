@@ -33,7 +33,7 @@ from datakit.recipe import Recipe
 from datakit.storage import urls
 from datakit.storage.latest import Current, record_latest
 
-TOKENIZE = "tokenize"
+CONSOLIDATE, TOKENIZE = "consolidate", "tokenize"
 
 
 def run(
@@ -105,9 +105,9 @@ def _run_start(recipe: Recipe, root: str, options: dict[str, object]) -> RunStar
 
 
 def _record_latest(dataset: str, steps: Sequence[StepResult], recipe: Recipe) -> str:
-    """Record the dataset's current step and token cache, and the licenses of the recipe's sources. The current step is
-    the run's last step that belongs to the dataset (not to a source). Return a message for the user if nothing could
-    be recorded, and otherwise "".
+    """Record the dataset's current step, token cache and consolidate step, and the licenses of the recipe's sources.
+    The current step is the run's last step that belongs to the dataset (not to a source). Return a message for the user
+    if nothing could be recorded, and otherwise "".
     """
     own = [step for step in steps if step.source is None]
     if not own:
@@ -115,7 +115,9 @@ def _record_latest(dataset: str, steps: Sequence[StepResult], recipe: Recipe) ->
     last = max(own, key=lambda step: stage_order(step.stage))
     cache = [step for step in own if step.stage == TOKENIZE]
     licenses = {source.name: source.license for source in recipe.sources if source.license}
-    return record_latest(dataset, _current(last), _current(cache[0]) if cache else None, licenses)
+    documents = [step for step in own if step.stage == CONSOLIDATE and step is not last]
+    cached, published = (_current(steps[0]) if steps else None for steps in (cache, documents))
+    return record_latest(dataset, _current(last), cached, licenses, published)
 
 
 def _current(step: StepResult) -> Current:

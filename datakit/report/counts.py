@@ -24,7 +24,7 @@ REASONS = {"exact": "exact duplicates across sources", "fuzzy": "fuzzy duplicate
 @dataclass(frozen=True)
 class SourceCounts:
     """The counts of a source. records: read by normalize. left_out: the records that normalize left out, by reason.
-    documents: those that normalize wrote. removed: the documents that consolidate left out, by reason. A count is None
+    documents: those that normalize wrote. removed: the documents that left after that, by reason. A count is None
     if no step of the report states it. sources: the number of sources that were added up.
     """
 
@@ -72,11 +72,15 @@ def _behind(end: Manifest, known: Mapping[str, Manifest]) -> list[Manifest]:
 
 def _of_steps(steps: Sequence[Manifest]) -> list[SourceCounts]:
     found: dict[str, SourceCounts] = {}
+    beside = {"select", "tokenize"} <= {manifest.stage for manifest in steps}  # tokenize did not read consolidate
     for manifest in sorted(steps, key=lambda manifest: stage_order(manifest.stage)):
         match manifest.stage:
             case "normalize":
                 found[manifest.dataset] = _normalized(manifest)
-            case "consolidate":
+            case "select":
+                for name, own in manifest.details["sources"].items():
+                    found[name] = _selected(found.get(name, SourceCounts(name)), own)
+            case "consolidate" if not beside:
                 for name, own in manifest.details["sources"].items():
                     found[name] = _consolidated(found.get(name, SourceCounts(name)), own)
             case "tokenize":
@@ -84,7 +88,8 @@ def _of_steps(steps: Sequence[Manifest]) -> list[SourceCounts]:
                 for name in [*found, *(name for name in shards if name not in found)]:
                     totals = totals_of(shards.get(name, []))  # a source of which nothing is left has no shard
                     before = found.get(name, SourceCounts(name))
-                    found[name] = replace(before, kept=totals.rows, tokens=totals.tokens)
+                    size = before.text_bytes if totals.text_bytes is None else totals.text_bytes
+                    found[name] = replace(before, kept=totals.rows, tokens=totals.tokens, text_bytes=size)
     return list(found.values())
 
 
@@ -103,6 +108,13 @@ def _normalized(manifest: Manifest) -> SourceCounts:
         manifest.dataset, counters["normalize/records_in"], counters.get("normalize/transform_added", 0), left_out,
         manifest.totals.rows, kept=manifest.totals.rows, text_bytes=manifest.totals.text_bytes,
     )  # fmt: skip
+
+
+def _selected(before: SourceCounts, own: Mapping[str, Any]) -> SourceCounts:
+    """Return the counts after the selection. The size of the text that stays is unknown until it is read."""
+    removed = Counter({REASONS.get(why, why): count for why, count in own["combinations"].items() if count})
+    size = before.text_bytes if not removed else None
+    return replace(before, documents=own["records_in"], removed=removed, kept=own["records_out"], text_bytes=size)
 
 
 def _consolidated(before: SourceCounts, own: Mapping[str, Any]) -> SourceCounts:

@@ -15,7 +15,7 @@ from pathlib import Path
 from datakit.engine.observe.event_file import FILE_NAME as EVENTS
 from datakit.engine.observe.event_tail import Event
 from datakit.errors import UsageError
-from datakit.lineage.graph import FoundStep, upstream_first
+from datakit.lineage.graph import FoundStep, upstream_first, with_published
 from datakit.lineage.sources import read_events
 from datakit.pipeline.lineage import finished_step
 from datakit.pipeline.root_layout import RUNS, flow_order
@@ -79,7 +79,8 @@ def subject_of(target: str, readable: Callable[[str], bool] = lambda place: True
             "lists the datasets of a root"
         )
     directory, manifest, _ = found
-    return Subject("dataset", manifest.dataset, directory, tuple(upstream_first(directory, manifest, readable)))
+    steps = with_published(place, upstream_first(directory, manifest, readable), readable)
+    return Subject("dataset", manifest.dataset, directory, tuple(steps))
 
 
 def _is_file(place: str) -> bool:

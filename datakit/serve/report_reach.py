@@ -34,7 +34,12 @@ def require_dataset(root: ServedRoot, home: str) -> None:
     """Raise RootError if the files by which the last step of a dataset is found are outside of the root."""
     root.require_all_inside([home, manifest_url(home), urls.join(home, LATEST), urls.join(home, RUNS)])
     latest = read_latest(home)
-    names = [latest.step.directory] if latest else [name for name in subdirectories(home) if name != RUNS]
+    recorded = (latest.step, latest.documents) if latest else ()
+    names = (
+        [step.directory for step in recorded if step]
+        if latest
+        else [name for name in subdirectories(home) if name != RUNS]
+    )
     _require_steps(root, [urls.join(home, name) for name in names])
 
 

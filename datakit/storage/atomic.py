@@ -126,7 +126,10 @@ def commit_file(path: Path, url: str) -> Committed:
     """Create the file `url` with the content of the finished local file `path`, unless a file with the same content
     exists. Raises StorageError, and DivergentOutputError if a file with different content exists.
     """
-    xxh3, length = hash_file(path)
+    return _commit(path, url, *hash_file(path))
+
+
+def _commit(path: Path, url: str, xxh3: str, length: int) -> Committed:
     with storage_errors(url):
         created = _link(path, urls.local_path(url)) if urls.is_local(url) else _put(path, url)
     existing, existing_length = (xxh3, length) if created else hash_url(url)
@@ -140,13 +143,13 @@ def commit_file(path: Path, url: str) -> Committed:
     return Committed(url, length, xxh3, created)
 
 
-def commit_bytes(data: bytes, url: str) -> Committed:
+def commit_bytes(data: bytes | bytearray, url: str) -> Committed:
     """Create the file `url` with these bytes, unless a file with the same content exists. Raises DivergentOutputError,
     StorageError.
     """
     with staging(url) as path:
         path.write_bytes(data)
-        return commit_file(path, url)
+        return _commit(path, url, xxhash.xxh3_128_hexdigest(data), len(data))
 
 
 def replace_bytes(data: bytes, url: str) -> None:

@@ -22,8 +22,10 @@ from datakit.storage.manifest import FILE_NAME as MANIFEST_NAME
 from datakit.storage.manifest import Manifest, find_manifest, refuse_newer
 
 FILE_NAME = "latest.json"
-FORMAT = "datakit.latest/1"
+FORMAT = "datakit.latest/2"
+WITHOUT_DOCUMENTS = "datakit.latest/1"  # the format without the field `documents`; still written if there is none
 CACHE_STAGE = "tokenize"
+DOCUMENTS_STAGE = "consolidate"
 SHOWN = 5  # maximum number of steps that a message names
 
 
@@ -36,22 +38,30 @@ class Current(msgspec.Struct, frozen=True):
 
 class Latest(msgspec.Struct, frozen=True, omit_defaults=True):
     """The content of `latest.json`. step: the last step of the last complete run. cache: the last token cache, which is
-    from an earlier run if the last complete run ended before tokenize; None if there is none. licenses: the licenses
-    that the recipe of the last complete run gives, by source.
+    from an earlier run if the last complete run ended before tokenize; None if there is none. documents: the
+    consolidate step, unless it is `step`, or there is none. Neither `step` nor `cache` was made from it, so a version
+    that ignored this field would remove it; therefore the format with this field has a number of its own. licenses: the
+    licenses that the recipe of the last complete run gives, by source.
     """
 
     step: Current
     cache: Current | None
+    documents: Current | None = None
     licenses: dict[str, str] = {}
     format: str = ""
 
 
 def record_latest(
-    dataset: str, step: Current, cache: Current | None, licenses: Mapping[str, str] = MappingProxyType({})
+    dataset: str,
+    step: Current,
+    cache: Current | None,
+    licenses: Mapping[str, str] = MappingProxyType({}),
+    documents: Current | None = None,
 ) -> str:
-    """Record a complete run's last step and token cache, and the licenses of its sources, unless all are already
-    recorded. If `cache` is None, the recorded cache is kept. If a newer version of datakit wrote the file, record
-    nothing and return a message for the user; otherwise, return "".
+    """Record a complete run's last step, token cache and consolidate step (`documents`, unless it is the last step),
+    and the licenses of its sources, unless all are already recorded. If `cache` is None, the recorded cache and
+    consolidate step are kept. If a newer version of datakit wrote the file, record nothing and return a message for the
+    user; otherwise, return "".
     """
     url = urls.join(dataset, FILE_NAME)
     try:
@@ -60,7 +70,9 @@ def record_latest(
         return f"{urls.join(dataset, step.directory)} is not recorded as current: {error}"
     except CorruptError:  # this run replaces the damaged file
         before = None
-    latest = Latest(step, cache or (before.cache if before else None), dict(licenses), FORMAT)
+    if cache is None and before is not None:
+        cache, documents = before.cache, documents or (before.documents if before.documents != step else None)
+    latest = Latest(step, cache, documents, dict(licenses), FORMAT if documents else WITHOUT_DOCUMENTS)
     if latest != before:
         atomic.replace_bytes(msgspec.json.format(msgspec.json.encode(latest, order="sorted"), indent=1) + b"\n", url)
     return ""
@@ -82,12 +94,12 @@ def read_latest(dataset: str) -> Latest | None:
         raise CorruptError(
             f"{url} cannot be read: {error}; run the recipe again, or name a step's directory"
         ) from error
-    if latest.format != FORMAT:
+    if latest.format not in (FORMAT, WITHOUT_DOCUMENTS):
         raise CorruptError(
-            f"{url} has format {latest.format!r}, but this version of datakit reads only {FORMAT!r}; name the "
-            "directory of a step instead of the dataset"
+            f"{url} has format {latest.format!r}, but this version of datakit reads only {FORMAT!r} and "
+            f"{WITHOUT_DOCUMENTS!r}; name the directory of a step instead of the dataset"
         )
-    for step in (latest.step, latest.cache):
+    for step in (latest.step, latest.cache, latest.documents):
         if step is not None and (not urls.is_below(step.directory) or "/" in step.directory):
             raise CorruptError(
                 f"{url} names {step.directory!r}, which is not the directory of a step in {dataset}; run the recipe "
@@ -118,6 +130,20 @@ def current_cache(dataset: str) -> tuple[str, Manifest] | None:
     found = only_finished(dataset, [step for step in steps if urls.exists(urls.join(step, MANIFEST_NAME))])
     manifest = found and find_manifest(found)
     return (found, manifest) if found and manifest else None
+
+
+def current_documents(dataset: str) -> tuple[str, Manifest] | None:
+    """Return the directory and manifest of the consolidate step that belongs to a dataset's current step but is not
+    among the steps from which it was made; None if there is none. If nothing is recorded for the dataset, return its
+    only finished consolidate step, if there is exactly one. Raises NotFoundError if the recorded step is gone, and
+    CorruptError if the record or the manifest is damaged.
+    """
+    latest = read_latest(dataset)
+    if latest is not None:
+        return None if latest.documents is None else _resolved(dataset, latest.documents)
+    steps = [urls.join(dataset, name) for name in subdirectories(dataset) if name.startswith(f"{DOCUMENTS_STAGE}-")]
+    finished = [(step, manifest) for step in steps if (manifest := find_manifest(step)) is not None]
+    return finished[0] if len(finished) == 1 else None
 
 
 def only_finished(dataset: str, finished: list[str]) -> str | None:

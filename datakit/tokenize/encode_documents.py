@@ -33,13 +33,13 @@ CHAT_STRIDE = 300  # in a source of conversations, one in this many messages is 
 
 
 class PartitionToEncode(msgspec.Struct, frozen=True):
-    """One partition that a task encodes. url: the URL of the partition's file. name: the file's path relative to the
-    directory of its step. shard: the path, in the cache, of the shard to write.
+    """One partition that a task encodes. url: the URL of the partition's file. leaving: the URL of the list of its rows
+    that leave; None if all stay. name: the file's path relative to the directory of its step. shard: the path, in the
+    cache, of the shard to write. rows: the number of documents that stay. text_bytes: the bytes of text in the file.
     """
 
-    # A task's digest in a ledger covers this name. If the name changed, tasks that an older version finished would run
-    # again when a newer version resumes the step.
-    url: str = msgspec.field(name="dataset")
+    url: str
+    leaving: str | None
     name: str
     shard: str
     source: str
@@ -87,7 +87,7 @@ class Encoding:
         """Return the verification of one partition, or None if there is no reference encoder."""
         if self.reference is None:
             return None
-        split = SplitVerification(self.reference, self.texts, place)
+        split = SplitVerification(self.reference, self.texts, place, text_bytes)
         return Verification(self.reference, self.texts.encoder, rows, text_bytes, place, split)
 
 
@@ -100,14 +100,15 @@ def encoded_documents(
     *,
     counters: Counter[str],
 ) -> Iterator[Documents]:
-    """Yield a partition's documents in encoded batches, without those that `guard` leaves out. `check` verifies a
-    sample.
+    """Yield a partition's documents that stay in encoded batches, without those that `guard` leaves out. `check`
+    verifies a sample.
 
     The number of messages without content is added to `counters`.
     """
     kind = config.formats.get(partition.source, TEXT)
     columns, encode = _encoder_for(kind, config, encoding, partition.url)
-    for batch in guard.batches(text_batches(partition.url, columns), lambda one: encode(one, None)):
+    batches = text_batches(partition.url, columns, partition.leaving)
+    for batch in guard.batches(batches, lambda one: encode(one, None)):
         yield encode(batch, check)
         if kind == CHAT and (silent := messages_without_content(batch.columns[0])):
             counters[WITHOUT_CONTENT] += silent

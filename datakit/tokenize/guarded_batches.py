@@ -19,27 +19,26 @@ from datakit.tokenize.text_batches import TextBatch
 
 @dataclass
 class PartitionGuard:
-    """Guards the batches of the partition `name`, and lists the documents that are left out. quarantined_bytes: the
-    number of bytes of text in these documents.
+    """Guards the batches of the partition `name`, and lists the documents that are left out. text_bytes: the number of
+    bytes of text in the other documents of the batches so far.
     """
 
     name: str
     context: TaskContext
     quarantined: list[QuarantinedRecord] = field(default_factory=list)
-    quarantined_bytes: int = 0
+    text_bytes: int = 0
 
     def batches(self, batches: Iterable[TextBatch], encode_one: Callable[[TextBatch], object]) -> Iterator[TextBatch]:
         """Yield each batch without its quarantined documents. If an earlier attempt died in a batch, `encode_one` is
         first called once for each document of that batch, with a batch of this document alone.
         """
         for batch in batches:
-            rows = range(batch.row, batch.row + len(batch.ids))
             trial = partial(_encode_row, batch, encode_one)
-            allowed, left_out = self.context.records(self.name, rows, trial)
+            allowed, left_out = self.context.records(self.name, batch.rows, trial)
             if allowed is not None:
-                whole, batch = batch, _only(batch, np.flatnonzero(allowed))
+                batch = _only(batch, np.flatnonzero(allowed))
                 self.quarantined += left_out
-                self.quarantined_bytes += whole.text_bytes - batch.text_bytes
+            self.text_bytes += batch.text_bytes
             if len(batch.ids):
                 yield batch
             self.context.release()
@@ -53,7 +52,7 @@ def _only(batch: TextBatch, rows: Any) -> TextBatch:
     """Return a batch of these rows of `batch`, with all its columns."""
     chosen = {entry.name: _take(getattr(batch, entry.name), pa.array(rows, pa.int64())) for entry in fields(batch)}
     data, offsets = string_buffers(chosen["text"])
-    return replace(batch, **{**chosen, "data": data, "offsets": offsets})
+    return replace(batch, **{**chosen, "data": data, "offsets": offsets, "rows": batch.rows[rows]})
 
 
 def _take(value: Any, rows: pa.Array) -> Any:

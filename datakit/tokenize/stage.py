@@ -1,9 +1,10 @@
 """Stage `tokenize`: decides how partitions become tasks and shards of the token cache, and checks that shards cover all
-documents of their partitions. Each partition that has documents becomes one shard, in order. First, one task makes the
-cache's contract and copies the tokenizer into the cache's directory, so that every node of a cluster reads the same
-tokenizer file. Then each of the other tasks encodes one or more partitions, verifies a sample of their texts and
-conversations against the reference encoder, if there is one, and writes the shards. The step fails unless the shards
-are in the dataset's order and each shard accounts for all documents of its partition.
+documents that stay. The normalized partitions are read, without the rows that the select step lists. Each partition in
+which documents stay becomes one shard, in order. First, one task makes the cache's contract and copies the tokenizer
+into the cache's directory, so that every node of a cluster reads the same tokenizer file. Then each of the other tasks
+encodes one or more partitions, verifies a sample of their texts and conversations against the reference encoder, if
+there is one, and writes the shards. The step fails unless the shards are in the dataset's order and each shard accounts
+for all documents of its partition that stay.
 
 A source's documents are texts unless `formats` declares them to be conversations (chat.py) or lists of tokens
 (prebuilt.py); encode_documents.py encodes all three. Memory per task: about 300 MB for the tokenizers and a batch, plus
@@ -13,7 +14,6 @@ three times the size of the shard's tokens.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -23,11 +23,11 @@ from datakit.cache.contract import Contract
 from datakit.cache.layout import STAGE, TOKENIZER_FILE, shard_name
 from datakit.cache.written_shards import WrittenShard, cache_details
 from datakit.engine.partition_grouping import neighbours
-from datakit.engine.task import Output, Phase, Plan, Preload, Step, Task, tolerance_of
+from datakit.engine.task import Output, Phase, Plan, Preload, Step, StepInput, Task, tolerance_of
 from datakit.errors import CorruptError, EmptyStageError, RecipeError, TokenizerError, suggestion
 from datakit.storage import urls
 from datakit.storage.fingerprint import config_of, spelled_out
-from datakit.storage.manifest import Partition
+from datakit.storage.selection.leaving_rows import selected
 from datakit.tokenize import tasks, train_stage
 from datakit.tokenize.config import Config
 from datakit.tokenize.encode_documents import PartitionToEncode
@@ -35,7 +35,7 @@ from datakit.tokenize.encoders.custom import code_of, describe, is_custom
 from datakit.tokenize.tasks import LOAD
 
 NAME = STAGE
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 MEMORY = {  # bytes of memory per byte of text, by the type of the tokens
     "uint16": 3.0,  # half a token per byte of text, at 2 bytes per token, held three times
     "uint32": 6.0,
@@ -45,7 +45,6 @@ CONTRACT_SETTINGS = ("encoder", "add", "bos", "eos", "special_strings")
 
 def plan(step: Step) -> Plan:
     """Plan one task that makes the contract, then the tasks that encode all partitions."""
-    (clean,) = step.inputs_of("consolidate")
     # For a tokenizer file, the parameters hold the file's hash instead of the key `tokenizer`, which Config requires.
     config = config_of({"tokenizer": "", **step.parameters}, Config)
     settings = {key: getattr(config, key) for key in CONTRACT_SETTINGS}
@@ -54,8 +53,8 @@ def plan(step: Step) -> Plan:
     shared = {"tokenizer": _tokenizer_file(step), **({"code": code} if code else {})}
     (settled,) = yield Phase("contract", (task,), shared=shared)
     contract = msgspec.convert(settled.details["contract"], Contract)
-    _check_formats(config, clean.manifest.partitions)
-    partitions = [entry for entry in _partitions(clean.directory, clean.manifest.partitions) if entry.rows]
+    _check_formats(config, [str(entry.source) for entry in step.inputs_of("normalize")])
+    partitions = [entry for entry in _partitions(step) if entry.rows]
     tokenizer = urls.join(step.directory, TOKENIZER_FILE)
     groups = neighbours([entry.text_bytes for entry in partitions])
     results = yield Phase(
@@ -70,8 +69,7 @@ def plan(step: Step) -> Plan:
     return _output(shards, partitions, contract)
 
 
-def _check_formats(config: Config, partitions: Sequence[Partition]) -> None:
-    sources = list(dict.fromkeys(partition.source for partition in partitions))
+def _check_formats(config: Config, sources: Sequence[str]) -> None:
     for source in config.formats:
         if source not in sources:
             raise RecipeError(f"tokenize.formats: no source {source!r}; {suggestion(source, sources)}")
@@ -96,21 +94,28 @@ def _tokenizer_file(step: Step) -> bytes:
     return data
 
 
-def _partitions(directory: str, partitions: Sequence[Partition]) -> Iterator[PartitionToEncode]:
-    """Yield the dataset's partitions in order. The name of each shard contains the index of its partition within the
-    source.
-    """
-    numbers = Counter[str]()
-    for partition in partitions:
+def _partitions(step: Step) -> Iterator[PartitionToEncode]:
+    """Yield the dataset's partitions in order, with their selections."""
+    (select,) = step.inputs_of("select")
+    for entry in step.inputs_of("normalize"):
+        yield from _partitions_of(entry, select)
+
+
+def _partitions_of(entry: StepInput, select: StepInput) -> Iterator[PartitionToEncode]:
+    """Yield a source's partitions. The name of each shard contains the index of its partition within the source."""
+    assert entry.source is not None
+    partitions = entry.manifest.partitions_of(entry.source)
+    selections = selected(select.directory, select.manifest, entry.source, partitions)
+    for number, (partition, selection) in enumerate(zip(partitions, selections, strict=True)):
         yield PartitionToEncode(
-            url=urls.join(directory, partition.path),
+            url=urls.join(entry.directory, partition.path),
+            leaving=selection.leaving,
             name=partition.path,
-            shard=shard_name(partition.source, numbers[partition.source]),
-            source=partition.source,
-            rows=partition.rows,
+            shard=shard_name(entry.source, number),
+            source=entry.source,
+            rows=selection.rows,
             text_bytes=partition.text_bytes or 0,
         )
-        numbers[partition.source] += 1
 
 
 def _task(partitions: Sequence[PartitionToEncode]) -> Task:
@@ -123,7 +128,7 @@ def _task(partitions: Sequence[PartitionToEncode]) -> Task:
 
 def _output(shards: Sequence[WrittenShard], partitions: Sequence[PartitionToEncode], contract: Contract) -> Output:
     if not shards:
-        raise EmptyStageError("tokenize has no documents to encode: the consolidated dataset is empty")
+        raise EmptyStageError("tokenize has no documents to encode: no document stays in the dataset")
     for shard, partition in zip(shards, partitions, strict=True):
         if (shard.path, shard.rows + shard.quarantined) != (partition.shard, partition.rows):
             raise CorruptError(

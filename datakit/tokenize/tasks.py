@@ -51,8 +51,7 @@ def encode(arguments: dict[str, Any], shared: dict[str, Any], context: TaskConte
         guard = PartitionGuard(partition.name, context)
         documents = encoded_documents(partition, config, encoding, check, guard, counters=counters)
         shard, files = write_shard(partition.source, partition.shard, documents, contract, context)
-        text_bytes = partition.text_bytes - guard.quarantined_bytes
-        shard = msgspec.structs.replace(shard, text_bytes=text_bytes, quarantined=len(guard.quarantined))
+        shard = msgspec.structs.replace(shard, text_bytes=guard.text_bytes, quarantined=len(guard.quarantined))
         outputs += files
         shards.append(shard)
         counters.update(_counts(shard, check))

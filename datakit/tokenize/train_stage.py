@@ -1,10 +1,11 @@
 """Stage `train-tokenizer`: trains a byte-level BPE on a sample of the dataset, and decides how much text each source
 contributes. With such a tokenizer, the demo needs neither network access nor a Hugging Face account. The sample has at
 most `sample_bytes` bytes of text. Each source contributes its first documents in order of id, in proportion to its
-size. Since ids are hashes, these documents are a uniform sample of the source. The last document is cut where the
-source's share ends. The result does not depend on the process or on the number of threads: merges with equal counts are
-taken in the order of their token ids, and the initial alphabet consists of all 256 bytes in a fixed order. A test that
-trains several times confirms this.
+size: the size of its normalized text times the share of its documents that stay, since nothing states the exact size
+before the text is read. Since ids are hashes, these documents are a uniform sample of the source. The last document is
+cut where the source's share ends. The result does not depend on the process or on the number of threads: merges with
+equal counts are taken in the order of their token ids, and the initial alphabet consists of all 256 bytes in a fixed
+order. A test that trains several times confirms this.
 
 Cost: 20 s of CPU time for 64 MiB of text, spent mostly on counting words. Memory: about 0.6 GiB, for the distinct words
 and their counts.
@@ -22,17 +23,18 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from datakit.cache.layout import TOKENIZER_FILE
-from datakit.engine.task import Output, OutputFile, Phase, Plan, Step, Task, TaskContext, TaskResult
+from datakit.engine.task import Output, OutputFile, Phase, Plan, Step, StepInput, Task, TaskContext, TaskResult
 from datakit.errors import EmptyStageError, RecipeError
 from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import config_of, spelled_out
-from datakit.storage.manifest import Manifest, Partition
+from datakit.storage.manifest import Partition
+from datakit.storage.selection.leaving_rows import selected
 from datakit.tokenize.encoders.tokenizer import ReferenceEncoder, limit_threads
 from datakit.tokenize.text_batches import TextBatch, text_batches
 from datakit.toml_config import key
 
 NAME = "train-tokenizer"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 ALPHABET = 256
 SCHEMA = pa.schema([("token", pa.string()), ("id", pa.uint32())])
 
@@ -63,21 +65,22 @@ class Config:
 
 
 class Share(msgspec.Struct, frozen=True):
-    """One source's part of the sample: the first `bytes` bytes of text in the partitions at these URLs."""
+    """One source's part of the sample: the first `bytes` bytes of text of the documents that stay in these partitions.
+    partitions: for each of them, the URL of its file and that of the list of its rows that leave (None if all stay).
+    """
 
     bytes: int
-    partitions: list[str]
+    partitions: list[tuple[str, str | None]]
 
 
 def plan(step: Step) -> Plan:
     """Plan one task, which reads the sample, trains the tokenizer and writes tokenizer.json."""
-    (clean,) = step.inputs_of("consolidate")
     config = config_of(step.parameters, Config)
-    shares = _shares(clean.directory, clean.manifest, config)
+    shares = _shares(step, config)
     arguments = {"config": spelled_out(config), "shares": msgspec.to_builtins(shares)}
-    sample = min(clean.manifest.totals.text_bytes or 0, config.sample_bytes)
+    sample = sum(share.bytes for share in shares)
     if not sample:
-        raise EmptyStageError("no text to train a tokenizer on: the consolidated dataset is empty")
+        raise EmptyStageError("no text to train a tokenizer on: no document stays in the dataset")
     task = Task("train", f"{__name__}:train_task", arguments, sample)
     (result,) = yield Phase("train", (task,), memory_bytes=2 << 30)
     (file,) = result.outputs
@@ -85,15 +88,30 @@ def plan(step: Step) -> Plan:
     return Output([partition], SCHEMA, details={"sampled_bytes": result.bytes_read})
 
 
-def _shares(directory: str, manifest: Manifest, config: Config) -> list[Share]:
-    total = manifest.totals.text_bytes or 0
-    shares = []
-    for source in dict.fromkeys(partition.source for partition in manifest.partitions):
-        partitions = manifest.partitions_of(source)
-        text_bytes = sum(partition.text_bytes or 0 for partition in partitions)
-        share = text_bytes if total <= config.sample_bytes else config.sample_bytes * text_bytes // total
-        shares.append(Share(share, [urls.join(directory, entry.path) for entry in partitions]))
-    return shares
+def _shares(step: Step, config: Config) -> list[Share]:
+    """Return the part of each source. If all texts fit in the sample, even those that leave, nothing is cut."""
+    (select,) = step.inputs_of("select")
+    sources = step.inputs_of("normalize")
+    sizes = [entry.manifest.totals.text_bytes or 0 for entry in sources]
+    parts = [_partitions_of(entry, select) for entry in sources]
+    if sum(sizes) > config.sample_bytes:
+        stay = [
+            size * sum(rows for _, rows in part) // max(1, entry.manifest.totals.rows)
+            for entry, part, size in zip(sources, parts, sizes, strict=True)
+        ]
+        sizes = [config.sample_bytes * size // max(1, sum(stay)) for size in stay]
+    return [Share(size, [files for files, _ in part]) for size, part in zip(sizes, parts, strict=True)]
+
+
+def _partitions_of(entry: StepInput, select: StepInput) -> list[tuple[tuple[str, str | None], int]]:
+    """Return the files of each partition of a source (see `Share`), and the number of its documents that stay."""
+    assert entry.source is not None
+    partitions = entry.manifest.partitions_of(entry.source)
+    selections = selected(select.directory, select.manifest, entry.source, partitions)
+    return [
+        ((urls.join(entry.directory, partition.path), selection.leaving), selection.rows)
+        for partition, selection in zip(partitions, selections, strict=True)
+    ]
 
 
 def train_task(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
@@ -133,12 +151,12 @@ def train(texts: Iterable[list[str]], config: Config) -> tuple[bytes, int]:
     return tokenizer.to_str(pretty=False).encode(), tokenizer.get_vocab_size()
 
 
-def _first_texts(partitions: list[str], wanted: int) -> Iterator[tuple[list[str], int]]:
-    """Yield the first `wanted` bytes of text in these partitions, in batches (texts, number of bytes). If the last text
-    must be cut, it is cut between characters.
+def _first_texts(partitions: list[tuple[str, str | None]], wanted: int) -> Iterator[tuple[list[str], int]]:
+    """Yield the first `wanted` bytes of text that stay in these partitions (see `Share`), in batches (texts, number of
+    bytes). If the last text must be cut, it is cut between characters.
     """
-    for url in partitions:
-        for batch in text_batches(url):
+    for url, leaving in partitions:
+        for batch in text_batches(url, leaving=leaving):
             if wanted <= 0:
                 return
             yield _cut(batch, wanted) if batch.text_bytes > wanted else (batch.strings(), batch.text_bytes)

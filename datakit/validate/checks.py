@@ -15,7 +15,7 @@ from datakit.validate.finding import Result
 from datakit.validate.subject import Subject, is_installed
 
 WITH_DOCUMENTS = ("normalize", "consolidate")
-WITH_IDS = ("signatures", "dedup")
+WITH_IDS = ("signatures", "dedup", "select")
 PARQUET = (*WITH_DOCUMENTS, *WITH_IDS)
 CACHE, RUN = ("tokenize",), ("train",)
 
@@ -83,7 +83,7 @@ CHECKS = (
     ),
     Check(
         "alignment", "the step has exactly its inputs' documents", "decodes every id", "between.alignment:check",
-        ("signatures", "dedup", "consolidate", "tokenize"), ARROW,
+        ("signatures", "dedup", "select", "consolidate", "tokenize"), ARROW,
     ),
     Check(
         "values", "documents keep their other columns", "decodes these columns twice", "between.kept_values:check",

@@ -19,7 +19,7 @@ from datakit.errors import CorruptError, DatakitError, NewerFormatError, NotFoun
 from datakit.storage import urls
 from datakit.storage.globs import subdirectories
 from datakit.storage.latest import FILE_NAME as LATEST
-from datakit.storage.latest import current_cache, current_step, only_finished, read_latest
+from datakit.storage.latest import current_cache, current_documents, current_step, only_finished, read_latest
 from datakit.storage.manifest import FILE_NAME, find_manifest, is_finished, manifest_url
 from datakit.validate.finding import Finding
 from datakit.validate.subject import is_outside
@@ -124,7 +124,8 @@ def _current(place: str, found: Targets) -> Iterator[str]:
         if latest is None:
             yield from _undecided(place)
             return
-        steps = [current_step(place), current_cache(place) if latest.cache is not None else None]
+        documents = current_documents(place)
+        steps = [documents, current_step(place), current_cache(place) if latest.cache is not None else None]
     except (CorruptError, NotFoundError) as error:
         found.find(urls.join(place, LATEST), f"cannot be used: {error}")
         return
@@ -138,7 +139,7 @@ def _undecided(place: str) -> Iterator[str]:
         yield cache[0]
         return
     finished = [step for step in _steps_of(place) if is_finished(step)]
-    order = ("dedup", "consolidate", "train-tokenizer", "tokenize")
+    order = ("dedup", "select", "consolidate", "train-tokenizer", "tokenize")
     stages = [urls.name(step).rpartition("-")[0] for step in finished]
     last = max(stages, key=lambda stage: order.index(stage) if stage in order else -1, default="")
     step = only_finished(place, [step for step, stage in zip(finished, stages, strict=True) if stage == last])
@@ -173,6 +174,7 @@ def _add_newer(found: Targets, directory: str) -> None:
 def _check_latest(home: str, found: Targets) -> None:
     try:
         current_step(home)
+        current_documents(home)
         if (latest := read_latest(home)) is not None and latest.cache is not None:
             current_cache(home)
     except NewerFormatError:

@@ -43,7 +43,13 @@ def test_cache_on_s3_equals_the_local_one(store: str, small: Path, tmp_path: Pat
         patch.setattr(layout, "CHUNK_TOKENS", 64)
         for path, data in contents(tmp_path / "clean").items():
             commit_bytes(data, f"{root}/clean/{path}")
-        run(tokenize_step(f"{root}/cache", [replace(local, directory=f"{root}/clean")], tokenizer))
+        run(
+            tokenize_step(
+                f"{root}/cache",
+                [replace(one, directory=f"{root}/clean/{urls.name(one.directory)}") for one in local],
+                tokenizer,
+            )
+        )
         listed = {info.path: urls.read_bytes(info.url) for info in urls.listing(f"{root}/cache")}
         expected = contents(small)
         assert {name: data for name, data in listed.items() if name != "manifest.json"} == {

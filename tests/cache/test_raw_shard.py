@@ -1,4 +1,4 @@
-"""Tests of reading raw shards directly from their files."""
+"""Tests of writing raw shards, and of reading them directly from their files."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ from tests.support.caches import random_cache
 @given(tokens=st.integers(1, 5000), chunk=st.integers(1, 700))
 @settings(max_examples=20, deadline=None)
 def test_raw_shards_of_any_size_are_flat(tmp_path_factory: pytest.TempPathFactory, tokens: int, chunk: int) -> None:
-    """TensorStore writes the flat file that the direct reader expects."""
+    """TensorStore writes the flat file that the direct reader expects, and that is written without TensorStore."""
     folder, values = tmp_path_factory.mktemp("shard"), np.arange(tokens, dtype=np.uint16)
     metadata = ArrayForm("uint16", chunk, RAW).metadata(tokens)
     store = {"driver": "file", "path": f"{folder}/"}
     specification = {"driver": "zarr3", "kvstore": store, "metadata": metadata, "store_data_equal_to_fill_value": True}
     tensorstore.open(specification, create=True).result().write(values).result()
+    data, described = zarr_arrays.encode_array(bytearray(values.tobytes()), ArrayForm("uint16", chunk, RAW), 1)
+    assert data == (folder / "c" / "0").read_bytes()
+    assert described == (folder / "zarr.json").read_bytes()
     shard = open_raw(str(folder / "c" / "0"), metadata)
     assert shard is not None
     assert (shard.view() == values).all()

@@ -50,7 +50,7 @@ def test_every_byte_is_written_once(tmp_path: Path) -> None:
     source = clean(tmp_path, {"web": [f"{number} " + "words and more " * 20_000 for number in range(20)]})
     tokenizer = tmp_path / "tokenizer.json"
     tokenizer.write_bytes(trained())
-    made = tokenize_step(tmp_path / "cache", [source], tokenizer)
+    made = tokenize_step(tmp_path / "cache", source, tokenizer)
 
     def written() -> int:
         return int(dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())["wchar"])

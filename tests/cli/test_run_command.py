@@ -53,11 +53,11 @@ def test_second_run_reuses_everything_and_writes_nothing(finished: Path) -> None
 def test_json_output_is_one_object_that_adds_up(finished: Path) -> None:
     result = json.loads(invoke("run", "shelf/shelf.toml", "--root", "root", "--json", cwd=finished).stdout)
     stages = {stage["stage"]: stage for stage in result["stages"]}
-    normalize, consolidate, tokenize = (stages[name] for name in ("normalize", "consolidate", "tokenize"))
-    for stage in (normalize, consolidate):
+    normalize, select, tokenize = (stages[name] for name in ("normalize", "select", "tokenize"))
+    for stage in (normalize, select, stages["consolidate"]):
         assert stage["rows_in"] == stage["rows_out"] + sum(stage["dropped"].values())
-    assert consolidate["rows_in"] == normalize["rows_out"] == 147
-    assert tokenize["rows_in"] == tokenize["rows_out"] == consolidate["rows_out"] == 143
+    assert select["rows_in"] == normalize["rows_out"] == 147
+    assert tokenize["rows_in"] == tokenize["rows_out"] == select["rows_out"] == stages["consolidate"]["rows_out"] == 143
     assert result["cache"] == str(step(finished, "root/shelf/tokenize-*"))
     assert result["reused"] is True
 
@@ -82,7 +82,7 @@ def test_fresh_redoes_own_steps_and_keeps_sources(finished_copy: Path) -> None:
     assert again.returncode == 0, again.stderr
     removed = [line.rpartition(" ")[2] for line in again.stderr.splitlines() if line.startswith("removed first")]
     assert [Path(place).name.rpartition("-")[0] for place in removed] == [
-        "dedup", "consolidate", "train-tokenizer", "tokenize",
+        "dedup", "select", "consolidate", "train-tokenizer", "tokenize",
     ]  # fmt: skip
     assert "dedup shelf: running" in again.stderr
     assert "normalize novels: running" not in again.stderr

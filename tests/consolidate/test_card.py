@@ -6,19 +6,19 @@ from pathlib import Path
 
 from datakit.consolidate.card import SourceCounts, render
 from datakit.consolidate.stage import NAME, plan
+from tests.support.caches import clean
 from tests.support.engine.inline import run_plan_inline
-from tests.support.partitions import attributes, identity, normalized, step, words
+from tests.support.partitions import identity, step, words
 
 
 def test_card_shows_counts_and_lineage(tmp_path: Path) -> None:
     texts = words(1, 30)
-    marks = attributes(tmp_path / "dedup", {"novels": {identity(texts[0]): "fuzzy"}})
-    inputs = [normalized(tmp_path / "n", "novels", texts), marks]
+    inputs = clean(tmp_path / "n", {"novels": texts}, leaving={"novels": {identity(texts[0]): ["fuzzy"]}})
     run_plan_inline(plan(step(tmp_path / "out", NAME, inputs)), str(tmp_path / "out"))
     card = (tmp_path / "out" / "README.md").read_text()
     assert card.startswith('---\npretty_name: "test"\n')
     assert 'path: "data/novels/part-*.parquet"' in card
-    assert "| novels | 1 | 30 | 0 | 1 | 29 |" in card
+    assert "| novels | 1 | 30 | 1 | 29 |" in card
     assert "left out" not in card
     assert "| normalize | novels | " in card and "`../n/novels` |" in card
 

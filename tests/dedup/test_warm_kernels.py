@@ -23,7 +23,7 @@ def test_no_task_compiles_after_warming_up(tmp_path: Path) -> None:
         minhash_kernels.sign,
         shingle_kernels.shingle_sets,
         components._unite,
-        verify_kernels.verify_components,
+        verify_kernels.verify_documents,
         verify_kernels.copy_lists,
     ]
     before = [len(kernel.signatures) for kernel in compiled]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import datakit
 from datakit.recipe import parse_recipe
 from datakit.storage.manifest import read_manifest
 from datakit.storage.parquet import read_shard
+from tests.support.command_line import command
 from tests.support.normalize.sources import write_lines
 from tests.support.paths import REPOSITORY
 
@@ -65,3 +67,15 @@ def test_a_transform_can_use_pandas(tmp_path: Path) -> None:
     parts = [read_shard(f"{step.directory}/{part.path}") for part in read_manifest(step.directory).partitions]
     rows = [row for part in parts for row in part.to_pylist()]
     assert {row["text"]: str(row["size"]) for row in rows} == {"xxx": "3", "xxxxx": "5"}
+
+
+def test_driver_of_a_run_imports_no_pandas(tmp_path: Path) -> None:
+    write_lines(tmp_path / "texts" / "a.jsonl", {"text": "a text"})
+    (tmp_path / "r.toml").write_text('name = "r"\n[[sources]]\nname = "texts"\nurl = "texts"\n')
+    (tmp_path / "sitecustomize.py").write_text(
+        "import atexit, json, sys\n"
+        "atexit.register(lambda: print(json.dumps([name in sys.modules for name in ('pandas', 'numba')])))\n"
+    )
+    path = f"{tmp_path}:{REPOSITORY}"
+    ran = command("run", tmp_path / "r.toml", "--root", "root", cwd=tmp_path, PYTHONPATH=path)
+    assert json.loads(ran.stdout.splitlines()[-1]) == [False, False], ran.stderr

@@ -116,19 +116,21 @@ def test_document_without_signature_is_kept(tmp_path: Path) -> None:
 def test_consolidate_and_tokenize_skip_by_partition_and_row(tmp_path: Path) -> None:
     texts = [*TEXTS, f"x {WRITE} y", f"x {ENCODE} y"]
     place = {text: row for row, text in enumerate(documents("novels", texts)["text"].to_pylist())}
-    made = step(tmp_path / "out", "consolidate", [normalized(tmp_path / "n", "novels", texts)], max_quarantined=1)
+    source = clean(tmp_path / "clean", {"novels": texts}, leaving={"novels": {identity(texts[0]): ["exact"]}})
+    made = step(tmp_path / "out", "consolidate", source, max_quarantined=1)
     manifest = run_step_of(made, poisoned(consolidate_stage.plan(made)))
     (skipped,) = read_quarantine(made.directory)
     assert (skipped.file, skipped.position) == (manifest.partitions[0].path, place[f"x {WRITE} y"])
-    assert manifest.counters["consolidate/dropped_quarantined"] == 1 and manifest.totals.rows == 61
+    assert manifest.counters["consolidate/dropped_quarantined"] == 1 and manifest.totals.rows == 60
     (tmp_path / "tokenizer.json").write_bytes(trained())
-    source = clean(tmp_path / "clean", {"novels": texts})
-    made = tokenize_step(tmp_path / "cache", [source], tmp_path / "tokenizer.json")
+    made = tokenize_step(tmp_path / "cache", source, tmp_path / "tokenizer.json")
     with pytest.raises(PartialError, match=rf":{place[f'x {ENCODE} y']} caused the failure"):
         run_step_of(made, poisoned(tokenize_stage.plan(made)))
     made = replace(made, operations={**made.operations, "max_quarantined": 0.05})
     manifest = run_step_of(made, poisoned(tokenize_stage.plan(made)))
     assert manifest.counters["tokenize/quarantined"] == 1
-    assert manifest.counters["tokenize/documents"] == 61
+    assert manifest.counters["tokenize/documents"] == 60
     cache = open_cache(made.directory)
-    assert {document.id for document in cache.documents()} == {identity(text) for text in texts if ENCODE not in text}
+    assert {document.id for document in cache.documents()} == {
+        identity(text) for text in texts[1:] if ENCODE not in text
+    }

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.faults.chaos import Quiet, run_round
 
-SOAK_ROUNDS = 8
+SOAK_ROUNDS = 30
 
 
 @pytest.fixture(scope="module")

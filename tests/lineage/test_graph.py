@@ -12,7 +12,7 @@ from datakit.lineage import Lineage, read_lineage
 from datakit.storage.manifest import read_manifest
 from tests.support.small_shelf import step
 
-STAGES = {"download", "normalize", "signatures", "dedup", "consolidate", "train-tokenizer", "tokenize"}
+STAGES = {"download", "normalize", "signatures", "dedup", "select", "consolidate", "train-tokenizer", "tokenize"}
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def lineage(finished: Path) -> Lineage:
 
 def test_lineage_holds_every_step_with_its_manifest_numbers(lineage: Lineage) -> None:
     assert {one.stage for one in lineage.steps} == STAGES
-    assert len(lineage.steps) == 10
+    assert len(lineage.steps) == 11
     for one in lineage.steps:
         manifest = read_manifest(one.directory)
         assert (one.identity, one.checksum, one.rows) == (manifest.identity, manifest.checksum, manifest.totals.rows)

@@ -76,7 +76,8 @@ def test_raw_columns_with_our_names_lose_nothing(tmp_path: Path, suffix: str) ->
     write_lines(path, RAW) if suffix == ".jsonl" else pq.write_table(pa.Table.from_pylist([RAW]), path)
     (row,) = normalize(tmp_path, path).rows()
     assert (row["source_id"], row["upstream_source"], row["upstream_source_id"]) == ("a1", "web", "b2")
-    assert row["upstream_edited_id"] == "c3", "consolidate would replace a column named edited_id"
+    assert row["upstream_edited_id"] == "c3", "edited_id is a column of datakit"
+    assert row["edited_id"] is None
 
 
 @pytest.mark.parametrize("wrong", ["a1", "0" * 31 + "G", "0" * 31 + "A"])

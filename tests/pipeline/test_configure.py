@@ -17,6 +17,7 @@ from datakit.errors import NoInputError, RecipeError, TokenizerError
 from datakit.normalize.stage import Config as NormalizeConfig
 from datakit.pipeline.configure import READING_KEYS, configure
 from datakit.recipe import Source, load_recipe
+from datakit.select.stage import Config as SelectConfig
 from datakit.tokenize.stage import Config as TokenizeConfig
 from datakit.tokenize.train_stage import Config as TrainConfig
 
@@ -24,6 +25,7 @@ CONFIGS = {
     ("normalize", "letters"): NormalizeConfig,
     ("signatures", "letters"): SignatureConfig,
     ("dedup", None): DedupConfig,
+    ("select", None): SelectConfig,
     ("consolidate", None): ConsolidateConfig,
     ("train-tokenizer", None): TrainConfig,
     ("tokenize", None): TokenizeConfig,
@@ -61,13 +63,22 @@ def test_mistakes_are_found_before_anything_runs(shelf: Path, tmp_path: Path) ->
         ("tokenize.tokenizer=gpt2.json", "the recipe trains no tokenizer"),
         ("normalize.txt=body", "[normalize] of source 'novels': unknown key 'txt'; did you mean 'text'?"),
         ("sources.letters.format=pdf", "source 'letters': format 'pdf' is unknown"),
-        ('consolidate.drop=["fuzy"]', "did you mean 'fuzzy'?"),
+        ('select.drop=["fuzy"]', "did you mean 'fuzzy'?"),
         ('sources.letters.include=["*.parquet"]', "no files match *.parquet"),
         ("sources.letters.url=lettres", "lettres"),
         ("sources.letters.revision=abc", "cannot have a revision"),
     ]:
         assert message in str(refusal(setting).value), setting
         assert not (tmp_path / "shelf" / "shelf").exists()
+
+
+def test_moved_key_is_refused_with_its_new_table(shelf: Path) -> None:
+    with pytest.raises(RecipeError, match=r"\[consolidate\]: the key 'drop' is now in the table \[select\]"):
+        configure(load_recipe(shelf).with_overrides(['consolidate.drop=["exact"]']))
+    with pytest.raises(RecipeError, match="write must be true or false"):
+        configure(load_recipe(shelf).with_overrides(["consolidate.write=1"]))
+    with pytest.raises(RecipeError, match="did you mean 'write'"):
+        configure(load_recipe(shelf).with_overrides(["consolidate.wirte=false"]))
 
 
 @pytest.mark.parametrize("table", ["normalize", "dedup", "consolidate", "tokenize"])

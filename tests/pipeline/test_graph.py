@@ -22,7 +22,8 @@ def test_graph_has_the_stages_of_the_recipe(shelf: Path, tmp_path: Path) -> None
     assert stages() == everything
     without = [name for name in everything if name not in ("signatures", "dedup")]
     assert stages("dedup.enabled=false") == without
-    assert stages(until="consolidate") == everything[:5]
+    assert stages(until="consolidate") == everything[:6]
+    assert stages("consolidate.write=false") == [name for name in everything if name != "consolidate"]
     assert stages(until="download") == ["download"]
     with pytest.raises(UsageError, match="did you mean 'normalize'"):
         stages(until="normalise")
@@ -38,7 +39,7 @@ def changed(recipe_file: Path, root: Path, *settings: str) -> set[str]:
     return {name for name in after if after[name] != before.get(name)}
 
 
-END = {"consolidate", "train-tokenizer", "tokenize"}
+END = {"select", "consolidate", "train-tokenizer", "tokenize"}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,9 @@ END = {"consolidate", "train-tokenizer", "tokenize"}
     [
         ("tokenize.add=both", {"tokenize"}),
         ("tokenize.train.vocabulary=500", {"train-tokenizer", "tokenize"}),
-        ('consolidate.drop=["exact"]', END),
+        ('select.drop=["exact"]', END),
+        ("consolidate.write=false", set()),
+        ("consolidate.max_quarantined=3", set()),
         ("dedup.threshold=0.7", {"dedup"} | END),
         ("dedup.bands=20", {"signatures novels", "signatures letters", "dedup"} | END),
         ("sources.letters.sample=0.5", {"normalize letters", "signatures letters", "dedup"} | END),

@@ -8,9 +8,11 @@ from datakit.pipeline import stage_lines
 
 def test_lines_add_up_from_records_to_documents(finished_run: datakit.RunResult) -> None:
     lines = {line.stage: line for line in stage_lines(finished_run)}
-    normalize, consolidate = lines["normalize"], lines["consolidate"]
+    normalize, select = lines["normalize"], lines["select"]
     assert (normalize.rows_in, normalize.dropped, normalize.rows_out) == (150, {"blank": 1, "exact duplicates": 2}, 147)
-    assert lines["signatures"].rows_in == consolidate.rows_in == 147
+    assert lines["signatures"].rows_in == select.rows_in == 147
     assert lines["dedup"].found == {"marked exact": 3, "marked fuzzy": 1}
-    assert consolidate.dropped == {"exact duplicates across sources": 3, "fuzzy duplicates": 1}
-    assert consolidate.rows_out == lines["tokenize"].rows_in == lines["tokenize"].rows_out == 143
+    assert select.dropped == {"exact duplicates across sources": 3, "fuzzy duplicates": 1}
+    consolidate = lines["consolidate"]
+    assert (consolidate.dropped, consolidate.rows_in) == ({}, consolidate.rows_out)
+    assert select.rows_out == consolidate.rows_out == lines["tokenize"].rows_in == lines["tokenize"].rows_out == 143

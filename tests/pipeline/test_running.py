@@ -189,7 +189,7 @@ def test_changed_parameter_makes_new_steps_and_touches_no_old_one(
     root = str(shutil.copytree(undisturbed, tmp_path / "copy"))
     before = tree(root)
     result = datakit.run(recipe, root=root, settings=["dedup.threshold=0.95"], workers=2, until="consolidate")
-    assert {step.stage for step in result.steps if not step.reused} == {"dedup", "consolidate"}
+    assert {step.stage for step in result.steps if not step.reused} == {"dedup", "select", "consolidate"}
     after = tree(root)
     assert before.items() <= after.items() and len(after) > len(before)
 
@@ -200,11 +200,21 @@ def test_recipes_that_share_a_source_share_its_steps(finished_run: datakit.RunRe
     mine = {step.label: urls.relative(step.directory, finished_run.root) for step in finished_run.steps}
     assert {step.label: step.reused for step in other.steps} == {
         "download novels": True, "normalize novels": True, "signatures novels": True,
-        "dedup": False, "consolidate": False,
+        "dedup": False, "select": False, "consolidate": False,
     }  # fmt: skip
     shared = {step.label: urls.relative(step.directory, other.root) for step in other.steps if step.reused}
     assert shared.items() <= mine.items()
     assert other.cache is None
+
+
+def test_cache_needs_no_consolidate_step(finished_run: datakit.RunResult, finished_copy: Path) -> None:
+    recipe, root = finished_copy / "shelf" / "shelf.toml", finished_copy / "root"
+    without = datakit.run(recipe, root, settings=["consolidate.write=false"])
+    assert without.reused and without.steps_of("consolidate") == []
+    assert Path(without.cache or "").name == Path(finished_run.cache or "").name
+    anew = datakit.run(recipe, finished_copy / "other", settings=["consolidate.write=false"], workers=2)
+    assert list((finished_copy / "other" / "shelf").glob("consolidate-*")) == []
+    assert tree(anew.cache or "") == tree(without.cache or "")
 
 
 def test_second_run_makes_no_executor_and_no_log(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,9 +229,9 @@ def test_second_run_makes_no_executor_and_no_log(finished: Path, monkeypatch: py
 
 
 def test_driver_killed_in_every_stage_resumes_to_the_same_bytes(recipe: Path, undisturbed: str, tmp_path: Path) -> None:
-    """One root, six drivers: each is killed in the next stage, and the last run completes what they left."""
+    """One root, seven drivers: each is killed in the next stage, and the last run completes what they left."""
     root = str(tmp_path)
-    for stage in ("normalize", "signatures", "dedup", "consolidate", "train-tokenizer", "tokenize"):
+    for stage in ("normalize", "signatures", "dedup", "select", "consolidate", "train-tokenizer", "tokenize"):
         _kill_in(stage, recipe, tmp_path)
     datakit.run(recipe, root=root, workers=2)
     assert tree(root) == tree(undisturbed)

@@ -18,6 +18,8 @@ from datakit.leases.pins import write_pin
 from datakit.leases.training_record import write_record
 from datakit.retention.reachability import reachability
 from datakit.storage import manifest as manifests
+from datakit.storage import urls
+from datakit.storage.latest import Current, record_latest
 from datakit.storage.manifest import InputReference
 from tests.support.retention.tiny_roots import (
     age,
@@ -62,6 +64,13 @@ def test_pinned_step_keeps_its_inputs(root: str) -> None:
     write_pin(root, OLD[0], "for a paper")
     assert unreachable(root) == [OLD_CACHE]
     assert reachability(root).needed[OLD[0]] == "pinned: for a paper"
+
+
+def test_consolidate_step_beside_the_current_step_is_kept(root: str) -> None:
+    """`latest.json` names it, although no current step was made from it; here, another step stands for it."""
+    current = Current(urls.name(step_path("shelf", "tokenize", "new")), "0")
+    record_latest(urls.join(root, "shelf"), current, current, documents=Current(urls.name(OLD[0]), "0"))
+    assert unreachable(root) == [OLD_CACHE]
 
 
 def test_training_run_in_the_root_keeps_its_caches(root: str) -> None:

@@ -8,7 +8,15 @@ import pytest
 
 from datakit.errors import CorruptError, NewerFormatError, NotFoundError, UsageError
 from datakit.storage import atomic, urls
-from datakit.storage.latest import FILE_NAME, Current, current_cache, current_step, read_latest, record_latest
+from datakit.storage.latest import (
+    FILE_NAME,
+    Current,
+    current_cache,
+    current_documents,
+    current_step,
+    read_latest,
+    record_latest,
+)
 from datakit.storage.manifest import Manifest, Quarantine, Totals, write_manifest
 
 OLD, NEW, TEXTS = (Current(f"{stage}-{digit * 12}", digit * 32) for stage, digit in
@@ -81,13 +89,13 @@ def test_damaged_record_is_an_error_until_a_run_replaces_it(root: str) -> None:
 
 def test_record_of_a_newer_version_is_kept_and_refused(root: str) -> None:
     """The run that could not record its steps gets a message for the user."""
-    written = b'{"format": "datakit.latest/2", "steps": {}}'
+    written = b'{"format": "datakit.latest/3", "steps": {}}'
     atomic.replace_bytes(written, urls.join(root, FILE_NAME))
     message = record_latest(root, NEW, NEW)
     assert message.startswith(f"{urls.join(root, NEW.directory)} is not recorded as current: ")
     assert urls.read_bytes(urls.join(root, FILE_NAME)) == written
     with pytest.raises(
-        NewerFormatError, match=r"its format is datakit\.latest/2; this version reads datakit\.latest/1"
+        NewerFormatError, match=r"its format is datakit\.latest/3; this version reads datakit\.latest/2"
     ):
         read_latest(root)
 
@@ -101,3 +109,20 @@ def test_licenses_are_recorded_and_an_earlier_reader_still_finds_the_steps(tmp_p
     assert found is not None and found.licenses == {"novels": "CC0-1.0"}
     record_latest(str(tmp_path), NEW, NEW)
     assert (tmp_path / FILE_NAME).read_bytes() == before
+
+
+def test_consolidate_step_beside_the_cache_is_recorded_in_a_format_of_its_own(root: str) -> None:
+    """An earlier version would not keep the step, so it must refuse the file; without the step, nothing changes."""
+    texts = finish(root, TEXTS)
+    finish(root, NEW)
+    record_latest(root, NEW, NEW)
+    assert b'"datakit.latest/1"' in urls.read_bytes(urls.join(root, FILE_NAME)) and current_documents(root) is None
+    record_latest(root, NEW, NEW, documents=TEXTS)
+    assert b'"datakit.latest/2"' in urls.read_bytes(urls.join(root, FILE_NAME))
+    assert (current_documents(root) or ("",))[0] == texts
+    record_latest(root, OLD, None)
+    assert (current_documents(root) or ("",))[0] == texts, "a run that ended before the cache keeps the recorded step"
+    record_latest(root, TEXTS, None)
+    assert current_documents(root) is None, "the step is the current one"
+    record_latest(root, NEW, NEW)
+    assert current_documents(root) is None, "a run with a cache and without the step has no such step"

@@ -36,7 +36,7 @@ from datakit.tokenize.encoders.tokenizer import Tokenizer, parse
 from datakit.tokenize.make_contract import make_contract
 from datakit.tokenize.train_stage import Config, train
 from tests.support.engine.inline import finish_inline, run_plan_inline
-from tests.support.partitions import dataset, documents, step, words
+from tests.support.partitions import normalized, selection, step, words
 
 RANDOM_SHARDS = [70_000, 1, 0, 131_072, 33_333]  # tokens
 SMALL_TEXTS = {"novels": words(1, 150), "empty": [], "laws": words(2, 60), "one": ["a"]}
@@ -62,9 +62,15 @@ def contract_of(data: bytes, add: str = "eos", bos: str | None = None, eos: str 
     return make_contract(tokenizer, tokenizer.encoder("auto"), add, bos, eos)
 
 
-def clean(directory: Path, sources: Mapping[str, Sequence[str]], bits: int = 0) -> StepInput:
-    """A consolidated dataset."""
-    return dataset(directory, "consolidate", {name: documents(name, texts) for name, texts in sources.items()}, bits)
+def clean(
+    directory: Path,
+    sources: Mapping[str, Sequence[str]],
+    bits: int = 0,
+    leaving: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
+) -> list[StepInput]:
+    """A normalized dataset and its selection. leaving: for each source, id -> reasons; by default, no document."""
+    inputs = [normalized(directory, name, texts, bits) for name, texts in sources.items()]
+    return [*inputs, selection(directory / "selection", inputs, leaving)]
 
 
 def tokenize_step(directory: str | Path, inputs: Sequence[StepInput], tokenizer: Path, **choices: Any) -> Step:
@@ -87,7 +93,7 @@ def make_cache(
     root.mkdir(parents=True, exist_ok=True)
     path = root / "tokenizer.json"
     path.write_bytes(tokenizer or trained())
-    run(tokenize_step(root / "cache", [clean(root / "clean", sources, bits)], path, **choices))
+    run(tokenize_step(root / "cache", clean(root / "clean", sources, bits), path, **choices))
     return root / "cache"
 
 
@@ -96,7 +102,9 @@ def reference_tokens(directory: Path) -> np.ndarray:
     tokenizer, tokens = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json")), []
     for partition in read_manifest(str(directory)).partitions:
         name = f"part-{int(partition.path[-5:]):05d}-of-00002.parquet"
-        for text in pq.read_table(directory.parent / "clean" / data_path(partition.source, name))["text"].to_pylist():
+        for text in pq.read_table(directory.parent / "clean" / partition.source / data_path(partition.source, name))[
+            "text"
+        ].to_pylist():
             tokens += [*tokenizer.encode(text).ids, 0]
     return np.array(tokens, np.uint16)
 

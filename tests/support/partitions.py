@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ import pyarrow as pa
 import xxhash
 
 from datakit.engine.task import Step, StepInput
-from datakit.storage import fingerprint
+from datakit.storage import fingerprint, urls
 from datakit.storage.ids import ids_from_arrow, partition_name
 from datakit.storage.manifest import Manifest, Partition, Quarantine, data_path, totals_of
-from datakit.storage.parquet import ShardWriter, columns_of
+from datakit.storage.parquet import ShardWriter, columns_of, read_shard
+from datakit.storage.selection.leaving_rows import DICTIONARY, SCHEMA
 
 ATTRIBUTES = pa.schema(
     [
@@ -54,7 +55,7 @@ def documents(source: str, texts: Sequence[str], columns: dict[str, Any] | None 
     )
     for name, values in (columns or {}).items():
         table = table.append_column(name, pa.array([values[row[2]] for row in rows]))
-    return table
+    return table.append_column("edited_id", pa.nulls(len(rows), pa.string()))
 
 
 def dataset(
@@ -110,6 +111,39 @@ def attributes(root: Path, marks: dict[str, dict[str, str]], bits: dict[str, int
             totals_of(partitions), {}, Quarantine(0),
         ),
     )  # fmt: skip
+
+
+def selection(
+    root: Path, inputs: Sequence[StepInput], leaving: Mapping[str, Mapping[str, Sequence[str]]] | None = None
+) -> StepInput:
+    """The selection of normalized sources. leaving: for each source, id -> reasons."""
+    partitions = []
+    for entry in inputs:
+        reasons = (leaving or {}).get(str(entry.source), {})
+        for part in entry.manifest.partitions:
+            ids = read_shard(urls.join(entry.directory, part.path), ["id"])["id"].to_pylist()
+            rows = [{"id": name, "row": row, "reasons": list(reasons[name])}
+                    for row, name in enumerate(ids) if name in reasons]  # fmt: skip
+            with ShardWriter(str(root / part.path), SCHEMA, DICTIONARY) as writer:
+                writer.write(pa.Table.from_pylist(rows, SCHEMA))
+            info = writer.info
+            partitions.append(Partition(part.path, part.source, info.rows, info.bytes, info.xxh3))
+    return select_input(root, partitions, {str(entry.source): entry.manifest.totals.rows for entry in inputs})
+
+
+def select_input(root: Path, partitions: list[Partition], documents: Mapping[str, int]) -> StepInput:
+    """A finished select step with these partitions. documents: the number of normalized documents of each source."""
+    counts = {}
+    for source, number in documents.items():
+        left = sum(part.rows for part in partitions if part.source == source)
+        counts[source] = {"records_in": number, "combinations": {"exact": left} if left else {}}
+        counts[source]["records_out"] = number - left
+    mark = fingerprint.fingerprint("select", 1, {"directory": root.name}, [])
+    manifest = Manifest(
+        "select", "test", mark, mark, {}, [], columns_of(SCHEMA), partitions, totals_of(partitions), {},
+        Quarantine(0), {"drop": ["exact"], "sources": counts},
+    )  # fmt: skip
+    return StepInput("select", None, str(root), manifest)
 
 
 def step(directory: Path, stage: str, inputs: Sequence[StepInput], **parameters: Any) -> Step:

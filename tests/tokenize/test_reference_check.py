@@ -17,8 +17,8 @@ from datakit.tokenize import text_batches as text_batches_module
 from datakit.tokenize.encoders.base import FastEncoder
 from datakit.tokenize.reference_check import Verification
 from datakit.tokenize.text_batches import text_batches
-from tests.support.caches import clean, load_tokenizer
-from tests.support.partitions import identity, words
+from tests.support.caches import load_tokenizer
+from tests.support.partitions import identity, normalized, words
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ def verify_all(dataset_url: str, encoder: FastEncoder, rows: int) -> Verificatio
 
 def test_difference_is_reported_by_document_and_position(tmp_path: Path) -> None:
     texts = words(7, 16)  # few enough to be all in the sample
-    source = clean(tmp_path, {"web": texts})
-    path = str(tmp_path / source.manifest.partitions[0].path)
+    source = normalized(tmp_path, "web", texts)
+    path = str(tmp_path / "web" / source.manifest.partitions[0].path)
     fast = load_tokenizer().fast
     assert fast is not None
     assert verify_all(path, FastEncoder(fast), 16).documents == 16
@@ -67,10 +67,10 @@ def test_sample_is_large_enough_and_independent_of_batches(
 ) -> None:
     folder = tmp_path_factory.mktemp("sample")
     alphabet = "é x→y\n"
-    source = clean(folder, {"web": [f"{number}:" + alphabet * (size // 9) for number, size in enumerate(sizes)]})
+    source = normalized(folder, "web", [f"{number}:" + alphabet * (size // 9) for number, size in enumerate(sizes)])
     fast = load_tokenizer().fast
     assert fast is not None
-    path, total = str(folder / source.manifest.partitions[0].path), source.manifest.totals.text_bytes or 0
+    path, total = str(folder / "web" / source.manifest.partitions[0].path), source.manifest.totals.text_bytes or 0
     whole = verify_all(path, FastEncoder(fast), len(sizes))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_batches_module, "BATCH_BYTES", batch_bytes)
@@ -83,10 +83,10 @@ def test_sample_is_large_enough_and_independent_of_batches(
 def test_long_texts_are_compared_in_windows_throughout(tmp_path: Path) -> None:
     """8 KiB in every 2.7 MB, whichever document contains it: at least 0.3 % of the bytes."""
     texts = [f"{number} " + "wörter und mehr " * 200_000 for number in range(3)]
-    source = clean(tmp_path, {"web": texts})
+    source = normalized(tmp_path, "web", texts)
     fast = load_tokenizer().fast
     assert fast is not None
-    check = verify_all(str(tmp_path / source.manifest.partitions[0].path), FastEncoder(fast), 3)
+    check = verify_all(str(tmp_path / "web" / source.manifest.partitions[0].path), FastEncoder(fast), 3)
     total = source.manifest.totals.text_bytes or 0
     assert check.text_bytes >= reference_check.SHARE * total
     assert check.text_bytes <= reference_check.SHARE * total + 5 * reference_check.WINDOW_BYTES

@@ -24,9 +24,10 @@ from tests.support.partitions import contents, identity, words
 def test_counts_are_conserved(tmp_path: Path) -> None:
     texts = {"novels": words(1, 200), "laws": words(2, 100)}
     source = clean(tmp_path, texts, bits=2)
-    manifest = run(tokenize_step(tmp_path / "cache", [source], write_tokenizer(tmp_path, trained())))
+    manifest = run(tokenize_step(tmp_path / "cache", source, write_tokenizer(tmp_path, trained())))
     assert manifest.totals.rows == 300 == manifest.counters["tokenize/documents"]
-    assert manifest.totals.text_bytes == source.manifest.totals.text_bytes == manifest.counters["tokenize/text_bytes"]
+    size = sum(entry.manifest.totals.text_bytes or 0 for entry in source[:-1])
+    assert manifest.totals.text_bytes == size == manifest.counters["tokenize/text_bytes"]
     assert manifest.totals.tokens == manifest.counters["tokenize/tokens"]
     assert [part.path for part in manifest.partitions][:5] == [
         *(f"data/novels/shard-{index:05d}" for index in range(4)),
@@ -37,7 +38,7 @@ def test_counts_are_conserved(tmp_path: Path) -> None:
     assert sum(sums[name]["tokens"] for name in sums) == manifest.totals.tokens
     assert sum(manifest.details["lengths"].values()) == 300
     assert [(part.first_id, part.last_id) for part in manifest.partitions] == [
-        (part.first_id, part.last_id) for part in source.manifest.partitions
+        (part.first_id, part.last_id) for entry in source[:-1] for part in entry.manifest.partitions
     ]
 
 
@@ -54,18 +55,40 @@ def test_recipe_decides_tokens_around_documents(tmp_path: Path, add: str, before
 
 def test_bytes_do_not_depend_on_batches_or_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, tokenizer = clean(tmp_path, {"web": words(1, 400)}, bits=3), write_tokenizer(tmp_path, trained())
-    run(tokenize_step(tmp_path / "a", [source], tokenizer))
+    run(tokenize_step(tmp_path / "a", source, tokenizer))
     monkeypatch.setattr(text_batches_module, "BATCH_BYTES", 777)
     monkeypatch.setattr("datakit.engine.partition_grouping.SMALLEST", 1)
-    run(tokenize_step(tmp_path / "b", [source], tokenizer))
+    run(tokenize_step(tmp_path / "b", source, tokenizer))
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
+def test_cache_equals_that_of_the_documents_that_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file has the same bytes as if the documents that leave had never been there; so have the counters."""
+    monkeypatch.setattr("datakit.storage.parquet.ROW_GROUP_ROWS", 7)
+    texts = {"web": words(1, 300), "gone": words(2, 8), "laws": words(3, 60)}
+    leaving = {"web": texts["web"][5:160:2], "gone": texts["gone"]}
+    marks = {name: {identity(text): ["exact"] for text in group} for name, group in leaving.items()}
+    staying = {name: [text for text in group if text not in leaving.get(name, ())] for name, group in texts.items()}
+    tokenizer = write_tokenizer(tmp_path, trained())
+    one = run(tokenize_step(tmp_path / "a", clean(tmp_path / "all", texts, 2, marks), tokenizer))
+    other = run(tokenize_step(tmp_path / "b", clean(tmp_path / "rest", staying, 2), tokenizer))
+    assert read_documents(tmp_path / "a") == read_documents(tmp_path / "b")
+    files, wanted = contents(tmp_path / "a"), contents(tmp_path / "b")
+    del files["manifest.json"], wanted["manifest.json"]
+    assert files == wanted
+    assert (one.partitions, one.totals, one.details) == (other.partitions, other.totals, other.details)
+    assert one.counters == other.counters
+
+
+def read_documents(directory: Path) -> list[tuple[str, list[int]]]:
+    return [(document.id, document.tokens.tolist()) for document in open_cache(str(directory)).documents()]
 
 
 def test_manifests_of_equal_steps_are_equal(tmp_path: Path) -> None:
     source, tokenizer = clean(tmp_path / "clean", SMALL_TEXTS, bits=1), tmp_path / "tokenizer.json"
     tokenizer.write_bytes(trained())
     manifests_of: list[Manifest] = [
-        run(replace(tokenize_step(tmp_path / name, [source], tokenizer), stage="tokenize")) for name in "ab"
+        run(replace(tokenize_step(tmp_path / name, source, tokenizer), stage="tokenize")) for name in "ab"
     ]
     assert msgspec.to_builtins(manifests_of[0]) == msgspec.to_builtins(manifests_of[1])
     assert array_form(np.dtype(np.uint16)).dtype == manifests_of[0].details["array"]["dtype"]
@@ -93,7 +116,7 @@ def test_empty_documents_are_counted_and_readable(tmp_path: Path) -> None:
 
 def test_tokenizer_other_than_planned_is_refused(tmp_path: Path) -> None:
     made = tokenize_step(
-        tmp_path / "cache", [clean(tmp_path, {"web": words(1, 5)})], write_tokenizer(tmp_path, trained())
+        tmp_path / "cache", clean(tmp_path, {"web": words(1, 5)}), write_tokenizer(tmp_path, trained())
     )
     write_tokenizer(tmp_path, trained(500))
     with pytest.raises(TokenizerError, match="planned with"):

@@ -42,7 +42,7 @@ def forge(directory: Path, change: Callable[[Plain], object]) -> None:
 def test_every_step_of_a_run_is_intact(finished: Path) -> None:
     directories = steps_in(str(finished / "root"))
     assert {Path(directory).name.partition("-")[0] for directory in directories} == {
-        "download", "normalize", "signatures", "dedup", "consolidate", "train", "tokenize",
+        "download", "normalize", "signatures", "dedup", "select", "consolidate", "train", "tokenize",
     }  # fmt: skip
     assert [found for directory in directories for found in damage(directory)] == []
 
@@ -162,8 +162,8 @@ def test_forged_rows_and_ids_of_documents_are_found(finished_copy: Path) -> None
 
 
 def test_replaced_input_is_found_and_a_missing_one_is_not_compared(finished_copy: Path) -> None:
-    directory, above = step(finished_copy / "root", "shelf/tokenize-*"), step(finished_copy / "root", "shelf/consol*")
-    forge(above, setting("counters", "consolidate/marked_kept", value=1))
+    directory, above = step(finished_copy / "root", "shelf/tokenize-*"), step(finished_copy / "root", "shelf/select-*")
+    forge(above, setting("counters", "select/marked_kept", value=1))
     (found,) = damage(directory)
     assert (found.url, "has the checksum" in found.difference) == (f"{above}/manifest.json", True)
     (above / "manifest.json").write_text(

@@ -14,28 +14,33 @@ Otherwise, there are rounds. Each retires many nodes (see `stars.py`), until tho
     resolve-2    the nodes that round 2 retired get their labels; later rounds come before earlier ones
     labels       the nodes that round 1 retired get their labels
 
-The number of rounds depends on the edges and on the memory of a task, but the labels depend on the edges alone.
+The number of rounds depends on the edges and on the memory of a task, but the labels depend on the edges alone. Each
+phase drops the files that it is the last to read, so the disk holds the edges of about two phases, and 16 bytes for
+each node that has been retired.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import msgspec
 
-from datakit.dedup.clusters.pairs import FIXED_BYTES, NODE_BYTES, PAIR_BYTES
+from datakit.dedup.clusters.pairs import FIXED_BYTES, NODE_BYTES, PAIR_BYTES, PIECE_ROWS
 from datakit.dedup.minhash.signatures_stage import PRELOADS
 from datakit.dedup.partitions import Part, power_of_two
 from datakit.dedup.phase_data import BucketRange, ForestFiles, Forests, Reduced, Round, details_of
-from datakit.engine.exchange.exchange import merged, run_sizes
-from datakit.engine.task import Phase, Step, Task, TaskResult
+from datakit.engine.exchange.exchange import both, merged, run_sizes
+from datakit.engine.task import Phase, Preload, Step, Task, TaskResult
 
 TASK_BYTES = 64 << 20  # bytes of pairs per task, if the memory does not require fewer
 MOST_NODES = 1 << 25  # more nodes are not given to one task, whatever its memory: it would take too long
 EDGE_BYTES = 2 * PAIR_BYTES  # an edge is routed in both directions
 UNEVEN = 1.05  # the fullest bucket has at most this many times the average number of nodes, if that is large
+
+TABLES = "datakit.dedup.clusters.node_tables"
+TABLE_PRELOADS = (*PRELOADS, Preload(TABLES, f"{TABLES}:warm", kernels=True))
 
 Results = Sequence[TaskResult]
 Phases = Generator[Phase, Results, Results]
@@ -56,15 +61,17 @@ def label_phases(step: Step, connected: Results, parts: list[Part], memory: int)
     edges = sum(result.edges for result in found)
     most, nodes = nodes_per_task(memory), min(2 * edges, sum(part.rows for part in parts))
     if nodes <= most:
-        shared = msgspec.to_builtins(Round(0, 1, [], parts=parts))
+        shared = msgspec.to_builtins(Round(0, 1, memory, [], parts=parts))
         tasks = (_forest_task("all", "labels:label", forests),)
-        return (yield _phase("labels", tasks, shared, FIXED_BYTES + NODE_BYTES * nodes))
+        phase = _phase("labels", tasks, shared, FIXED_BYTES + NODE_BYTES * nodes, "forest")
+        return (yield replace(phase, preloads=PRELOADS) if edges <= PIECE_ROWS else phase)  # one piece needs no table
     return (yield from _Rounds(step, parts, memory, nodes, edges).phases(forests))
 
 
-def _phase(name: str, tasks: tuple[Task, ...], shared: object, memory: int) -> Phase:
-    plain = msgspec.to_builtins(shared)
-    return Phase(name, tasks, plain, PRELOADS, memory_bytes=memory, memory_per_input_byte=0.0)
+def _phase(name: str, tasks: tuple[Task, ...], shared: object, memory: int, *last_read: str) -> Phase:
+    """Return a phase. last_read: the exchanges that no later phase reads."""
+    plain, drops = msgspec.to_builtins(shared), tuple(folder for one in last_read for folder in both(one))
+    return Phase(name, tasks, plain, TABLE_PRELOADS, memory_bytes=memory, memory_per_input_byte=0.0, drops=drops)
 
 
 def _forest_task(key: str, function: str, forests: Sequence[tuple[str, int]], buckets: int = 0) -> Task:
@@ -126,9 +133,9 @@ class _Rounds:
             group.append(forest)
             size += PAIR_BYTES * forest[1]
             if size >= TASK_BYTES or number == len(forests) - 1:
-                tasks.append(_forest_task(f"{len(tasks):05d}", "rounds:link", group, self._buckets))
+                tasks.append(_forest_task(f"{self._memory}-{len(tasks):05d}", "rounds:link", group, self._buckets))
                 group, size = [], 0
-        results = yield _phase("links", tuple(tasks), {}, min(FIXED_BYTES, self._memory))
+        results = yield _phase("links", tuple(tasks), {}, min(FIXED_BYTES, self._memory), "forest")
         return _Left(run_sizes(results), self._edges, self._nodes)
 
     def _round(self, number: int, tasks: int, left: _Left) -> Generator[Phase, Results, tuple[_Left, Sizes]]:
@@ -144,7 +151,8 @@ class _Rounds:
     def _star(self, function: str, number: int, tasks: int, before: _Exchange) -> Phases:
         runs = yield from merged(self._step, *before, readers=2 * tasks)  # each task reads its buckets twice
         work = self._ranges(f"rounds:{function}", tasks, sum(before.runs.values()))
-        return (yield _phase(f"{function}-{number}", work, Round(number, self._buckets, runs), self._memory))
+        shared = Round(number, self._buckets, self._memory, runs)
+        return (yield _phase(f"{function}-{number}", work, shared, self._memory, before.name))
 
     def _ranges(self, function: str, tasks: int, size: int) -> tuple[Task, ...]:
         step = self._buckets // tasks
@@ -154,16 +162,20 @@ class _Rounds:
 
     def _components(self, left: _Left, number: int) -> Generator[Phase, Results, Sizes]:
         """Label the nodes that are left after the last round, in one task. `number` is that of the round after it."""
-        runs = yield from merged(self._step, f"small-{number - 1}", left.runs, readers=1)
+        before = f"small-{number - 1}"
+        runs = yield from merged(self._step, before, left.runs, readers=1)
         task = Task("all", "datakit.dedup.clusters.rounds:finish", {}, sum(left.runs.values()))
-        results = yield _phase("components", (task,), Round(number, self._buckets, runs), self._memory)
+        results = yield _phase(
+            "components", (task,), Round(number, self._buckets, self._memory, runs), self._memory, before
+        )
         return run_sizes(results)
 
     def _resolve(self, number: int, retired: _Retired, labels: Sizes) -> Phases:
         """Label the nodes that round `number` retired, from the labels of those that were left after it."""
         name, function = (f"resolve-{number}", "labels:resolve") if number > 1 else ("labels", "labels:label_parts")
-        runs = yield from merged(self._step, f"retired-{number}", retired.runs, readers=retired.tasks)
-        known = yield from merged(self._step, f"labels-{number + 1}", labels, readers=retired.tasks)
-        shared = Round(number, self._buckets, runs, known, self._parts if number == 1 else [])
+        before = (f"retired-{number}", f"labels-{number + 1}")
+        runs = yield from merged(self._step, before[0], retired.runs, readers=retired.tasks)
+        known = yield from merged(self._step, before[1], labels, readers=retired.tasks)
+        shared = Round(number, self._buckets, self._memory, runs, known, self._parts if number == 1 else [])
         work = self._ranges(function, retired.tasks, sum(retired.runs.values()) + sum(labels.values()))
-        return (yield _phase(name, work, shared, self._memory))
+        return (yield _phase(name, work, shared, self._memory, *before))

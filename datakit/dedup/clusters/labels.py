@@ -10,13 +10,22 @@ their own documents.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from datakit.dedup.clusters.pairs import WRITER_BYTES, PairReader, Pairs, pair_writer, pairs_result, write_pairs
+from datakit.dedup.clusters.pairs import (
+    WRITER_BYTES,
+    PairReader,
+    Pairs,
+    pair_writer,
+    pairs_result,
+    task_key,
+    write_pairs,
+)
 from datakit.dedup.partitions import Part, part_of, power_of_two
 from datakit.dedup.phase_data import BucketRange, Forests, Labelled, PartRange, Round, Runs, Shared
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
@@ -27,12 +36,28 @@ LABELS = pa.schema([("row", pa.uint64()), ("component", pa.uint64())])
 
 def label(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Join all forests, and route a pair (row, component) for each clustered row to the row's part."""
-    from datakit.dedup.clusters.node_tables import Components  # imported here, as planning must not load numba
+    work, reader = msgspec.convert(arguments, Forests), PairReader(context)
+    labels = _joined(reader.forests(work.forests))
+    return _to_parts(labels, msgspec.convert(shared, Round).parts, work.name, reader, context)
 
-    work, reader, components = msgspec.convert(arguments, Forests), PairReader(context), Components()
-    for piece in reader.forests(work.forests):
-        components.join(*piece)
-    return _to_parts(components.pieces(), msgspec.convert(shared, Round).parts, work.name, reader, context)
+
+def _joined(pieces: Iterator[Pairs]) -> Iterator[Pairs]:
+    """Yield the pairs (row, component) of all edges. A single piece needs no table, and so no kernels of tables."""
+    first, second = next(pieces), next(pieces, None)
+    if second is None:
+        from datakit.dedup.clusters.components import spanning_forest  # here, as planning must not load numba
+
+        rows, components = spanning_forest(*first)
+        smallest = np.unique(components)
+        yield smallest, smallest
+        yield rows, components
+        return
+    from datakit.dedup.clusters.node_tables import Components
+
+    table = Components()
+    for piece in chain((first, second), pieces):
+        table.join(*piece)
+    yield from table.pieces()
 
 
 def resolve(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
@@ -47,7 +72,7 @@ def resolve(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCont
 def label_parts(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Label the nodes that the first round retired, and route all nodes of a range of buckets to their parts."""
     work, common, reader = msgspec.convert(arguments, BucketRange), msgspec.convert(shared, Round), PairReader(context)
-    return _to_parts(_resolved(reader, work, common), common.parts, f"{work.first:06d}", reader, context)
+    return _to_parts(_resolved(reader, work, common), common.parts, task_key(work, common), reader, context)
 
 
 def _resolved(reader: PairReader, work: BucketRange, common: Round) -> Iterator[Pairs]:

@@ -65,7 +65,12 @@ class PairReader:
 
 def pair_writer(context: TaskContext, name: str, work: BucketRange, common: Round) -> ExchangeWriter:
     """Return the writer with which the task for these buckets writes the pairs of one exchange of a round."""
-    return ExchangeWriter(context, name, f"{work.first:06d}", common.buckets, WRITER_BYTES)
+    return ExchangeWriter(context, name, task_key(work, common), common.buckets, WRITER_BYTES)
+
+
+def task_key(work: BucketRange, common: Round) -> str:
+    """Return what the names of a task's runs begin with."""
+    return f"{common.memory}-{work.first:06d}"
 
 
 def write_pairs(writer: ExchangeWriter, pairs: Pairs, buckets: int) -> None:

@@ -78,7 +78,7 @@ def finish(arguments: dict[str, Any], shared: dict[str, Any], context: TaskConte
     for node, other in reader.runs(common.runs, 0, common.buckets):
         once = other < node
         components.join(node[once], other[once])
-    with ExchangeWriter(context, f"labels-{common.number}", "all", common.buckets, WRITER_BYTES) as writer:
+    with ExchangeWriter(context, f"labels-{common.number}", f"{common.memory}", common.buckets, WRITER_BYTES) as writer:
         for piece in components.pieces():
             write_pairs(writer, piece, common.buckets)
     return pairs_result(reader, (writer,), Runs(writer.runs))

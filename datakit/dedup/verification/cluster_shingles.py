@@ -66,13 +66,12 @@ def _clustered(
 
     scores, bands = score_columns(shared.prefer), shared.bands
     wanted = rows.astype(np.int64) - part.first_row
-    signatures = list(_selected(urls.join(context.step_directory, part.signatures), ["id", *key_names(bands)], wanted))
-    keys_of = pa.concat_tables([table for _, table in signatures]) if signatures else None
+    signatures = _selected(urls.join(context.step_directory, part.signatures), ["id", *key_names(bands)], wanted)
+    signed_rows = _Rows(table for _, table in signatures)
     for places, documents in _selected(
         urls.join(context.step_directory, part.documents), ["id", "text", *scores], wanted
     ):
-        assert keys_of is not None
-        signed = keys_of.slice(places.start, documents.num_rows)
+        signed = signed_rows.take(documents.num_rows)
         if not documents["id"].equals(signed["id"]):
             raise CorruptError(
                 f"{part.signatures} and {part.documents} have different ids; remove the directory of the step that "
@@ -87,6 +86,24 @@ def _clustered(
         columns += [pa.FixedSizeListArray.from_arrays(pa.array(keys), bands)]
         columns += [pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(shingles))]
         yield pa.table(columns, schema=schema(bands, scores)), int(lengths.sum())
+
+
+class _Rows:
+    """Rows of a stream of tables, taken in order."""
+
+    def __init__(self, tables: Iterator[pa.Table]) -> None:
+        self._tables, self._rest = tables, next(tables, None)
+
+    def take(self, rows: int) -> pa.Table:
+        """Return the next `rows` rows, at least one."""
+        parts: list[pa.Table] = []
+        while rows:
+            assert self._rest is not None, "documents and signatures are selected by the same rows"
+            parts.append(self._rest.slice(0, rows))
+            rows, self._rest = rows - parts[-1].num_rows, self._rest.slice(parts[-1].num_rows)
+            if not self._rest.num_rows:
+                self._rest = next(self._tables, None)
+        return pa.concat_tables(parts)
 
 
 def _selected(url: str, columns: list[str], wanted: np.ndarray) -> Iterator[tuple[slice, pa.Table]]:

@@ -197,7 +197,19 @@ def _judge(
 
 
 @kernel
-def verify_components(
+def _component(number: int, documents: Documents) -> Component:
+    start, stop = documents.starts[number], documents.starts[number + 1]
+    slots = 2
+    while slots < 2 * (stop - start) * documents.keys.shape[1]:
+        slots *= 2
+    return Component(start, number, np.uint64(slots - 1))
+
+
+@kernel
+def verify_documents(
+    first: int,
+    last: int,
+    number: int,
     documents: Documents,
     rules: Rules,
     listed: int,
@@ -206,21 +218,22 @@ def verify_components(
     representative: np.ndarray,
     jaccard: np.ndarray,
     counts: np.ndarray,
-) -> None:
-    for number in range(len(documents.starts) - 1):
-        start, stop = documents.starts[number], documents.starts[number + 1]
-        slots = 2
-        while slots < 2 * (stop - start) * documents.keys.shape[1]:
-            slots *= 2
-        component = Component(start, number, np.uint64(slots - 1))
-        for document in range(start, stop):
-            count, crowded = _propose(document, component, documents, index, proposals, listed)
-            counts[CANDIDATES] += count
-            other, similarity = _judge(document, count, proposals.best, documents, rules, counts)
-            representative[document], jaccard[document] = other, similarity
-            if other == NONE:
-                counts[CROWDED] += crowded
-                _retain(document, component, documents.keys, index, listed)
+) -> int:
+    """Judge the documents [first, last), the first of which is in component `number` or at its end. All earlier
+    documents must have been judged with the same index. Returns the component of the last document.
+    """
+    component = _component(number, documents)
+    for document in range(first, last):
+        if document == documents.starts[component.number + 1]:
+            component = _component(component.number + 1, documents)
+        count, crowded = _propose(document, component, documents, index, proposals, listed)
+        counts[CANDIDATES] += count
+        other, similarity = _judge(document, count, proposals.best, documents, rules, counts)
+        representative[document], jaccard[document] = other, similarity
+        if other == NONE:
+            counts[CROWDED] += crowded
+            _retain(document, component, documents.keys, index, listed)
+    return component.number
 
 
 @kernel

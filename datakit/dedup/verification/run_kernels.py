@@ -1,17 +1,22 @@
-"""Runs the verification kernels on documents, with scratch arrays mapped to files, and warms up these kernels."""
+"""Runs the verification kernels on documents, with scratch arrays mapped to files, and warms up these kernels. All
+arrays with an entry per document are mapped, so the memory that cannot be evicted does not grow with the component.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from datakit.dedup.verification.kernels import NONE, Documents, Index, Proposals, copy_lists, verify_components
+from datakit.dedup.verification.kernels import NONE, Documents, Index, Proposals, copy_lists, verify_documents
 from datakit.dedup.verification.rules import COUNTED, Rules
 from datakit.storage.io_errors import scratch_errors
 from datakit.storage.stale_files import scratch_directory
+
+STEP_DOCUMENTS = 16_384  # documents judged between two reports of progress
 
 
 def scratch_array(path: Path, shape: tuple[int, ...], kind: type) -> np.ndarray:
@@ -29,8 +34,12 @@ def scratch_array(path: Path, shape: tuple[int, ...], kind: type) -> np.ndarray:
     return array
 
 
-def verify(documents: Documents, rules: Rules, scratch: Path) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
-    """Return the representatives (int64 [N]), the Jaccard similarities (float64 [N]) and the counters named in COUNTED.
+def verify(
+    documents: Documents, rules: Rules, scratch: Path, report: Callable[[int], None] = lambda documents: None
+) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
+    """Judge all documents, in order. `report` is called with the number of documents judged so far.
+
+    Returns the representatives (int64 [N]), the Jaccard similarities (float64 [N]) and the counters named in COUNTED.
 
     The representative of a removed document is the position of the retained document that it duplicates; the
     representative of a retained document is NONE. The similarity is that of a document and its representative, or 0 if
@@ -48,11 +57,18 @@ def verify(documents: Documents, rules: Rules, scratch: Path) -> tuple[np.ndarra
     )
     index.stamp[:] = NONE
     proposals = Proposals(
-        np.full(largest, NONE, np.int64), np.zeros(largest, np.int64), np.empty(bands * rules.listed, np.int64)
+        seen=scratch_array(scratch / "seen", (largest,), np.int64),
+        shared=scratch_array(scratch / "shared", (largest,), np.int64),
+        best=np.empty(bands * rules.listed, np.int64),
     )
-    representative, jaccard = np.empty(total, np.int64), np.empty(total, np.float64)
-    counts = np.zeros(len(COUNTED), np.int64)
-    verify_components(documents, rules, rules.listed, index, proposals, representative, jaccard, counts)
+    proposals.seen[:] = NONE
+    representative = scratch_array(scratch / "representative", (total,), np.int64)
+    jaccard = scratch_array(scratch / "jaccard", (total,), np.float64)
+    counts, number = np.zeros(len(COUNTED), np.int64), 0
+    for first in range(0, total, STEP_DOCUMENTS):
+        last, state = min(first + STEP_DOCUMENTS, total), (index, proposals, representative, jaccard, counts)
+        number = verify_documents(first, last, number, documents, rules, rules.listed, *state)
+        report(last)
     return representative, jaccard, dict(zip(COUNTED, counts.tolist(), strict=True))
 
 

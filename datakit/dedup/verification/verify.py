@@ -1,12 +1,14 @@
 """Phase `verify`: prepares the documents of one bucket of components for the kernels, and writes the kernels' verdicts
-and the cluster sizes. Shingles and band keys are in memory-mapped files, whose size is limited only by scratch space.
-All other columns are kept in memory, at about 250 bytes per document. Each verdict is routed to the part that holds the
-removed row.
+and the cluster sizes. Everything that grows with the number of documents is in memory-mapped files, whose size is
+limited only by scratch space (`arrange.py`, `run_kernels.py`), so a component may have any number of documents. Each
+verdict is routed to the part that holds the removed row.
+
+Memory: 32 bytes per component, about 150 MiB to sort documents in blocks, and the exchange writer's budget.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -15,7 +17,6 @@ import pyarrow as pa
 
 from datakit.dedup.partitions import part_of, power_of_two
 from datakit.dedup.phase_data import Judged, Shared
-from datakit.dedup.survivors import survivor_order
 from datakit.dedup.verification.rules import MEASURES, Rules
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
 from datakit.engine.task import TaskContext, TaskResult
@@ -23,78 +24,47 @@ from datakit.storage.ids import ids_to_arrow
 
 ROWS = ("row", "high", "low", "cluster_high", "cluster_low", "kept_row", "kept_high", "kept_low")
 VERDICT = pa.schema([*((name, pa.uint64()) for name in ROWS), ("jaccard", pa.float64())])
+WRITTEN_DOCUMENTS = 1 << 17  # documents whose verdicts are written at a time
 LARGEST = 10  # maximum length of the list of the largest clusters, in a task's result and in the report
 
 
 def judge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Write the verdicts on the documents in one bucket of components."""
-    from datakit.dedup.verification.kernels import NONE  # imported here, so that planning need not load numba
+    from datakit.dedup.verification.arrange import arrange  # imported here, so that planning need not load numba
     from datakit.dedup.verification.run_kernels import verify
 
     bucket, common = arguments["bucket"], msgspec.convert(shared, Shared)
     tables = list(read_buckets(context.step_directory, common.runs, bucket, bucket + 1, context.scratch))
     if not tables:
         return TaskResult(details=msgspec.to_builtins(Judged([], {}, [])))
-    known = _known(tables)
-    order = survivor_order(common.prefer, known)
-    known = {name: values[order] for name, values in known.items()}
-    documents = _documents(tables, order, known, context.scratch)
+    known = arrange(tables, common.prefer, context.scratch)
+    documents, size = known.documents, sum(table.nbytes for table in tables)
+    del tables
     rules = Rules(common.threshold, MEASURES.index(common.measure), common.max_comparisons)
-    representative, jaccard, counts = verify(documents, rules, context.scratch)
-    clusters = _smallest_ids(known, documents.starts)
-    sizes, gone = np.diff(documents.starts), np.flatnonzero(representative != NONE)
-    cluster = [np.repeat(half, sizes)[gone] for half in clusters]
-    rows, kept = ([known[name][at] for name in ("row", "high", "low")] for at in (gone, representative[gone]))
-    verdicts = pa.table([*rows, *cluster, *kept, jaccard[gone]], schema=VERDICT)
-    buckets = power_of_two(len(common.parts))
-    with ExchangeWriter(context, "verdicts", f"{bucket:05d}", buckets, 64 << 20) as writer:
-        writer.write(verdicts, part_of(known["row"][gone], common.parts))
-    retained = np.add.reduceat((representative == NONE).astype(np.int64), documents.starts[:-1])
+    representative, jaccard, counts = verify(documents, rules, context.scratch, lambda done: context.report(done, 0))
+    smallest = documents.by_rank[np.minimum.reduceat(documents.rank, documents.starts[:-1])]
+    clusters, sizes = (known.high[smallest], known.low[smallest]), np.diff(documents.starts)
+    removed = np.zeros(len(sizes), np.int64)
+    with ExchangeWriter(context, "verdicts", f"{bucket:05d}", power_of_two(len(common.parts)), 64 << 20) as writer:
+        for component, gone, kept in _removals(documents.starts, representative):
+            removed += np.bincount(component, minlength=len(sizes))
+            names = (known.row, known.high, known.low)
+            columns = [*(name[gone] for name in names), *(half[component] for half in clusters)]
+            columns += [*(name[kept] for name in names), jaccard[gone]]
+            writer.write(pa.table(columns, schema=VERDICT), part_of(columns[0], common.parts))
+    retained = sizes - removed
     details = msgspec.to_builtins(Judged(writer.runs, *_describe(sizes, retained, *clusters)))
     counters = {f"dedup/{name}": count for name, count in counts.items()}
-    size = sum(table.nbytes for table in tables)
-    return TaskResult(writer.outputs, counters, details, records=len(order), bytes_read=size)
+    return TaskResult(writer.outputs, counters, details, records=len(known.row), bytes_read=size)
 
 
-def _known(tables: list[pa.Table]) -> dict[str, np.ndarray]:
-    """Return, by name, the columns of all tables as arrays, except the two columns that hold lists."""
-    names = [name for name in tables[0].column_names if name not in ("keys", "shingles")]
-    return {name: np.concatenate([table[name].to_numpy() for table in tables]) for name in names}
+def _removals(starts: np.ndarray, representative: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield the removed documents in blocks: the component, the position and the representative of each, int64."""
+    from datakit.dedup.verification.kernels import NONE
 
-
-def _documents(tables: list[pa.Table], order: np.ndarray, known: dict[str, np.ndarray], scratch: Path) -> Any:
-    """Return the documents for the kernels; copy shingles and band keys to memory-mapped files, in survivor order."""
-    from datakit.dedup.verification.kernels import Documents, copy_lists
-    from datakit.dedup.verification.run_kernels import scratch_array
-
-    shingles = [chunk for table in tables for chunk in table["shingles"].chunks]
-    keys = [chunk for table in tables for chunk in table["keys"].chunks]
-    bands = keys[0].type.list_size
-    lengths = np.concatenate([np.diff(np.asarray(chunk.offsets)) for chunk in shingles])
-    offsets = np.concatenate([[0], np.cumsum(lengths[order])])
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    values = scratch_array(scratch / "shingles", (int(offsets[-1]),), np.uint64)
-    bands_of = scratch_array(scratch / "keys", (len(order), bands), np.uint64)
-    first = 0
-    for chunk, key_chunk in zip(shingles, keys, strict=True):
-        places = place[first : first + len(chunk)]
-        copy_lists(np.asarray(chunk.values), np.asarray(chunk.offsets), values, offsets, places)
-        bands_of[places] = np.asarray(key_chunk.flatten()).reshape(-1, bands)
-        first += len(chunk)
-    by_rank = np.lexsort((known["low"], known["high"]))
-    rank = np.empty(len(order), np.int64)
-    rank[by_rank] = np.arange(len(order))
-    starts = np.flatnonzero(np.concatenate([[True], known["component"][1:] != known["component"][:-1], [True]]))
-    return Documents(starts, offsets, values, bands_of, rank, by_rank)
-
-
-def _smallest_ids(known: dict[str, np.ndarray], starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the upper and lower halves of the smallest id of each component."""
-    high = np.minimum.reduceat(known["high"], starts[:-1])
-    is_smallest = known["high"] == np.repeat(high, np.diff(starts))
-    low = np.minimum.reduceat(np.where(is_smallest, known["low"], np.uint64(2**64 - 1)), starts[:-1])
-    return high, low
+    for first in range(0, len(representative), WRITTEN_DOCUMENTS):
+        gone = first + np.flatnonzero(representative[first : first + WRITTEN_DOCUMENTS] != NONE)
+        yield np.searchsorted(starts, gone, "right") - 1, gone, representative[gone]
 
 
 def _describe(

@@ -32,14 +32,14 @@ import pyarrow as pa
 from pyarrow import types
 
 from datakit.engine.exchange.input_state import SOUND, InputState
-from datakit.engine.exchange.merge import merged, run_sizes
+from datakit.engine.exchange.merge import both, merged, run_sizes
 from datakit.engine.exchange.run_file import INDEX_SUFFIX, RunIndex, decode_segments, map_range, read_index, windows
 from datakit.engine.task import OutputFile, TaskContext
 from datakit.errors import ColumnError
 from datakit.storage import atomic, urls
 from datakit.storage.row_size import row_sizes
 
-__all__ = ["ExchangeWriter", "merged", "read_buckets", "run_sizes"]
+__all__ = ["ExchangeWriter", "both", "merged", "read_buckets", "run_sizes"]
 
 ROW_OVERHEAD = 10  # bytes per waiting row, for its bucket number and its position
 MOST_RUN_BYTES = (1 << 31) - 1  # the most bytes that 32-bit offsets can address

@@ -25,6 +25,7 @@ from datakit.engine.task import OutputFile, Phase, Step, Task, TaskContext, Task
 from datakit.errors import CorruptError
 from datakit.storage import atomic, urls
 
+MERGED = "-merge"  # what the names of merging phases end with
 MOST_READS = 10**6  # more reads (runs x reducers) cause a merge; an object store serves this many within minutes
 WINDOW_BYTES = 64 << 20
 INDEX_BYTES = 64 << 20  # limit on the total size of the input indexes in memory, and on a merged run's index
@@ -40,6 +41,11 @@ def run_sizes(results: Iterable[TaskResult]) -> dict[str, int]:
     return found
 
 
+def both(phase: str) -> tuple[str, str]:
+    """Return the folders below `exchange/` that hold the runs of a phase: as its tasks wrote them, and merged."""
+    return phase, f"{phase}{MERGED}"
+
+
 def merged(
     step: Step, phase: str, runs: Mapping[str, int], readers: int
 ) -> Generator[Phase, Sequence[TaskResult], list[str]]:
@@ -52,7 +58,7 @@ def merged(
     if len(paths) * readers <= MOST_READS:
         return paths
     size = math.isqrt(len(paths) - 1) + 1
-    name = f"{phase}-merge"
+    name = f"{phase}{MERGED}"
     groups = [paths[start : start + size] for start in range(0, len(paths), size)]
     keyed = {f"{number:05d}": group for number, group in enumerate(groups)}
     function = "datakit.engine.exchange.merge:merge_runs"

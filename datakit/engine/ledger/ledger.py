@@ -87,6 +87,16 @@ class DriverLine(msgspec.Struct, tag="driver", tag_field="kind", frozen=True):
     code: str = ""
 
 
+class DroppedLine(msgspec.Struct, tag="dropped", tag_field="kind", frozen=True):
+    """The completion of phase `by`, after which no task reads the files in these folders below `exchange/`; the driver
+    removes them. The results of the tasks that wrote the files are valid without them (`scheduler/drops.py`).
+    """
+
+    by: str
+    folders: list[str]
+    time: float
+
+
 class UnknownLine(msgspec.Struct, frozen=True):
     """A line that this version does not understand, because a newer version wrote it. It is skipped: at worst, a task
     that it records is repeated and writes the same files.
@@ -97,7 +107,7 @@ class UnknownLine(msgspec.Struct, frozen=True):
 
 
 SHARED_FIELDS = tuple(name for name in AttemptLine.__struct_fields__ if name in Outcome.__dataclass_fields__)
-Line = PhaseLine | AttemptLine | DriverLine
+Line = PhaseLine | AttemptLine | DriverLine | DroppedLine
 AnyLine = Line | UnknownLine
 
 

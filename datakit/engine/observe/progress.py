@@ -105,12 +105,11 @@ class TableView(StepViews):
 
 
 def shown_views(views: Sequence[StepView], height: int) -> list[StepView]:
-    """Return at most `height` of the steps, in their order: those that are running and, if there is room, those that
-    ended last.
+    """Return at most `height` of the steps, in their order: those that are running, the latest first, and, if there is
+    room, those that ended last.
     """
-    latest = sorted(views, key=lambda view: (view.ended is None, view.ended or 0.0), reverse=True)
-    chosen = {id(view) for view in latest[: max(1, height)]}
-    return [view for view in views if id(view) in chosen]
+    order = sorted(range(len(views)), key=lambda n: (views[n].ended is None, views[n].ended or 0.0, n), reverse=True)
+    return [views[number] for number in sorted(order[: max(1, height)])]
 
 
 def table_lines(views: Sequence[StepView], width: int) -> list[str]:

@@ -10,25 +10,15 @@ in a thread, and runs the attempts of all open steps meanwhile.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import xxhash
 
-from datakit.engine.ledger.ledger import (
-    Digests,
-    LedgerWriter,
-    Line,
-    PhaseLine,
-    UnknownLine,
-    driver_name,
-    finished,
-    read_ledger,
-    skipped_note,
-    task_id,
-)
-from datakit.engine.ledger.packed_results import Results, unpack
+from datakit.engine.ledger.ledger import Digests, LedgerWriter, PhaseLine, driver_name
+from datakit.engine.ledger.packed_results import Results
 from datakit.engine.observe.observer import Observer
 from datakit.engine.quarantine import require_allowed
+from datakit.engine.scheduler.drops import Passed
+from datakit.engine.scheduler.earlier_results import EarlierResults
 from datakit.engine.scheduler.finish import (
     Tally,
     clean_up_finished,
@@ -39,12 +29,12 @@ from datakit.engine.scheduler.finish import (
 )
 from datakit.engine.scheduler.phase_run import OvertakenError, PhaseRun, PhaseStart, StepContext
 from datakit.engine.scheduler.run_loop import ExecutorFactory, RunLoop
-from datakit.engine.task import Output, Phase, Plan, Step, Task, encode
+from datakit.engine.task import EXCHANGE_FOLDER, Output, Phase, Plan, Step, Task, encode
 from datakit.errors import PartialError, RefusedInputsError, StepFailedError, StorageError
 from datakit.storage import atomic, removal, stale_files, urls
 from datakit.storage.manifest import PARTIAL_NAME, Manifest, find_manifest
 
-SHARED_FOLDER = "exchange/shared"
+SHARED_FOLDER = f"{EXCHANGE_FOLDER}/shared"
 
 
 def run_step(
@@ -103,8 +93,9 @@ class StepRun:
         self.stopped: bool = False  # True once the run is being stopped: `advance` must not go on
         self.running: PhaseRun | None = None
         self._plan = plan
-        self._start: PhaseStart | None = None  # the phase that is running
-        self._done, self._sizes = dict[str, bytes](), dict[str, int]()
+        # What must run before the plan can go on; the first is running. A start with a `Passed` restores dropped files.
+        self._starts: list[tuple[PhaseStart, Passed | None]] = []
+        self._earlier = EarlierResults(step, self.ledger)
         self._tally, self._before = Tally(), xxhash.xxh3_128()
         self._ran = False
 
@@ -121,14 +112,13 @@ class StepRun:
                 raise
             raise OvertakenError(existing) from None  # another driver finished the step and removed files
         if isinstance(found, PhaseStart):
-            self._start = found
             return found
         return self._finish(found)
 
     def enter(self, start: PhaseStart, slots: int) -> None:
         """Begin to run the tasks of a phase that `advance` returned."""
-        context = StepContext(self.step, self.ledger, self.observer)
-        self.observer.phase_started(self.step, start.phase, len(start.reused), slots)
+        context = StepContext(self.step, self.ledger, self.observer, self._earlier.learns_of_drops)
+        self.observer.phase_started(self.step, start.phase, len(start.phase.tasks) - len(start.pending), slots)
         self.running = PhaseRun(start, context)
 
     def _finish(self, output: Output) -> Manifest:
@@ -142,69 +132,80 @@ class StepRun:
 
     def _begin(self) -> None:
         stale_files.remove_dead_files(self.step.directory)
-        self._done = self._read_done()
-        self._sizes = {info.path: info.size for info in urls.listing(self.step.directory)} if self._done else {}
+        self._read()
         self.ledger.start()
 
-    def _read_done(self) -> dict[str, bytes]:
-        """Return the packed results of finished tasks; report ledger lines that this version does not understand."""
-        unknown = 0
-
-        def known() -> Iterator[Line]:
-            nonlocal unknown
-            for line in read_ledger(self.step.directory):
-                if isinstance(line, UnknownLine):
-                    unknown += 1
-                else:
-                    yield line
-
-        done = finished(known())
-        if unknown:
-            self.notes.append(f"{self.step.stage}: {skipped_note(unknown, self.step.directory)}")
-        return done
+    def _read(self) -> None:
+        note = self._earlier.read()
+        if note:
+            self.notes.append(note)
 
     def _drive(self, ended: PhaseRun | None) -> PhaseStart | Output:
         """Go on to the next phase of which tasks must run, or to the plan's Output. When a phase ends, the driver drops
         its tasks and results; only those that the plan still holds stay in memory.
         """
         try:
-            if ended is None:
-                self._begin()
-                phase = next(self._plan)
-            else:
-                phase = self._plan.send(self._end_phase(ended.results()))
-            while not isinstance(found := self._look_up(phase), PhaseStart):
-                phase = self._plan.send(self._collect(phase, found))
+            found = self._first() if ended is None else self._after(ended)
+            while not isinstance(found, PhaseStart):
+                found = self._look_up(self._plan.send(found))
             return found
         except StopIteration as stop:
             return stop.value
         except RefusedInputsError as error:
             raise error if error.listed else write_refusals(self.step, error) from error
 
+    def _first(self) -> PhaseStart | Results:
+        self._begin()
+        return self._look_up(next(self._plan))
+
+    def _after(self, ended: PhaseRun) -> PhaseStart | Results:
+        """Return what follows the first of `_starts`, which has ended: the next of them, or the plan's results."""
+        if ended.inputs_lost:
+            (*_, (start, _)), self._starts = self._starts, []
+            self._read()  # the other driver has finished this phase, so its results are in the ledger
+            return self._look_up(start.phase)
+        made = ended.results()
+        start, passed = self._starts.pop(0)
+        if passed is not None:
+            self._earlier.require_same_files(passed, made)
+            return self._record(self._starts[0][0])
+        ordered = Results(start.reused.get(task.key) or made[task.key] for task in start.phase.tasks)
+        return self._collect(start.phase, ordered, whole=True)
+
     def _look_up(self, phase: Phase) -> PhaseStart | Results:
-        """Return the results of a phase that earlier runs have finished, or the start of any other phase."""
+        """Return the results of a phase that earlier runs have finished, or the start of any other phase. If files were
+        dropped that the phase's tasks need, the phases that wrote these files come first.
+        """
         if self.stopped:
             raise StepFailedError("the run was stopped")
         if len({task.key for task in phase.tasks}) != len(phase.tasks):
             raise ValueError(f"{self.step.stage}, phase {phase.name}: two tasks have the same key")
         digests = Digests(phase, self._before.hexdigest())
-        reused = {task.key: packed for task in phase.tasks if (packed := self._find(phase, task, digests))}
+        reused, incomplete = self._earlier.reusable(phase, digests)
         pending = [task for task in phase.tasks if task.key not in reused]
-        if not pending:
-            return Results(reused[task.key] for task in phase.tasks)
-        keys, sizes = [task.key for task in phase.tasks], [task.input_bytes for task in phase.tasks]
-        self.ledger.append(PhaseLine(phase.name, keys, sizes, time.time()))
-        self._forget_failures()
+        if pending:
+            for passed in self._earlier.drops.take_passed():
+                self._starts.append((self._start(passed.phase, passed.digests, passed.tasks, {}), passed))
+            self._starts.append((self._start(phase, digests, pending, reused), None))
+            return self._record(self._starts[0][0])
+        self._earlier.pass_over(phase, digests, reused, incomplete)
+        return self._collect(phase, Results(reused[task.key] for task in phase.tasks), whole=not incomplete)
+
+    def _start(self, phase: Phase, digests: Digests, pending: list[Task], reused: dict[str, bytes]) -> PhaseStart:
         return PhaseStart(phase, digests, pending, reused, self._share(phase, digests))
 
-    def _end_phase(self, made: dict[str, bytes]) -> Results:
-        start, self._start = self._start, None
-        assert start is not None
-        ordered = Results(start.reused.get(task.key) or made[task.key] for task in start.phase.tasks)
-        return self._collect(start.phase, ordered)
+    def _record(self, start: PhaseStart) -> PhaseStart:
+        """Record in the ledger that tasks of a phase are about to run, and return the start of the phase."""
+        tasks = start.phase.tasks
+        keys, sizes = [task.key for task in tasks], [task.input_bytes for task in tasks]
+        self.ledger.append(PhaseLine(start.phase.name, keys, sizes, time.time()))
+        self._forget_failures()
+        return start
 
-    def _collect(self, phase: Phase, ordered: Results) -> Results:
-        """Check the results of a phase against its tolerance, and add them to the step's tally."""
+    def _collect(self, phase: Phase, ordered: Results, *, whole: bool) -> Results:
+        """Check the results of a phase against its tolerance, and add them to the step's tally. If all of the phase's
+        files exist (`whole`), drop the files that it was the last to read.
+        """
         try:
             require_allowed(phase.tolerance, ordered)
         except PartialError as error:
@@ -213,6 +214,8 @@ class StepRun:
             raise PartialError(f"{self.step.stage} of {self.step.dataset}: {error}\n{listed}") from error
         self._tally.add(ordered)
         ordered.hash_into(self._before)
+        if whole:
+            self._earlier.drops.drop(phase, self._tally.exchanged)
         return ordered
 
     def _forget_failures(self) -> None:
@@ -228,12 +231,3 @@ class StepRun:
         path = f"{SHARED_FOLDER}/{phase.name}-{digests.of(phase.tasks[0])}.msgpack"
         atomic.commit_bytes(encode(phase.shared), urls.join(self.step.directory, path))
         return path
-
-    def _find(self, phase: Phase, task: Task, digests: Digests) -> bytes | None:
-        """Return the task's packed result from an earlier run, or None if the task must run. Every file listed in the
-        result must still exist with the recorded size.
-        """
-        packed = self._done.get(task_id(phase.name, task.key, digests.of(task))) if self._done else None
-        if packed is None or any(self._sizes.get(output.path) != output.bytes for output in unpack(packed).outputs):
-            return None
-        return packed

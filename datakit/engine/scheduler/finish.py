@@ -1,9 +1,9 @@
 """Ends a step: checks outputs, writes the manifest and quarantine list (or `partial.json`), and removes exchange files.
 
 Counters are summed over the results of all tasks, including those that the ledger holds from earlier runs, so crashes
-do not change the counters. Exchange files and shared plan data are never removed before the manifest is written. At
-the end, a single listing is compared with the files that the tasks wrote, because in a run that lasts days, a person or
-a cleanup job may remove a file that was written early.
+do not change the counters. Shared plan data and, except for those that `drops.py` removes, exchange files are removed
+only after the manifest is written. At the end, a single listing is compared with the files that the tasks wrote,
+because in a run that lasts days, a person or a cleanup job may remove a file that was written early.
 """
 
 from __future__ import annotations
@@ -15,8 +15,17 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from datakit.engine.scheduler.drops import folder_of
 from datakit.engine.scheduler.retry_policy import TaskHistory
-from datakit.engine.task import Output, OutputFile, QuarantinedRecord, Step, TaskResult, input_references
+from datakit.engine.task import (
+    EXCHANGE_FOLDER,
+    Output,
+    OutputFile,
+    QuarantinedRecord,
+    Step,
+    TaskResult,
+    input_references,
+)
 from datakit.errors import CorruptError, NotFoundError, RefusedInputsError
 from datakit.storage import atomic, removal, stale_files, urls
 from datakit.storage.fingerprint import identity
@@ -26,18 +35,19 @@ from datakit.storage.manifest import PARTIAL_NAME, Manifest, Quarantine, StepFil
 from datakit.storage.parquet import columns_of
 
 QUARANTINE_FILE = "quarantine/records.jsonl"
-EXCHANGE_FOLDER = "exchange"
 
 
 @dataclass
 class Tally:
     """The counters, skipped records and files of all results of a step. `written` lists the files that must exist at
     the end, as JSON lines [path, bytes]; for 100,000 files, the lines take 5 MB, and tuples would take 20 MB.
+    `exchanged` holds the number of bytes that were written to each folder below `exchange/`.
     """
 
     counters: Counter[str] = field(default_factory=Counter)
     quarantined: list[QuarantinedRecord] = field(default_factory=list)
     written: bytearray = field(default_factory=bytearray)
+    exchanged: Counter[str] = field(default_factory=Counter)
 
     def add(self, results: Sequence[TaskResult]) -> None:
         """Add the results of a phase to the tally."""
@@ -45,7 +55,9 @@ class Tally:
             self.counters.update(result.counters)
             self.quarantined += result.quarantined
             for output in result.outputs:
-                if not output.path.startswith(f"{EXCHANGE_FOLDER}/"):
+                if folder := folder_of(output.path):
+                    self.exchanged[folder] += output.bytes
+                else:
                     self.written += msgspec.json.encode([output.path, output.bytes]) + b"\n"
 
 

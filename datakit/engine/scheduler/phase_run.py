@@ -11,6 +11,7 @@ with those of all other tasks that refused an input.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
@@ -35,6 +36,7 @@ from datakit.errors import (
     RefusedError,
     RefusedInputsError,
     StepFailedError,
+    StorageError,
     counted,
 )
 from datakit.storage import urls
@@ -54,11 +56,15 @@ class OvertakenError(Exception):
 
 @dataclass(frozen=True)
 class StepContext:
-    """The step that a phase belongs to, with the ledger and the observer that record the phase's attempts."""
+    """The step that a phase belongs to, with the ledger and the observer that record the phase's attempts.
+
+    inputs_dropped: returns True if another driver has dropped files that the phase may read.
+    """
 
     step: Step
     ledger: LedgerWriter
     observer: Observer
+    inputs_dropped: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True)
@@ -100,13 +106,17 @@ class TaskState:
 
 
 class PhaseRun:
-    """One run of one phase. in_flight: the number of attempts that were offered and have no outcome yet."""
+    """One run of one phase. in_flight: the number of attempts that were offered and have no outcome yet. inputs_lost:
+    True once another driver has dropped files that our attempts were reading; the phase is then done, without results.
+    """
 
     def __init__(self, start: PhaseStart, context: StepContext) -> None:
         self.phase: Phase = start.phase
         self.in_flight: int = 0
+        self.inputs_lost: bool = False
         self._digests, self._shared, self._pending = start.digests, start.shared, len(start.pending)
         self._step, self._ledger, self._observer = context.step, context.ledger, context.observer
+        self._inputs_dropped = context.inputs_dropped
         self._queue = AttemptQueue(start.pending)
         self._tasks: dict[str, TaskState] = {}  # tasks that have been started but are not done
         self._results: dict[str, bytes] = {}  # packed results
@@ -121,7 +131,7 @@ class PhaseRun:
 
     def done(self) -> bool:
         """Return True if every task is done or has failed. The last parked tasks are retried or fail here."""
-        return not self._queue and not self.in_flight and not self._settle()
+        return self.inputs_lost or (not self._queue and not self.in_flight and not self._settle())
 
     def results(self) -> dict[str, bytes]:
         """Return the packed results of a phase that is done, keyed by task key. If some tasks failed, raise
@@ -135,7 +145,7 @@ class PhaseRun:
 
     def next_attempt(self, slots: int) -> Attempt | None:
         """Return the attempt that is to start next, or None if none is ready. `slots`: those of the executor."""
-        item = self._queue.take(time.monotonic())
+        item = None if self.inputs_lost else self._queue.take(time.monotonic())
         if item is None:
             return None
         attempt = self._first_attempt(item, slots) if isinstance(item, Task) else item
@@ -197,6 +207,9 @@ class PhaseRun:
             existing = find_manifest(self._step.directory)
             if existing is not None:
                 raise OvertakenError(existing)
+            self.inputs_lost = self.inputs_lost or (_of_storage(outcome) and self._inputs_dropped())
+        if self.inputs_lost:
+            return
         if not task.attempt.more or (outcome.cause is Cause.REFUSED and not _about_inputs(outcome)):
             self._enter(task, outcome)
         elif outcome.cause is Cause.DONE:
@@ -363,6 +376,11 @@ def _refusal_class(outcome: Outcome) -> type[InputError]:
 
 def _about_inputs(outcome: Outcome) -> bool:
     return outcome.cause is Cause.REFUSED and issubclass(_refusal_class(outcome), RefusedError)
+
+
+def _of_storage(outcome: Outcome) -> bool:
+    kind = getattr(errors, outcome.error_type, None)
+    return isinstance(kind, type) and issubclass(kind, StorageError)
 
 
 def describe_failure(history: TaskHistory, key: str = "max_quarantined") -> str:

@@ -178,7 +178,9 @@ class RunLoop:
     def _advance(self, step: OpenStep) -> None:
         """Let a step whose tasks have run go on to its next phase. `advance` reads the results from `running`."""
         phase, step.running = step.running, None
-        assert phase is not None
+        assert phase is not None and self._executor is not None
+        if phase.inputs_lost:
+            self._executor.cancel(step.step.directory)  # the other attempts would also miss files
         self._background.start(step.step.directory, lambda: step.advance(phase))
 
     def _continue(self, one: Finished[PhaseStart | Manifest]) -> Ended | None:

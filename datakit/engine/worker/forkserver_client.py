@@ -1,8 +1,9 @@
-"""Starts fork servers in an environment where libraries start no threads, keeps the most recently used servers (two by
+"""Starts fork servers in an environment where libraries start no threads, keeps the most recently used servers (four by
 default), and requests children from them.
 
-`ForkServer` and `ForkServerPool` are thread-safe. A pool's template process starts in 300-500 ms, once per worker
-process. A server forked from the template starts in 10-250 ms, once per worker process and set of preloads.
+`ForkServer` and `ForkServerPool` are thread-safe. Attempts that need a server wait while it starts, and only those. A
+pool's template process starts in 300-500 ms, once per worker process. A server forked from the template starts in
+10-250 ms, once per worker process and set of preloads.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import signal
 import socket
 import subprocess
 import threading
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from io import FileIO
 from typing import Any
 
@@ -46,7 +49,7 @@ class Template:
 
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._output = BootOutput()
+        self._lock, self._output, self._said = threading.Lock(), BootOutput(), ""
         shown = _standard_error()
         try:
             self._process = subprocess.Popen(  # in its own session, because only the driver handles Ctrl-C
@@ -71,27 +74,29 @@ class Template:
         started. `kernels` is True if the server needs numba. Return the server's pid and the read end of its status
         pipe. Raises BootDeathError.
         """
-        read, write = os.pipe()
-        descriptors = [write, control.fileno(), output.descriptor]
-        try:
-            with contextlib.suppress(OSError):  # if the process is gone, `os.read` below returns no pid
-                socket.send_fds(self._control, [forkserver_template.KERNELS.pack(kernels)], descriptors)
-        finally:
-            os.close(write)
-        pid = os.read(read, forking.PID.size)
-        if pid:
-            return *forking.PID.unpack(pid), read
-        os.close(read)
-        said = self._end()
-        raise BootDeathError("the template process died before it forked", self._process.returncode, said)
+        with self._lock:  # the process forks one server after another
+            read, write = os.pipe()
+            descriptors = [write, control.fileno(), output.descriptor]
+            try:
+                with contextlib.suppress(OSError):  # if the process is gone, `os.read` below returns no pid
+                    socket.send_fds(self._control, [forkserver_template.KERNELS.pack(kernels)], descriptors)
+            finally:
+                os.close(write)
+            pid = os.read(read, forking.PID.size)
+            if pid:
+                return *forking.PID.unpack(pid), read
+            os.close(read)
+            self._end()
+        raise BootDeathError("the template process died before it forked", self._process.returncode, self._said)
 
     def close(self) -> None:
         """End the process and its servers. May be called twice."""
-        if self._control.fileno() >= 0:
-            self._end()
+        self._end()
 
-    def _end(self) -> str:
-        """End the process and its servers; return the last part of the process's output."""
+    def _end(self) -> None:
+        """End the process and its servers, and keep the last part of the process's output."""
+        if self._control.fileno() < 0:
+            return
         self._control.close()
         try:
             self._process.wait(CLOSE_SECONDS)
@@ -99,7 +104,7 @@ class Template:
             self._process.kill()
             self._process.wait()
         with contextlib.closing(self._output):
-            return self._output.text()
+            self._said = self._output.text()
 
 
 class ForkServer:
@@ -174,47 +179,78 @@ def _forked(template: Template, output: BootOutput, preloads: tuple[Preload, ...
 
 class ForkServerPool:
     """A process's fork servers, one per set of preloads. If there are already `limit` servers, the least recently used
-    idle one is closed before another is started.
+    idle one is closed before another is started. Servers with different preloads start at the same time.
     """
 
-    def __init__(self, limit: int = 2) -> None:
+    def __init__(self, limit: int = 4) -> None:
         self.on_compiling: Callable[[], None] = lambda: None  # called when a server starts to compile kernels
         self._limit, self._lock = limit, threading.Lock()
         # Record datakit's files before the first server starts, so that an upgrade during the run is noticed.
         installation_at_start()
-        self.compiling: bool = False  # True while a server that is starting is compiling kernels
         remove_dead_scratch()
-        self._servers: dict[tuple[Preload, ...], ForkServer] = {}
-        self._uses: dict[tuple[Preload, ...], int] = {}
+        self._servers: dict[tuple[Preload, ...], ForkServer] = {}  # the last one is the most recently used
+        self._uses: Counter[tuple[Preload, ...]] = Counter()
+        self._starting: defaultdict[tuple[Preload, ...], threading.Lock] = defaultdict(threading.Lock)
+        self._compiling: set[tuple[Preload, ...]] = set()
         self._template: Template | None = None
+        self._closings = 0  # how often `close` has been called
+
+    @property
+    def compiling(self) -> bool:
+        """True while a server that is starting is compiling kernels."""
+        return bool(self._compiling)
 
     @contextlib.contextmanager
     def use(self, preloads: tuple[Preload, ...]) -> Iterator[ForkServer]:
         """Yield a server with these preloads; keep it open during the block. Raises BootError or BootDeathError."""
         with self._lock:
-            server = self._find_or_start(preloads)
-            self._uses[preloads] = self._uses.get(preloads, 0) + 1
+            self._uses[preloads] += 1
+            starting = self._starting[preloads]
         try:
+            with starting:
+                server = self._find(preloads) or self._start(preloads)
             yield server
         finally:
             with self._lock:
                 self._uses[preloads] -= 1
 
-    def _find_or_start(self, preloads: tuple[Preload, ...]) -> ForkServer:
-        server = self._servers.pop(preloads, None)
-        if server is not None and not server.alive():
+    def prepare(self, preloads: tuple[Preload, ...]) -> None:
+        """Start a server in a thread, unless there is one. If it fails to start, the attempt that needs it will try
+        again, and report why.
+        """
+        threading.Thread(target=self._prepare, args=(preloads,), name="datakit-boot", daemon=True).start()
+
+    def _prepare(self, preloads: tuple[Preload, ...]) -> None:
+        with contextlib.suppress(BootError, OSError), self.use(preloads):
+            pass
+
+    def _find(self, preloads: tuple[Preload, ...]) -> ForkServer | None:
+        with self._lock:
+            server = self._servers.pop(preloads, None)
+            if server is not None and server.alive():
+                self._servers[preloads] = server
+                return server
+        if server is not None:
             server.close()
-            server = None
-        if server is None:
-            idle = [key for key in self._servers if not self._uses.get(key)]
-            while len(self._servers) >= self._limit and idle:
-                self._servers.pop(idle.pop(0)).close()
-            try:
-                server = ForkServer(self._living_template(), preloads, self._compiles)
-            finally:
-                self.compiling = False
-        self._servers[preloads] = server  # the dict's last entry is the most recently used server
-        return server
+        return None
+
+    def _start(self, preloads: tuple[Preload, ...]) -> ForkServer:
+        with self._lock:
+            idle = [key for key in self._servers if not self._uses[key]]
+            surplus = [self._servers.pop(key) for key in idle[: max(0, len(self._servers) + 1 - self._limit)]]
+            template, closings = self._living_template(), self._closings
+        for unused in surplus:
+            unused.close()
+        try:
+            server = ForkServer(template, preloads, partial(self._compiles, preloads))
+        finally:
+            self._compiling.discard(preloads)
+        with self._lock:
+            if closings == self._closings:
+                self._servers[preloads] = server
+                return server
+        server.close()
+        raise ConnectionError("the fork servers were closed while this one started")
 
     def _living_template(self) -> Template:
         if self._template is not None and not self._template.alive():
@@ -223,19 +259,21 @@ class ForkServerPool:
         self._template = self._template or Template()
         return self._template
 
-    def _compiles(self) -> None:
-        self.compiling = True
+    def _compiles(self, preloads: tuple[Preload, ...]) -> None:
+        self._compiling.add(preloads)
         self.on_compiling()
 
     def close(self) -> None:
         """End all servers, their children and the template process."""
         with self._lock:
-            for server in self._servers.values():
-                server.close()
+            self._closings += 1
+            servers, template = list(self._servers.values()), self._template
             self._servers.clear()
-            if self._template is not None:
-                self._template.close()
-                self._template = None
+            self._template = None
+        for server in servers:
+            server.close()
+        if template is not None:
+            template.close()
 
 
 def _standard_error() -> int:

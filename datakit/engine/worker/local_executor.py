@@ -23,6 +23,7 @@ from collections import deque
 from functools import partial
 
 from datakit.engine.executor import Attempt, Cause, Executor, Outcome
+from datakit.engine.task import Preload
 from datakit.engine.worker import child
 from datakit.engine.worker.forkserver_client import ForkServerPool
 from datakit.engine.worker.memory import usable_memory
@@ -62,6 +63,9 @@ class LocalExecutor(Executor):
             own = (key for key, attempt in self._running.items() if attempt.step_directory == step_directory)
             return sum(self._written.get(key, 0) for key in own)
 
+    def prepare(self, preloads: tuple[Preload, ...]) -> None:
+        self._servers.prepare(preloads)
+
     def submit(self, attempt: Attempt) -> None:
         with self._lock:
             self._waiting.append(attempt)
@@ -97,6 +101,7 @@ class LocalExecutor(Executor):
         until = time.monotonic() + CLOSE_SECONDS
         for thread in waited_for:  # each removes the scratch directory of its attempt
             thread.join(max(0.0, until - time.monotonic()))
+        self._servers.close()  # those that a thread started in the meantime
         if waited_for:
             stale_files.remove_dead_scratch()  # files that the killed children had staged for a store
 

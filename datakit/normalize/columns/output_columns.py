@@ -13,7 +13,10 @@ from datakit.normalize.columns.schema_union import shown, storable
 from datakit.normalize.columns.upstream_columns import LEADING
 from datakit.normalize.config import Config
 
-EDITED = "edited_id"  # consolidate adds this column; an upstream one is renamed, unless datakit wrote it
+# The last column, for the hash of a text that was edited after its id was assigned; null, because no stage edits texts
+# yet. So consolidate can take over a partition unchanged. An upstream column of this name is renamed, unless datakit
+# wrote it: then it is replaced, because it refers to another edition of the dataset.
+EDITED = pa.field("edited_id", pa.string())
 RENAMED = "upstream_"  # prefix for an upstream column whose name datakit itself uses
 
 
@@ -28,7 +31,8 @@ def output_schema(union: pa.Schema, config: Config, again: bool) -> tuple[pa.Sch
     """Return the output's schema and columns. Raises ColumnError if Parquet cannot store the type of a column.
 
     again: True if every record of the source is a document that datakit wrote. In that case, and if the recipe names no
-    other id column, `source_id` holds the upstream id and is preserved, while `id` and `source` are computed anew.
+    other id column, `source_id` holds the upstream id and is preserved, while `id`, `source` and `edited_id` are made
+    anew.
     Otherwise, an upstream column whose name datakit itself uses is renamed.
     """
     again = again and "source_id" in union.names and config.id == "id"
@@ -36,10 +40,10 @@ def output_schema(union: pa.Schema, config: Config, again: bool) -> tuple[pa.Sch
     fields = list(LEADING)
     columns = [OutputColumn(name) for name in LEADING.names[:-1]]
     columns.append(OutputColumn("source_id", id_column if id_column in union.names else None))
-    ours = LEADING.names if again else [*LEADING.names, EDITED]
+    ours = [*LEADING.names, EDITED.name]
     taken = {*union.names, *ours}
     for field in union:
-        if field.name == id_column or (again and field.name in ("id", "source")):
+        if field.name == id_column or (again and field.name in ("id", "source", EDITED.name)):
             continue
         name = field.name
         while name in ours or (name != field.name and name in taken):
@@ -47,6 +51,8 @@ def output_schema(union: pa.Schema, config: Config, again: bool) -> tuple[pa.Sch
         taken.add(name)
         fields.append(pa.field(name, storable(field.type)))
         columns.append(OutputColumn(name, field.name))
+    fields.append(EDITED)
+    columns.append(OutputColumn(EDITED.name))
     schema = pa.schema(fields)
     _check_writable(schema)
     return schema, columns

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from datakit.errors import UsageError
-from datakit.pipeline.lineage import finished_step
+from datakit.pipeline.lineage import finished_step, published_step
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest, find_manifest
 from datakit.storage.parquet import find_rows
@@ -45,12 +45,14 @@ class Behind:
 
     last: the given step or, if a dataset was given, the last step of its current run.
     steps: `last` and all steps from which it was made.
-    others: the dataset's finished steps that are not among `steps`.
+    others: the dataset's finished steps that are neither among `steps` nor `published`.
+    published: if a dataset was given, the consolidate step that belongs to `last` but from which it was not made.
     """
 
     last: Finished
     steps: tuple[Finished, ...]
     others: tuple[str, ...]
+    published: Finished | None = None
 
     def of(self, stage: str, source: str | None = None) -> Finished | None:
         """Return the step of a stage (and of `source`, if the stage has a step per source), or None if there is
@@ -76,7 +78,10 @@ def steps_behind(target: str) -> Behind:
         raise UsageError(f"{target} has no finished step; give the directory of a dataset or a step")
     last, beside = Finished(*found[:2]), found[2]
     steps = tuple(_walk(last, set()))
-    behind = Behind(last, steps, tuple(sorted({*beside} - {step.directory for step in steps})))
+    found = published_step(urls.absolute(target), [step.manifest for step in steps])
+    published = Finished(*found) if found is not None else None
+    known = {step.directory for step in (*steps, *([published] if published else []))}
+    behind = Behind(last, steps, tuple(sorted({*beside} - known)), published)
     if not behind.normalized:
         raise UsageError(f"{target} was not made from normalized texts; give a dataset or a step that was")
     return behind

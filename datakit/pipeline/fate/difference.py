@@ -165,8 +165,9 @@ def _by_reason(behind: Behind, source: str, keys: np.ndarray, ids: list[Ids]) ->
     if not len(keys):
         return
     normalized, removed, consolidated, _ = ids
-    consolidate = behind.of("consolidate")
-    drop = consolidate.manifest.details.get("drop", ()) if consolidate is not None else ()
+    consolidate, select = behind.of("consolidate"), behind.of("select")
+    decides = select or consolidate  # earlier versions have no select step
+    drop = decides.manifest.details.get("drop", ()) if decides is not None else ()
     marks = mark_in(keys, removed)
     first = [
         (NO_SOURCE, np.full(len(keys), source not in behind.normalized)),

@@ -144,11 +144,19 @@ def _stages(behind: Behind, source: str, identity: str, removal: Removal | None)
     dedup = behind.of("dedup")
     if dedup is not None:
         yield _dedup_fate(dedup, removal, compared=row is None or not row[2]["skipped"])
+    select = behind.of("select")
+    if select is not None:
+        listed = select.row(source, identity, ["reasons"])
+        if listed is not None:
+            yield _fate_of(select, "removed", f"as dedup decided ({' and '.join(listed[2]['reasons'])} duplicate)")
+            return
+        yield _fate_of(select, "kept", "it stays in the dataset")
     above = behind.normalized[source]
     before = above.row(source, identity, ["id"])
-    for step, suffix in ((behind.of("consolidate"), ""), (behind.of("tokenize"), DOCUMENTS_SUFFIX)):
+    consolidate = behind.of("consolidate") or behind.published
+    for step, suffix in ((consolidate, ""), (behind.of("tokenize"), DOCUMENTS_SUFFIX)):
         if step is None or before is None:
-            return
+            continue
         columns = ["tokens"] if suffix else ["id"]
         now = step.row(source, identity, columns, suffix)
         if now is not None:
@@ -158,7 +166,8 @@ def _stages(behind: Behind, source: str, identity: str, removal: Removal | None)
             yield _fate_of(step, "removed", f"as dedup decided ({removal.reason} duplicate)")
         else:
             yield _fate_of(step, *_quarantined(step, source, before, above))
-        above, before = step, now
+        if select is None:  # as earlier versions worked: tokenize reads the output of consolidate
+            above, before = step, now
 
 
 def _fate_of(step: Finished, outcome: str, explanation: str) -> StageFate:

@@ -1,14 +1,16 @@
 """Runs the steps of a graph: reuses those that are finished, and opens the others as soon as their inputs are ready.
 
 Steps that do not depend on each other run at the same time, over one pool of slots and memory
-(`engine/scheduler/run_loop.py`). `priorities.py` decides which of them gets a free slot. If a step fails or ends as
-partial, the steps that need its output are not run, and all others are; `unfinished_steps.py` decides how the run ends.
+(`engine/scheduler/run_loop.py`). `estimates/priorities.py` decides which of them gets a free slot. If a step fails or
+ends as partial, the steps that need its output are not run, and all others are; `unfinished_steps.py` decides how the
+run ends.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
+from types import ModuleType
 
 from datakit.engine.observe.observer import ObserverGroup, PeakMemory
 from datakit.engine.observe.run_report import RunReport
@@ -18,11 +20,11 @@ from datakit.engine.task import Step
 from datakit.errors import DatakitError
 from datakit.leases.lease import Lease
 from datakit.pipeline.before_run.disk_space import check_disk_space
+from datakit.pipeline.estimates.priorities import priorities
 from datakit.pipeline.graph import Graph, LocatedStep, Node, changed_code, engine_step
 from datakit.pipeline.lazy_executor import LazyExecutor
 from datakit.pipeline.root_layout import require_writable
 from datakit.pipeline.run_summary import StepResult
-from datakit.pipeline.schedule.priorities import priorities
 from datakit.pipeline.schedule.unfinished_steps import UnfinishedSteps
 from datakit.pipeline.tolerances import check_tolerances
 from datakit.storage import stale_files
@@ -148,9 +150,15 @@ class GraphRun:
                 observer.note(message)
         step = self._engine_step(located)
         self._opened[step.directory] = opened
+        self._executor.prepare(self._soon(node))
         loop.add(
             open_step(step, node.module.plan(step), observer, self._report.start.run), self._priorities[node.label]
         )
+
+    def _soon(self, node: Node) -> list[ModuleType]:
+        """Return the stages whose tasks will run next: that of the node, and those of steps that wait for it."""
+        waiting = (one for one in self._left if any(above.label == node.label for above in one.upstream))
+        return [node.module, *(one.module for one in waiting)]
 
     def _settle(self, ended: Ended) -> None:
         opened = self._opened.pop(ended.step.directory)

@@ -50,6 +50,7 @@ RATES: dict[str, Rate] = {
     "datakit.dedup.verification.cluster_shingles:route": Rate(0.08, 0.0045, 150 * MIB, 0.0),
     "datakit.dedup.verification.verify:judge": Rate(0.08, 0.025, 60 * MIB, 0.5),
     "datakit.dedup.attributes:write": Rate(0.08, 0.002, 150 * MIB, 0.0),
+    "datakit.select.write_selections:select": Rate(0.03, 0.01, 60 * MIB, 0.0),
     "datakit.consolidate.write_partitions:consolidate": Rate(0.03, 0.0118, 110 * MIB, 0.0),
     "datakit.consolidate.stage:write_card": Rate(0.02, 0.0, 5 * MIB, 0.0),
     "datakit.tokenize.train_stage:train_task": Rate(1.0, 0.1, 500 * MIB, 1.0),

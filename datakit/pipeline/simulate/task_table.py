@@ -32,6 +32,7 @@ SIMULATORS: dict[str, Simulator] = {
     "datakit.dedup.verification.cluster_shingles:route": dedup.route_shingles,
     "datakit.dedup.verification.verify:judge": dedup.judge,
     "datakit.dedup.attributes:write": dedup.write_attributes,
+    "datakit.select.write_selections:select": tokens.select,
     "datakit.consolidate.write_partitions:consolidate": tokens.consolidate,
     "datakit.consolidate.stage:write_card": tokens.write_card,
     "datakit.tokenize.train_stage:train_task": tokens.train_task,

@@ -1,7 +1,8 @@
-"""Simulates the tasks of the stages consolidate, train-tokenizer and tokenize."""
+"""Simulates the tasks of the stages select, consolidate, train-tokenizer and tokenize."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -18,50 +19,91 @@ from datakit.cache.layout import (
 )
 from datakit.cache.lengths import LENGTHS_SUFFIX
 from datakit.cache.written_shards import WrittenShard
-from datakit.consolidate.write_partitions import REASONS
 from datakit.consolidate.write_partitions import Written as Consolidated
 from datakit.engine.task import OutputFile, Task, TaskResult
 from datakit.pipeline.simulate.effects import CHECKSUM, Effect, PhaseOf, Run, parquet_reads
+from datakit.select.stage import REASONS
+from datakit.select.write_selections import ID_BYTES
+from datakit.select.write_selections import Written as Selected
 from datakit.storage.manifest import Partition
 
 DOCUMENT_ROW_BYTES = 24  # bytes of a document in docs.parquet
+COPY_REQUESTS = 2  # requests to compare a file with its checksum, before the store copies it
 METADATA_BYTES = 900  # size of a zarr.json
 
 
-def consolidate(about: PhaseOf) -> Run:
-    """Simulate the join of some partitions with their attributes."""
+def select(about: PhaseOf) -> Run:
+    """Simulate the selections of some partitions."""
     corpus = about.corpus
     first = about.step.inputs_of("normalize")[0].source
-    deduplicated = bool(about.step.inputs_of("dedup"))
 
-    def one(pair: dict[str, Any], drop: list[str]) -> Consolidated:
-        rows = pair["rows"]
-        exact = int(rows * corpus.exact) if pair["source"] != first and deduplicated else 0
-        marked = {"exact": exact, "fuzzy": min(int(rows * corpus.fuzzy), rows - exact) if deduplicated else 0}
-        dropped = {reason: count for reason, count in marked.items() if reason in drop and count}
-        kept = rows - sum(dropped.values())
-        text = pair["text_bytes"] * kept // max(1, rows)
-        size = max(1000, int(text * corpus.normalized))
-        ends = ("0" * 32, "f" * 32) if kept else (None, None)
-        part = Partition(pair["output"], pair["source"], kept, size, CHECKSUM, text, first_id=ends[0], last_id=ends[1])
-        return Consolidated(part, rows, dropped, sum(marked.values()) - sum(dropped.values()))
+    def one(pair: dict[str, Any], drop: list[str]) -> Selected:
+        rows, marked = pair["rows"], dict.fromkeys(REASONS, 0)
+        if pair["marks"]:
+            marked["exact"] = int(rows * corpus.exact) if pair["source"] != first else 0
+            marked["fuzzy"] = min(int(rows * corpus.fuzzy), rows - marked["exact"])
+        leaving = {reason: count for reason, count in marked.items() if reason in drop and count}
+        count = sum(leaving.values())
+        ends = ("0" * 32, "f" * 32) if count else (None, None)
+        size = 1000 + count * corpus.removal_bytes
+        part = Partition(pair["output"], pair["source"], count, size, CHECKSUM, first_id=ends[0], last_id=ends[1])
+        return Selected(part, rows, leaving, sum(marked.values()) - count)
 
     def run(task: Task) -> Effect:
-        pairs, drop = task.arguments["partitions"], task.arguments["drop"]
-        written = [one(pair, drop) for pair in pairs]
+        pairs = task.arguments["partitions"]
+        written = [one(pair, task.arguments["drop"]) for pair in pairs]
+        outputs = tuple(OutputFile(e.partition.path, e.partition.bytes, CHECKSUM, e.partition.rows) for e in written)
+        leaving = sum((Counter(entry.combinations) for entry in written), Counter[str]())
+        records = sum(entry.rows_in for entry in written)
+        counters = {
+            "select/records_in": records,
+            "select/records_out": records - leaving.total(),
+            "select/marked_kept": sum(entry.marked_kept for entry in written),
+            **{f"select/dropped_{reason}": count for reason, count in sorted(leaving.items())},
+        }
+        groups = [pair["rows"] * corpus.document_bytes >> 24 for pair in pairs]
+        reads = sum(parquet_reads(ID_BYTES * pair["rows"], group) + 3 * len(pair["marks"])
+                    for pair, group in zip(pairs, groups, strict=True))  # fmt: skip
+        details = {"partitions": msgspec.to_builtins(written)}
+        result = TaskResult(outputs, counters, details, records=records, bytes_read=ID_BYTES * records)
+        return Effect(result, reads, len(outputs), ID_BYTES * records)
+
+    return run
+
+
+def consolidate(about: PhaseOf) -> Run:
+    """Simulate the writing of some partitions without the rows that leave. A partition in which all rows stay is copied
+    by the store.
+    """
+    corpus = about.corpus
+
+    def one(pair: dict[str, Any]) -> Consolidated:
+        whole, kept = msgspec.convert(pair["partition"], Partition), pair["staying"]
+        if pair["leaving"] is None:
+            return Consolidated(msgspec.structs.replace(whole, path=pair["output"]), kept, unchanged=True)
+        text = (whole.text_bytes or whole.bytes) * kept // max(1, whole.rows)
+        size = max(1000, int(text * corpus.normalized))
+        ends = ("0" * 32, "f" * 32) if kept else (None, None)
+        part = Partition(pair["output"], whole.source, kept, size, CHECKSUM, text, first_id=ends[0], last_id=ends[1])
+        return Consolidated(part, kept)
+
+    def run(task: Task) -> Effect:
+        pairs = task.arguments["partitions"]
+        written = [one(pair) for pair in pairs]
         outputs = tuple(OutputFile(e.partition.path, e.partition.bytes, CHECKSUM, e.partition.rows) for e in written)
         counters = {
-            "consolidate/records_out": sum(entry.partition.rows for entry in written),
-            "consolidate/marked_kept": sum(entry.marked_kept for entry in written),
             "consolidate/records_in": sum(entry.rows_in for entry in written),
+            "consolidate/records_out": sum(entry.partition.rows for entry in written),
             "consolidate/dropped_quarantined": 0,
-            **{f"consolidate/dropped_{name}": sum(entry.dropped.get(name, 0) for entry in written) for name in REASONS},
+            "consolidate/unchanged_partitions": sum(entry.unchanged for entry in written),
         }
-        read = sum(int(pair["text_bytes"] * corpus.normalized) for pair in pairs)
-        reads = sum(2 + parquet_reads(int(pair["text_bytes"] * corpus.normalized), pair["text_bytes"] >> 24)
-                    + (3 if pair["attributes"] else 0) for pair in pairs)  # fmt: skip
+        parts = [pair["partition"] for pair in pairs if pair["leaving"] is not None]
+        read = sum(part["bytes"] for part in parts)
+        reads = sum(5 + parquet_reads(part["bytes"], (part["text_bytes"] or 0) >> 24) for part in parts)
+        reads += COPY_REQUESTS * (len(pairs) - len(parts))
         details = {"partitions": msgspec.to_builtins(written)}
-        result = TaskResult(outputs, counters, details, records=counters["consolidate/records_in"], bytes_read=read)
+        records = sum(pair["partition"]["rows"] for pair in pairs)
+        result = TaskResult(outputs, counters, details, records=records, bytes_read=read)
         return Effect(result, reads, len(outputs), read)
 
     return run

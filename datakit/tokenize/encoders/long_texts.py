@@ -29,7 +29,7 @@ UTF8_MOST = 4  # maximum number of bytes per character
 @dataclass
 class LongTexts:
     """One tokenizer's encoder for texts of any length. If `splitter` is None, every text is encoded whole, and `reason`
-    states why.
+    states why. If `make_words` is None, stretches without safe places are encoded whole.
     """
 
     encoder: Encoder
@@ -43,6 +43,11 @@ class LongTexts:
         """The encoder of stretches without safe places. It is made on first use, because it loads another tokenizer."""
         assert self.make_words is not None
         return self.make_words()
+
+    @property
+    def made_words(self) -> WordEncoder | None:
+        """The encoder of stretches without safe places, if any text has needed it."""
+        return self.__dict__.get("words")
 
     def encode_documents(self, batch: TextBatch) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of a batch of documents, uint32 [T], and the number of ids of each document, int64 [N]."""
@@ -67,7 +72,7 @@ class LongTexts:
         lengths = np.zeros(len(offsets) - 1, np.int64)
         out: list[np.ndarray] = [np.empty(0, np.uint32)]
         for owners, texts in self._batches(data, offsets, splitter):
-            if len(texts) == 1 and len(texts[0].encode()) > self.part_bytes:
+            if self.make_words is not None and len(texts) == 1 and len(texts[0].encode()) > self.part_bytes:
                 ids = self.words.encode(texts[0])
                 counts = np.array([len(ids)])
             else:

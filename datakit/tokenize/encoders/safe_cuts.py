@@ -75,7 +75,7 @@ class Splitter:
 
     def _last(self, data: np.ndarray, start: int, stop: int) -> int | None:
         """Return the last safe place in (start, stop], or None. The search runs backward in growing steps."""
-        reach = 1024
+        reach = 64
         while True:
             low = max(start, stop - reach)
             found = self.points(data[low : stop + 1])

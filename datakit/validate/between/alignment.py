@@ -2,10 +2,13 @@
 
     signatures    has exactly the normalized documents
     dedup         removes only normalized documents
-    consolidate   has the normalized documents without those that dedup removed and those in quarantine
-    tokenize      has the consolidated documents without those in quarantine
+    select        lists exactly the documents that dedup removed for a reason in the recipe, each with its row
+    consolidate   has the normalized documents without those that select lists and those in quarantine
+    tokenize      likewise
 
-All files of a partition are sorted by id, so two files hold the same documents if their ids are equal row by row.
+Steps of earlier versions have no select step: there, consolidate leaves out what dedup removed, and tokenize reads the
+consolidated documents. All files of a partition are sorted by id, so two files hold the same documents if their ids are
+equal row by row.
 
 Cost: parsing ids at a few ns per byte; no text is read. Memory: for each thread, 32 bytes per document of a partition.
 """
@@ -32,27 +35,31 @@ Aligned = tuple[Partition, Partition, Partition | None]  # our partition, the in
 
 @dataclass(frozen=True)
 class Pairs:
-    """The inputs of the comparison. removals: the dedup step, if there is one. quarantined: the rows left out of each
-    partition of the input, by the name under which the step's quarantine lists the partition.
+    """The inputs of the comparison. removals: the step that lists what leaves (select or dedup), if there is one. drop:
+    the reasons for which dedup's removals leave; None if all documents in `removals` leave. quarantined: the rows left
+    out of each partition of the input, by the name under which the step's quarantine lists the partition.
     """
 
     above: Input
     removals: Input | None = None
-    drop: tuple[str, ...] = ()
+    drop: tuple[str, ...] | None = None
     quarantined: dict[str, list[int]] | None = None
 
 
 def check(step: Subject, result: Result) -> None:
     """Compare the documents of each partition with those of the step's inputs."""
-    above = "consolidate" if step.manifest.stage == "tokenize" else "normalize"
-    if missing := step.missing(above) or step.missing("dedup"):
+    stage = step.manifest.stage
+    inputs = step.inputs_of("consolidate" if stage == "tokenize" else "normalize") or step.inputs_of("normalize")
+    if missing := next(filter(None, map(step.missing, ("normalize", "consolidate", "dedup", "select"))), ""):
         return result.skip(missing)
-    inputs = step.inputs_of(above)
     if not inputs:
         return result.skip("the step has no such input")
     quarantined = _quarantined(step, result)
-    removals = next(iter(step.inputs_of("dedup")), None) if step.manifest.stage == "consolidate" else None
-    drop = tuple(step.manifest.details.get("drop", ()))
+    removals = next(iter(step.inputs_of("select")), None)
+    drop = None
+    if removals is None and stage in ("select", "consolidate"):
+        removals = next(iter(step.inputs_of("dedup")), None)
+        drop = tuple(step.manifest.details.get("drop", ()))
     for entry, manifest in inputs:
         pairs = Pairs(entry, removals[0] if removals else None, drop, quarantined)
         aligned = list(_aligned(step, manifest, removals[1] if removals else None, result))
@@ -78,9 +85,11 @@ def _aligned(step: Subject, above: Manifest, removals: Manifest | None, result: 
     for source in dict.fromkeys(part.source for part in above.partitions):
         theirs = above.partitions_of(source)
         ours = step.manifest.partitions_of(source)
-        if step.manifest.stage == "tokenize":
-            theirs = [part for part in theirs if part.rows]
         marks = removals.partitions_of(source) if removals is not None else [None] * len(theirs)
+        if step.manifest.stage == "tokenize" and len(marks) == len(theirs):
+            pairs = list(zip(theirs, marks, strict=True))
+            filled = [(part, mark) for part, mark in pairs if part.rows > (mark.rows if mark is not None else 0)]
+            theirs, marks = [part for part, _ in filled], [mark for _, mark in filled]
         if not len(ours) == len(theirs) == len(marks):
             result.find(step.manifest_url, f"has {len(ours)} partitions of {source!r}; its inputs have {len(theirs)}")
             continue
@@ -105,6 +114,9 @@ def _compare(step: Subject, result: Result, pairs: Pairs, aligned: Aligned) -> i
                 if len(strange):
                     result.find(place, f"removes the document {found.text(int(strange[0]))}, which is not in {other}")
                 return len(found)
+            if step.manifest.stage == "select":
+                _check_selection(place, (found, expected), marked, pairs.drop or (), result)
+                return len(found)
             keep = np.ones(len(expected), bool)
             if marked is not None:
                 with result.reading(marked):
@@ -120,14 +132,40 @@ def _compare(step: Subject, result: Result, pairs: Pairs, aligned: Aligned) -> i
     return 0
 
 
-def _leave_out(keep: np.ndarray, expected: Ids, marked: str, drop: tuple[str, ...], result: Result) -> None:
-    """Clear `keep` for the documents that dedup removed for one of the reasons in `drop`."""
-    table = read_shard(marked, ["id", "reason"])
-    reason = table["reason"].cast("string").combine_chunks()
-    wanted = pc.call_function("is_in", [reason], pc.SetLookupOptions(value_set=pa.array(drop, pa.string())))
+def _check_selection(
+    place: str, ids: tuple[Ids, Ids], marked: str | None, drop: tuple[str, ...], result: Result
+) -> None:
+    """Compare a selection with the normalized documents and with what dedup removed from them. ids: the listed ones,
+    and those of all documents.
+    """
+    found, expected = ids
+    table = read_shard(place, ["row", "reasons"])
+    rows, keep = table["row"].to_numpy().astype(np.int64), np.ones(len(expected), bool)
+    if len(rows) and not (rows.max() < len(expected) and (expected[rows].equals(found))):
+        result.find(place, "lists rows that hold other documents than it says")
+        return
+    if marked is not None:
+        with result.reading(marked):
+            _leave_out(keep, expected, marked, drop, result)
+            marks = read_shard(marked, ["reason"])["reason"].to_pylist()
+            if table["reasons"].to_pylist() != [[reason] for reason in marks if reason in drop]:
+                result.find(place, f"gives other reasons than {marked}")
+    difference = first_difference(expected[~keep], found)
+    if difference:
+        result.find(place, f"does not match {marked or 'its inputs, which remove nothing'}: it {difference}")
+
+
+def _leave_out(keep: np.ndarray, expected: Ids, marked: str, drop: tuple[str, ...] | None, result: Result) -> None:
+    """Clear `keep` for the documents that a file lists, for one of the reasons in `drop` unless it is None."""
+    table = read_shard(marked, ["id"] if drop is None else ["id", "reason"])
     if not table.num_rows:
         return
     at = positions(ids_of(table["id"]), expected) if len(expected) else np.full(table.num_rows, -1)
     if (at < 0).any():
         result.find(marked, "removes a document that its input does not have")
-    keep[at[(at >= 0) & wanted.to_numpy(zero_copy_only=False)]] = False
+    leaves = at >= 0
+    if drop is not None:
+        reason = table["reason"].cast("string").combine_chunks()
+        wanted = pc.call_function("is_in", [reason], pc.SetLookupOptions(value_set=pa.array(drop, pa.string())))
+        leaves &= wanted.to_numpy(zero_copy_only=False)
+    keep[at[leaves]] = False

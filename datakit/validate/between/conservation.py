@@ -141,13 +141,42 @@ def _values_of(step: Subject, result: Result, column: str, part: Partition) -> C
     return found
 
 
+def _select(step: Subject, result: Result) -> Iterator[Equation]:
+    manifest, counters, details = step.manifest, step.manifest.counters, step.manifest.details["sources"]
+    leaving = sum(count for name, count in counters.items() if name.startswith("select/dropped_"))
+    kept = counters["select/records_out"]
+    yield "select/records_in", counters["select/records_in"], "the documents that stay and leave", kept + leaving
+    yield "the number of documents that leave", leaving, "the number of rows", manifest.totals.rows
+    yield "select/records_out", kept, "the sum over the sources", sum(one["records_out"] for one in details.values())
+    rows = _rows(iter([manifest]))
+    for source, entry in details.items():
+        left = sum(entry["combinations"].values())
+        yield f"what leaves {source!r}", left, "the number of its rows", rows[source]
+        yield f"what stays in {source!r}", entry["records_out"], "the rest of its documents", entry["records_in"] - left
+        reasons = Counter(
+            reason for name, number in entry["combinations"].items() for reason in name.split("+") * number
+        )
+        yield f"the reasons of {source!r}", entry["leaving"], "those of the combinations", dict(reasons)
+    if not step.missing("normalize"):
+        totals = _rows(above for _, above in step.inputs_of("normalize"))
+        for source, entry in details.items():
+            yield f"the documents read of {source!r}", entry["records_in"], "those normalized", totals[source]
+    for _, dedup in step.inputs_of("dedup"):
+        for source, entry in details.items():
+            for reason in manifest.details["drop"]:
+                marked = dedup.details["sources"][source][reason]
+                leaves = entry["leaving"].get(reason, 0)
+                yield f"the {reason} duplicates that leave {source!r}", leaves, "those that dedup marked", marked
+
+
 def _consolidate(step: Subject, result: Result) -> Iterator[Equation]:
     manifest, counters = step.manifest, step.manifest.counters
-    reasons = [f"consolidate/dropped_{reason}" for reason in (*REASONS, "quarantined")]
+    reasons = [name for name in counters if name.startswith("consolidate/dropped_")]
     written = counters["consolidate/records_out"] + sum(counters[name] for name in reasons)
     yield "consolidate/records_in", counters["consolidate/records_in"], "documents written and left out", written
     yield "consolidate/records_out", counters["consolidate/records_out"], "the number of rows", manifest.totals.rows
-    yield "consolidate/dropped_quarantined", counters[reasons[-1]], "the list's length", manifest.quarantine.records
+    left_out = counters["consolidate/dropped_quarantined"]
+    yield "consolidate/dropped_quarantined", left_out, "the list's length", manifest.quarantine.records
     rows, text = _rows(iter([manifest])), Counter[str]()
     for part in manifest.partitions:
         text[part.source] += part.text_bytes or 0
@@ -165,7 +194,19 @@ def _consolidate_inputs(step: Subject) -> Iterator[Equation]:
         totals = _rows(manifest for _, manifest in step.inputs_of("normalize"))
         for source, entry in details["sources"].items():
             yield f"the documents read of {source!r}", entry["records_in"], "those normalized", totals[source]
-    for _, dedup in step.inputs_of("dedup"):
+    for _, select in step.inputs_of("select"):
+        stay = sum(entry["records_out"] for entry in select.details["sources"].values())
+        yield (
+            "consolidate/records_in",
+            step.manifest.counters["consolidate/records_in"],
+            "the documents that stay",
+            stay,
+        )
+        for source, entry in details["sources"].items():
+            dropped = {reason: count for reason, count in entry["dropped"].items() if reason != "quarantined"}
+            leaving = select.details["sources"][source]["combinations"]
+            yield f"what was dropped from {source!r}", dropped, "what leaves by the selection", leaving
+    for _, dedup in step.inputs_of("dedup"):  # a step of an earlier version
         for source, entry in details["sources"].items():
             for reason in details["drop"]:
                 marked = dedup.details["sources"][source][reason]
@@ -177,8 +218,10 @@ def _train_tokenizer(step: Subject, result: Result) -> Iterator[Equation]:
     manifest = step.manifest
     text = manifest.counters["train-tokenizer/text_bytes"]
     yield "train-tokenizer/text_bytes", text, "the size of the sample", manifest.details["sampled_bytes"]
-    for _, above in step.inputs_of("consolidate"):
-        most = min(manifest.parameters["sample_bytes"], above.totals.text_bytes or 0)
+    above = step.inputs_of("consolidate") or step.inputs_of("normalize")
+    size = sum(texts.totals.text_bytes or 0 for _, texts in above)
+    if above and not step.missing("normalize"):
+        most = min(manifest.parameters["sample_bytes"], size)
         yield "the size of the sample at most", min(text, most), "its size", text
 
 
@@ -198,7 +241,8 @@ def _tokenize(step: Subject, result: Result) -> Iterator[Equation]:
             found = hashlib.sha256(urls.read_bytes(place)).hexdigest()
             stated = manifest.details["contract"]["tokenizer_sha256"]
             yield "the sha256 of the tokenizer", stated, f"that of {place}", found
-    for _, above in step.inputs_of("consolidate"):
+    yield from _tokenize_inputs(step)
+    for _, above in step.inputs_of("consolidate"):  # a step of an earlier version
         read = above.totals.rows
         yield "documents encoded and left out", totals.rows + left_out, "the number of consolidated documents", read
         filled = [part.source for part in above.partitions if part.rows]
@@ -207,6 +251,25 @@ def _tokenize(step: Subject, result: Result) -> Iterator[Equation]:
         if not left_out:
             ours, theirs = ([part.text_bytes for part in one.partitions if part.rows] for one in (manifest, above))
             yield "the bytes of text of the shards", ours, "those of the partitions", theirs
+
+
+def _tokenize_inputs(step: Subject) -> Iterator[Equation]:
+    if step.missing("normalize") or step.missing("select"):
+        return
+    for _, select in step.inputs_of("select"):
+        manifest, leaving = step.manifest, {part.path: part.rows for part in select.partitions}
+        parts = [part for _, above in step.inputs_of("normalize") for part in above.partitions]
+        filled = [part for part in parts if part.rows > leaving.get(part.path, 0)]
+        stay = sum(part.rows - leaving.get(part.path, 0) for part in filled)
+        read = manifest.totals.rows + manifest.quarantine.records
+        yield "documents encoded and left out", read, "the number of documents that stay", stay
+        shards = [part.source for part in manifest.partitions]
+        yield "the sources of the shards", shards, "those of the partitions", [part.source for part in filled]
+        if len(shards) == len(filled):
+            for ours, theirs in zip(manifest.partitions, filled, strict=True):
+                size, most, gone = ours.text_bytes or 0, theirs.text_bytes or 0, leaving.get(theirs.path, 0)
+                least = most if not gone and not manifest.quarantine.records else 0
+                yield f"the bytes of text of {ours.path}", size, f"those of {theirs.path}", min(max(size, least), most)
 
 
 def _packing(step: Subject, result: Result) -> Iterator[Equation]:
@@ -238,6 +301,7 @@ EQUATIONS: dict[str, Callable[[Subject, Result], Iterator[Any]]] = {
     "normalize": _normalize,
     "signatures": _signatures,
     "dedup": _dedup,
+    "select": _select,
     "consolidate": _consolidate,
     "train-tokenizer": _train_tokenizer,
     "tokenize": _tokenize,

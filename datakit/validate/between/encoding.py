@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -30,11 +29,8 @@ from datakit.text.string_buffers import string_buffers
 from datakit.tokenize.encoders.tokenizer import Tokenizer
 from datakit.validate.finding import Result
 from datakit.validate.id_lists import distinct, ids_of, positions, read_ids
-from datakit.validate.subject import Input, Subject
+from datakit.validate.subject import Subject
 from datakit.validate.tokenizer_file import tokenizer_at
-
-if TYPE_CHECKING:
-    from datakit.storage.manifest import Manifest
 
 SHARDS = 4
 DOCUMENTS = 8
@@ -54,11 +50,10 @@ class _Document:
 
 def check(step: Subject, result: Result) -> None:
     """Encode and decode a sample of the documents."""
-    if missing := step.missing("consolidate"):
+    if missing := next(filter(None, map(step.missing, ("consolidate", "normalize", "select"))), ""):
         return result.skip(missing)
-    inputs = step.inputs_of("consolidate")
-    if not inputs or step.details is None:
-        return result.skip("the step has no such input" if not inputs else "the manifest contradicts itself")
+    if not (inputs := files_with_texts(step)) or step.details is None:
+        return result.skip("the step has no input with texts" if not inputs else "the manifest contradicts itself")
     if not step.sound(place := step.url(TOKENIZER_FILE)):
         return result.skip(f"{TOKENIZER_FILE} is damaged")
     try:
@@ -68,11 +63,11 @@ def check(step: Subject, result: Result) -> None:
     if not isinstance(tokenizer, Tokenizer):
         return result.skip("a custom tokenizer has no reference")
     with result.reading(step.manifest_url, REMEDY):
-        _compare(step, inputs[0], tokenizer, result)
+        _compare(step, inputs, tokenizer, result)
     return None
 
 
-def _compare(step: Subject, above: tuple[Input, Manifest], tokenizer: Tokenizer, result: Result) -> None:
+def _compare(step: Subject, above: list[tuple[str, str]], tokenizer: Tokenizer, result: Result) -> None:
     assert step.details is not None
     contract, cache = step.details.contract, Cache(step.directory, step.manifest)
     sample = list(_sample(step, above, cache, result))
@@ -108,7 +103,7 @@ def _text_tokens(cache: Cache, one: _Document, contract: Contract) -> np.ndarray
     return tokens[contract.bos is not None : len(tokens) - (contract.eos is not None)]
 
 
-def _sample(step: Subject, above: tuple[Input, Manifest], cache: Cache, result: Result) -> Iterator[_Document]:
+def _sample(step: Subject, above: list[tuple[str, str]], cache: Cache, result: Result) -> Iterator[_Document]:
     for index, url, number in chosen_files(step, above, result):
         shard = cache.shards[index]
         listed = read_ids(step.url(shard.path) + DOCUMENTS_SUFFIX)
@@ -119,16 +114,31 @@ def _sample(step: Subject, above: tuple[Input, Manifest], cache: Cache, result: 
                 yield _Document(shard, row, name, text)
 
 
-def chosen_files(step: Subject, above: tuple[Input, Manifest], result: Result) -> list[tuple[int, str, int]]:
-    """Return the files of the sample: the index of the shard, the URL of its texts, and the number for `_texts`."""
+def files_with_texts(step: Subject) -> list[tuple[str, str]]:
+    """Return the files that were encoded, in the order of the shards: each with its source. These are the normalized
+    partitions in which documents stay or, for a step of an earlier version, the consolidated ones with documents.
+    """
+    inputs = step.inputs_of("consolidate") or step.inputs_of("normalize")
+    leaving = {part.path: part.rows for _, select in step.inputs_of("select") for part in select.partitions}
+    return [
+        (part.source, above.url(part))
+        for above, manifest in inputs
+        for part in manifest.partitions
+        if part.rows > leaving.get(part.path, 0)
+    ]
+
+
+def chosen_files(step: Subject, above: list[tuple[str, str]], result: Result) -> list[tuple[int, str, int]]:
+    """Return the files of the sample: the index of the shard, the URL of its texts, and the number for `_texts`.
+    above: the files that were encoded, from `files_with_texts`.
+    """
     formats = step.manifest.parameters.get("formats") or {}
-    filled = [part for part in above[1].partitions if part.rows]
     pairs: list[tuple[int, str]] = []
-    for index, (shard, part) in enumerate(zip(step.manifest.partitions, filled, strict=False)):
-        if formats.get(part.source, TEXT) != TEXT:
-            result.skip(f"source {part.source!r} does not hold texts, so it is not encoded again")
-        elif step.sound(above[0].url(part), step.url(shard.path) + DOCUMENTS_SUFFIX):
-            pairs.append((index, above[0].url(part)))
+    for index, (shard, (source, url)) in enumerate(zip(step.manifest.partitions, above, strict=False)):
+        if formats.get(source, TEXT) != TEXT:
+            result.skip(f"source {source!r} does not hold texts, so it is not encoded again")
+        elif step.sound(url, step.url(shard.path) + DOCUMENTS_SUFFIX):
+            pairs.append((index, url))
     chosen = distinct(np.arange(SHARDS) * len(pairs) // SHARDS).tolist() if pairs else []
     return [(*pairs[number], number) for number in chosen]
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from datakit.dedup.exact_duplicates import copies
 from datakit.storage.ids import top_bits
 from datakit.storage.manifest import Partition
 from datakit.storage.parquet import iterate_shard
@@ -135,10 +134,17 @@ def _check_copies(sources: Sequence[Source], step: Subject, result: Result) -> N
         found = [_in_range(source, (index, ranges), result) for source in sources]
         every = joined([ids for ids, _ in found])
         owner = np.repeat(np.arange(len(sources)), [len(ids) for ids, _ in found])
-        again, _ = copies(every.high, every.low)
+        again = _repeats(every)
         for number, (source, (_, exact)) in enumerate(zip(sources, found, strict=True)):
             _compare_copies(source, every[np.sort(again[owner[again] == number])], exact, result)
         result.count("document", len(every))
+
+
+def _repeats(ids: Ids) -> np.ndarray:
+    """Return the places of the ids that occur at an earlier place, too."""
+    order = np.lexsort((ids.low, ids.high))  # stable: equal ids keep their order
+    high, low = ids.high[order], ids.low[order]
+    return order[1:][(high[1:] == high[:-1]) & (low[1:] == low[:-1])]
 
 
 def _in_range(source: Source, ids: tuple[int, int], result: Result) -> tuple[Ids, Ids]:

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from datakit.validate.between.encoding import chosen_files, sampled
+from datakit.validate.between.encoding import chosen_files, files_with_texts, sampled
 from datakit.validate.between.removals import sources_of
 from datakit.validate.between.similarity import chosen
 from datakit.validate.between.spill import Spill, kept, removed
@@ -66,8 +66,8 @@ class TextStore:
         """Request samples of the files whose documents are encoded again for a token cache."""
         unused = Result("texts")
         with unused.reading(step.manifest_url):
-            for above in step.inputs_of("consolidate")[:1]:
-                self._numbered |= {url: number for _, url, number in chosen_files(step, above, unused)}
+            files = chosen_files(step, files_with_texts(step), unused)
+            self._numbered |= {url: number for _, url, number in files}
 
     def sample(self, url: str, number: int) -> list[tuple[str, str]] | None:
         """Return the sample that `encoding` draws from a file, or None if the file must be read again."""

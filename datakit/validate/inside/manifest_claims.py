@@ -24,7 +24,14 @@ from datakit.validate.finding import Result
 from datakit.validate.subject import Subject
 
 RECORDS = "records.jsonl"
-PARTITIONED = ("normalize", "signatures", "dedup", "consolidate", "tokenize")  # stages with outputs below `data/`
+PARTITIONED = (
+    "normalize",
+    "signatures",
+    "dedup",
+    "select",
+    "consolidate",
+    "tokenize",
+)  # stages with outputs below `data/`
 NUMBERED = re.compile(r"part-(\d+)-of-(\d+)\.parquet")
 NAMED = re.compile(r"(.+)-[0-9a-f]{12}")
 

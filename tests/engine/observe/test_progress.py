@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from datakit.engine.executor import Cause, Outcome, Verdict
-from datakit.engine.observe.progress import LineView, TableView, progress_line, table_lines
+from datakit.engine.observe.progress import LineView, TableView, progress_line, shown_views, table_lines
 from datakit.engine.observe.step_views import StepView, StepViews
+from datakit.engine.task import Phase, Task
 from datakit.errors import StepFailedError
 from datakit.text.compilation import NOTICE
 from tests.support.engine import engine_tasks
@@ -77,6 +78,28 @@ def wide_views() -> list[StepView]:
         view.started, view.phase_started = view.started - 100_000, view.phase_started - 100_000
     views[1].ended, views[2].reused, views[3].error = views[1].started + 5, True, "failed"
     return views
+
+
+def test_running_steps_are_shown_before_those_that_have_ended() -> None:
+    views = [StepView(f"step {number}", ended=None if number in (1, 4) else 10.0 + number) for number in range(6)]
+    assert [view.name for view in shown_views(views, 3)] == ["step 1", "step 4", "step 5"]
+    assert [view.name for view in shown_views(views, 1)] == ["step 4"]
+    assert shown_views(views, 9) == views
+
+
+def test_events_of_two_steps_are_counted_apart(tmp_path: Path) -> None:
+    stream, steps = io.StringIO(), [engine_tasks.number_step(str(tmp_path / name)) for name in "ab"]
+    with LineView(stream) as views:
+        for step in steps:
+            views.step_started(step)
+            views.phase_started(step, Phase("join", (Task("t", "m:f", {}, 7), Task("u", "m:f", {}, 7))), 0, 3)
+        views.attempt_ended(Outcome("join", "t", 1, Cause.DONE, step_directory=steps[0].directory), Verdict.DONE)
+        views.attempt_ended(Outcome("join", "t", 1, Cause.CRASH, step_directory=steps[1].directory), Verdict.FAIL)
+        views.tick()
+    first, second = views.views.values()
+    assert (first.done, first.failed, first.running, first.bytes_done) == (1, 0, 1, 7)
+    assert (second.done, second.failed, second.running) == (0, 1, 1)
+    assert views.running() == [first, second]
 
 
 def test_line_fits_into_80_columns() -> None:

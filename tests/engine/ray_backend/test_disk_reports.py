@@ -38,7 +38,7 @@ def test_nodes_check_their_own_disks(executor: RayExecutor, tmp_path: Path) -> N
 def test_driver_sees_what_running_attempts_have_written(executor: RayExecutor, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     executor.submit(write_attempt(tmp_path, bytes=1 << 20, gate=str(gate)))
-    wait_until(lambda: executor.written >= 1 << 20)
+    wait_until(lambda: executor.written(str(tmp_path)) >= 1 << 20)
     gate.touch()
     wait_until(lambda: bool(executor.wait(1.0)))
-    wait_until(lambda: executor.written == 0)
+    wait_until(lambda: executor.written(str(tmp_path)) == 0)

@@ -95,7 +95,7 @@ def test_runs_can_be_observed_on_the_dashboard(tmp_path: Path) -> None:
     assert total("bytes_read_total", stage="normalize") > 0
     written = total("bytes_written_total", stage="tokenize")
     assert 0 < written <= sum(info.size for info in urls.listing(str(tmp_path / "root")))
-    assert {key[2] for key in found} >= {"normalize", "signatures", "dedup", "consolidate", "tokenize"}
+    assert {key[2] for key in found} >= {"normalize", "signatures", "dedup", "select", "consolidate", "tokenize"}
 
     assert "probe" in listed
     attempts = [name for name in listed if name != "probe"]

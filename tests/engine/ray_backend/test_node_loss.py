@@ -18,7 +18,13 @@ def test_lost_nodes_change_no_byte(tmp_path: Path) -> None:
     recipe = write_shelf(tmp_path / "shelf", sources=1)
     datakit.run(recipe, root=tmp_path / "quiet", workers=2)
     (tmp_path / "private").mkdir()
-    stages = {"normalize": "sort", "signatures": "sign", "dedup": "verify", "consolidate": "join", "tokenize": "encode"}
+    stages = {
+        "normalize": "sort",
+        "signatures": "sign",
+        "dedup": "verify",
+        "consolidate": "write",
+        "tokenize": "encode",
+    }
     with workers(tmp_path / "private") as cluster, s3_root(latency=0.05) as root:
         shaken = run(recipe, root, cluster, dict.fromkeys(stages.values(), 1))
     assert shaken.struck, "no task was met while it ran"

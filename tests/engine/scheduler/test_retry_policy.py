@@ -17,6 +17,7 @@ from datakit.engine.task import ALL_RECORDS, QuarantinedRecord, RecordRange, Tas
 from datakit.errors import PartialError, StepFailedError
 from datakit.normalize import stage as normalize
 from datakit.storage import parquet
+from tests.support.caches import clean
 from tests.support.engine import poison_tasks
 from tests.support.engine.poison_tasks import digests
 from tests.support.engine.runs import (
@@ -26,7 +27,7 @@ from tests.support.engine.runs import (
 )
 from tests.support.faults.poisoned import poisoned
 from tests.support.normalize.sources import normalize_step
-from tests.support.partitions import normalized, step, words
+from tests.support.partitions import identity, step, words
 
 
 def test_exception_names_its_record_but_does_not_skip_it(tmp_path: Path) -> None:
@@ -48,9 +49,9 @@ def test_skipped_record_is_not_blamed_again(tmp_path: Path) -> None:
 
 def test_reader_crash_is_not_blamed_on_the_previous_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "ROW_GROUP_ROWS", 1)  # as with documents of many megabytes
-    wanted = step(
-        tmp_path / "out", "consolidate", [normalized(tmp_path / "n", "novels", words(1, 8))], max_quarantined=20
-    )
+    texts = words(1, 8)
+    inputs = clean(tmp_path / "n", {"novels": texts}, leaving={"novels": {identity(texts[0]): ["exact"]}})
+    wanted = step(tmp_path / "out", "consolidate", inputs, max_quarantined=20)
     with pytest.raises(
         StepFailedError, match=r"part-00000-of-00001\.parquet: crash after 2 attempts: SIGSEGV"
     ) as caught:

@@ -164,6 +164,42 @@ def test_a_killed_template_takes_its_servers_along_and_is_replaced(pool: ForkSer
         assert template_of(other) != template
 
 
+def test_servers_with_different_preloads_start_at_the_same_time(pool: ForkServerPool, tmp_path: Path) -> None:
+    """Each preload waits for the other, so one server after the other would never start."""
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    pool.prepare(preload("meet", one, two))
+    with pool.use(preload("meet", two, one)) as second, pool.use(preload("meet", one, two)) as first:
+        assert first.alive() and second.alive() and first.pid != second.pid
+
+
+def test_prepared_server_is_used_by_all(pool: ForkServerPool) -> None:
+    pool.prepare(preload("use_compute"))
+    pids = set()
+    for _ in range(3):
+        with pool.use(preload("use_compute")) as server:
+            pids.add(server.pid)
+    assert len(pids) == 1
+
+
+def test_surplus_idle_servers_are_closed() -> None:
+    pool, before = ForkServerPool(limit=1), family()
+    with pool.use(NONE) as first:
+        with pool.use(preload("use_compute")) as second:
+            assert first.alive() and second.alive(), "a server in use is kept"
+        with pool.use(COMPILED):
+            wait_until(lambda: not second.alive())
+            assert first.alive()
+    pool.close()
+    assert family() <= before
+
+
+def test_server_that_starts_while_the_pool_is_closed_is_closed_too(pool: ForkServerPool, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    pool.prepare(preload("meet", str(started), str(tmp_path / "never")))
+    wait_until(started.exists)
+    pool.close()
+
+
 def test_a_template_that_dies_while_starting_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     program = "import sys; print('no interpreter'); sys.exit('no libraries')"
     monkeypatch.setattr("datakit.engine.worker.forkserver_client.PROGRAM", program)

@@ -16,6 +16,8 @@ from datakit.pipeline.fate import Answer
 from datakit.pipeline.graph import LocatedStep, build, engine_step
 from datakit.pipeline.resolve_sources import ListingOptions
 from datakit.recipe import load_recipe
+from datakit.storage import urls
+from datakit.storage.latest import Current, record_latest
 from tests.support.engine.runs import run_step_of
 from tests.support.faults.poisoned import ENCODE, SIGN, WRITE, poisoned
 from tests.support.partitions import identity
@@ -37,7 +39,8 @@ def explanation(answer: Answer, stage: str) -> str:
 def test_kept_document_is_followed_to_its_tokens(finished: Path) -> None:
     answer = datakit.why(finished / "root" / "shelf", id=identity(prose(7)))
     assert outcomes(answer) == {
-        "normalize": "kept", "signatures": "signed", "dedup": "retained", "consolidate": "kept", "tokenize": "kept",
+        "normalize": "kept", "signatures": "signed", "dedup": "retained", "select": "kept", "consolidate": "kept",
+        "tokenize": "kept",
     }  # fmt: skip
     (record,) = answer.documents[0].records
     data = (finished / "shelf" / "novels" / "a.jsonl").read_bytes()
@@ -51,8 +54,8 @@ def test_kept_document_is_followed_to_its_tokens(finished: Path) -> None:
 
 def test_near_duplicate_is_compared_with_its_representative(finished: Path) -> None:
     answer = datakit.why(finished / "root" / "shelf", id=identity(prose(5)))
-    assert outcomes(answer)["dedup"] == outcomes(answer)["consolidate"] == "removed"
-    assert "tokenize" not in outcomes(answer)
+    assert outcomes(answer)["dedup"] == outcomes(answer)["select"] == "removed"
+    assert outcomes(answer).keys().isdisjoint(["consolidate", "tokenize"])
     (pair,) = answer.comparisons
     assert (pair.text, pair.representative_text, pair.removal.representative_source) == (prose(5), NEARLY, "letters")
     assert pair.similarity == pytest.approx(56 / 59)
@@ -67,7 +70,7 @@ def test_exact_duplicates_lead_to_all_their_records(finished: Path) -> None:
     assert "1 more record has exactly this text" in explanation(answer, "normalize")
     both = datakit.why(finished / "root" / "shelf", id=identity(prose(2)))
     assert [document.source for document in both.documents] == ["novels", "letters"]
-    assert (outcomes(both, 0)["tokenize"], outcomes(both, 1)["consolidate"]) == ("kept", "removed")
+    assert (outcomes(both, 0)["tokenize"], outcomes(both, 1)["select"]) == ("kept", "removed")
     assert both.comparisons == (), "equal texts need no comparison"
 
 
@@ -132,7 +135,7 @@ def test_similarity_is_in_the_measure_of_dedup(tmp_path: Path) -> None:
 
 
 def test_quarantined_documents_are_named_in_every_stage(tmp_path: Path) -> None:
-    """A crash of the signer costs only the comparison; a crash of the writer or encoder costs the document."""
+    """A crash of the signer costs only the comparison; the encoder reads what the writer could not write."""
     pills = {pill: f"{prose(number)} {pill}" for number, pill in enumerate((SIGN, WRITE, ENCODE))}
     texts = [*pills.values(), *(prose(number) for number in range(10, 40))]
     tables = 'max_quarantined = 1\n[tokenize]\ntokenizer = "train"\nmax_quarantined = 1\n[tokenize.train]\n'
@@ -146,11 +149,14 @@ def test_quarantined_documents_are_named_in_every_stage(tmp_path: Path) -> None:
         crashes = node.stage in ("signatures", "consolidate", "tokenize")
         manifest = run_step_of(made, poisoned(plan, 30.0) if crashes else plan)
         located[node.label] = replace(there, manifest=manifest)
-    fates = {pill: outcomes(datakit.why(tmp_path / "root" / "one", id=identity(text))) for pill, text in pills.items()}
+    dataset, ends = tmp_path / "root" / "one", [located[stage] for stage in ("consolidate", "tokenize")]
+    documents, cache = (Current(urls.name(one.directory), one.identity) for one in ends)
+    record_latest(str(dataset), cache, cache, documents=documents)
+    fates = {pill: outcomes(datakit.why(dataset, id=identity(text))) for pill, text in pills.items()}
     assert (fates[SIGN]["signatures"], fates[SIGN]["tokenize"]) == ("skipped", "kept")
     unsigned = datakit.why(tmp_path / "root" / "one", id=identity(pills[SIGN]))
     assert "no signature" in explanation(unsigned, "dedup")
-    assert (fates[WRITE]["consolidate"], "tokenize" in fates[WRITE]) == ("quarantined", False)
+    assert (fates[WRITE]["consolidate"], fates[WRITE]["tokenize"]) == ("quarantined", "kept")
     assert (fates[ENCODE]["consolidate"], fates[ENCODE]["tokenize"]) == ("kept", "quarantined")
 
 

@@ -103,9 +103,9 @@ def _task_functions() -> set[str]:
 
 
 def test_an_unknown_task_function_is_named(tmp_path: Path) -> None:
-    step = Step("select", "shelf", str(tmp_path), "0" * 32, {})
-    phase = Phase("choose", (Task("0", "datakit.select.tasks:choose", {}),))
-    with pytest.raises(StepFailedError, match=r"'choose' of stage 'select'.*datakit.select.tasks:choose"):
+    step = Step("filter", "shelf", str(tmp_path), "0" * 32, {})
+    phase = Phase("choose", (Task("0", "datakit.filter.tasks:choose", {}),))
+    with pytest.raises(StepFailedError, match=r"'choose' of stage 'filter'.*datakit.filter.tasks:choose"):
         simulators(PhaseOf(step, phase, World(Corpus())))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,7 +15,7 @@ from datakit.dedup.clusters.bands import FOREST
 from datakit.dedup.partitions import Part
 from datakit.dedup.phase_data import ForestFiles
 from datakit.engine.exchange.exchange import read_buckets
-from datakit.engine.task import OutputFile, Step, TaskResult
+from datakit.engine.task import OutputFile, Step, TaskContext, TaskResult
 from datakit.storage.parquet import ShardWriter
 
 ROUNDS = {  # constants that make any number of nodes too large for one task, and cut everything into small pieces
@@ -42,14 +43,29 @@ def parts_of(rows: int, count: int) -> list[Part]:
 
 def write_forests(directory: Path, forests: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[TaskResult]:
     """Write each pair of arrays (row, root) to a file, and return the results of the tasks that would write them."""
-    results = []
-    for number, (row, root) in enumerate(forests):
-        path = f"exchange/forest/bucket-{number:05d}.parquet"
-        with ShardWriter(f"{directory}/{path}", FOREST) as writer:
-            writer.write(pa.table([row, root], schema=FOREST))
-        output = OutputFile(path, writer.info.bytes, writer.info.xxh3, len(row))
-        results.append(TaskResult((output,), details=msgspec.to_builtins(ForestFiles([path], len(row)))))
-    return results
+    return [write_forest(directory, number, *forest) for number, forest in enumerate(forests)]
+
+
+def write_forest(directory: Path, number: int, row: np.ndarray, root: np.ndarray) -> TaskResult:
+    """Write one forest."""
+    path = f"exchange/forest/bucket-{number:05d}.parquet"
+    with ShardWriter(f"{directory}/{path}", FOREST) as writer:
+        writer.write(pa.table([row, root], schema=FOREST))
+    output = OutputFile(path, writer.info.bytes, writer.info.xxh3, len(row))
+    return TaskResult((output,), details=msgspec.to_builtins(ForestFiles([path], len(row))))
+
+
+def chain(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the links of a chain, in random order."""
+    links = np.random.default_rng(7).permutation(np.stack([rows[1:], rows[:-1]], axis=1))
+    return links.max(axis=1), links.min(axis=1)
+
+
+def write_links(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """Write some of the links of a chain of `rows` rows in random order; this is a task function."""
+    row, root = chain(np.random.default_rng(1).permutation(arguments["rows"]).astype(np.uint64))
+    some = slice(arguments["file"], None, arguments["files"])
+    return write_forest(Path(context.step_directory), arguments["file"], row[some], root[some])
 
 
 def read_labels(directory: Path, labelled: Sequence[TaskResult], parts: Sequence[Part]) -> dict[int, int]:

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from datakit.engine.executor import Attempt, BatchedResult, Cause, Outcome
-from datakit.engine.task import Task, TaskContext, TaskResult, decode, encode, resolve
+from datakit.engine.task import Preload, Task, TaskContext, TaskResult, decode, encode, resolve
 from datakit.engine.worker.child import describe_error
 from datakit.storage import urls
 
@@ -20,6 +20,9 @@ class InlineExecutor:
 
     def __init__(self, workers: int | None = None) -> None:
         self._ended: list[Outcome] = []
+
+    def prepare(self, preloads: tuple[Preload, ...]) -> None:
+        pass
 
     def submit(self, attempt: Attempt) -> None:
         try:

@@ -37,7 +37,7 @@ CODONS = "tests.support.tokens.dna:codons"
 def tokenize_with(folder: Path, texts: list[str], tokenizer: str, **settings: Any) -> Cache:
     """A cache of these texts, made in this process."""
     parameters = {**CHOICES, "tokenizer": tokenizer, **settings}
-    run(step(folder / "cache", "tokenize", [clean(folder / "clean", {"web": texts})], **parameters))
+    run(step(folder / "cache", "tokenize", clean(folder / "clean", {"web": texts}), **parameters))
     return open_cache(str(folder / "cache"))
 
 

@@ -1,4 +1,4 @@
-"""Lists corruptions of the steps of a dataset without its cache: dedup, consolidate, train-tokenizer."""
+"""Lists corruptions of the steps of a dataset without its cache: dedup, select, consolidate, train-tokenizer."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from tests.support.validate.corruptions.case import (
     NOVELS,
     REMOVED,
     SAME_SIZE,
+    SELECT,
     TRAINED,
     UNKNOWN,
     Corruption,
+    counter,
     next_id,
     texts,
 )
@@ -39,10 +41,7 @@ def dropped_partition(root: Path) -> None:
 def as_in_input(root: Path) -> None:
     """Write a consolidated partition with all normalized documents, the removed ones too."""
     back = pq.read_table(first(root, NOVELS))
-    table(
-        f"{CONSOLIDATE}/data/novels/part-*",
-        lambda before: back.append_column("edited_id", pa.nulls(back.num_rows, pa.string())).cast(before.schema),
-    )(root)
+    table(f"{CONSOLIDATE}/data/novels/part-*", lambda before: back.cast(before.schema))(root)
 
 
 def removed_representative(before: pa.Table) -> pa.Table:
@@ -95,6 +94,23 @@ CORRUPTIONS = [
         "input forged", forged(DEDUP, "inputs", 0, "identity", value=UNKNOWN), "inputs", "sources/*/*/manifest.json",
         f"the step was made from {UNKNOWN}",
     ),
+    # select
+    Corruption(
+        "listed document dropped", table(f"{SELECT}/data/novels/part-*", without(0)), "alignment",
+        f"{SELECT}/data/novels/part-*", "does not match",
+    ),
+    Corruption(
+        "listed row changed", table(f"{SELECT}/data/novels/part-*", column("row", at(0, lambda row: row + 1))),
+        "alignment", f"{SELECT}/data/novels/part-*", "lists rows that hold other documents than it says",
+    ),
+    Corruption(
+        "reasons changed", table(f"{SELECT}/data/novels/part-*", column("reasons", at(0, ["exact", "fuzzy"]))),
+        "alignment", f"{SELECT}/data/novels/part-*", "gives other reasons than",
+    ),
+    Corruption(
+        "number of staying documents forged", counter(SELECT, "select/records_out"), "conservation",
+        f"{SELECT}/manifest.json", "select/records_in is",
+    ),
     # consolidate
     Corruption("card flipped", flip(f"{CONSOLIDATE}/README.md"), "files", f"{CONSOLIDATE}/README.md", SAME_SIZE),
     Corruption(
@@ -120,7 +136,7 @@ CORRUPTIONS = [
     Corruption(
         "what dedup removed forged",
         forged(CONSOLIDATE, "details", "sources", "novels", "dropped", value={"fuzzy": 7, "exact": 1}),
-        "conservation", f"{CONSOLIDATE}/manifest.json", "fuzzy duplicates dropped from 'novels' is 7",
+        "conservation", f"{CONSOLIDATE}/manifest.json", "what was dropped from 'novels' is {",
     ),
     # train-tokenizer
     Corruption(

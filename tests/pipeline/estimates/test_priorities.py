@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from datakit.pipeline.estimates.priorities import priorities
 from datakit.pipeline.graph import build
 from datakit.pipeline.resolve_sources import ListingOptions
-from datakit.pipeline.schedule.priorities import priorities
 from datakit.recipe import load_recipe
 from tests.support.small_shelf import prose, write_lines
 

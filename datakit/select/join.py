@@ -1,76 +1,93 @@
-"""Removes marked documents from a partition by joining it with its attributes on id. The partition and its attributes
-are both streamed. Both are sorted by id, so no table of ids is needed: for each row group of the partition, the
-attributes up to the group's last id are read and located by binary search. The step fails if the ids on either side
-are not strictly ascending or if an attribute matches no document, because such a join could silently drop the wrong
-documents.
+"""Finds the documents of a partition that leave, by joining the partition with lists of marked documents on id. Such a
+list (the attributes that dedup writes) gives a reason for each of its documents. The partition and the lists are
+streamed. All are sorted by id, so no table of ids is needed: for each row group of the partition, the marks up to the
+group's last id are read and located by binary search. The step fails if the ids on any side are not strictly ascending
+or if a mark matches no document, because such a join could silently drop the wrong documents.
 
-Cost: ids are parsed once (a few ns per byte), and rows are copied only in row groups that lose rows. Memory: one row
-group of the partition (16 MiB, or one larger document) and one of the attributes (65,536 rows).
+Cost: reading and parsing ids (a few ns per byte); no text is read. Memory: the ids of one row group (65,536 rows) of
+the partition and of each list.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from datakit.errors import CorruptError
 from datakit.storage.ids import ids_from_arrow, strictly_ascending
 from datakit.storage.parquet import iterate_shard
+from datakit.storage.selection.leaving_rows import SCHEMA
 
 ADVICE = "the file is damaged or was not written by datakit; remove its step's directory and run again"
+BETWEEN = "+"  # between the reasons of a combination
 
 
 @dataclass(frozen=True)
 class Joined:
-    """A row group after the join. kept: the documents that remain.
+    """A row group after the join. leaving: the documents that leave (see `storage/selection/leaving_rows.py`).
 
-    dropped: the number of documents removed for each reason. marked_kept: the number of documents kept although they
-    have an attribute. rows: the positions, within the row group, of the documents kept, int64; None if all are kept.
+    combinations: the number of documents that leave for each combination of reasons, such as "exact" or "exact+fuzzy".
+    marked_kept: the number of marks that remove nothing, because the recipe does not name their reason.
     """
 
-    kept: pa.Table
+    leaving: pa.Table
     rows_in: int
-    dropped: Counter[str]
+    combinations: Counter[str]
     marked_kept: int = 0
-    rows: np.ndarray | None = None
 
 
-def join(dataset: str, attributes: str | None, drop: frozenset[str]) -> Iterator[Joined]:
-    """Yield the row groups of the partition at `dataset`, without the documents that the file `attributes` lists with a
-    reason in `drop`. Raises CorruptError if ids are out of order on either side, or if an attribute matches no
-    document.
+def join(dataset: str, marks: Sequence[str], drop: frozenset[str]) -> Iterator[Joined]:
+    """Yield, for each row group of the partition at `dataset`, the documents that one of the files `marks` lists with a
+    reason in `drop`. Raises CorruptError if ids are out of order in a file, or if a mark matches no document.
     """
-    rows = _OrderedIds(dataset)
-    marks = _Attributes(attributes) if attributes is not None else None
-    for table in iterate_shard(dataset):
+    rows, streams, first = _OrderedIds(dataset), [_Marks(url) for url in marks], 0
+    for table in iterate_shard(dataset, ["id"]):
         if not table.num_rows:
             continue
-        high, low = rows.parse(table.column("id"))
-        if marks is None:
-            yield Joined(table, table.num_rows, Counter())
-            continue
-        position, reason = marks.up_to(high, low, dataset)
-        yield _without(table, position, reason, drop)
-    if marks is not None:
-        marks.expect_end(dataset)
+        high, low = rows.parse(table["id"])
+        found = [stream.up_to(high, low, dataset) for stream in streams]
+        yield _leaving(table, first, found, drop)
+        first += table.num_rows
+    for stream in streams:
+        stream.expect_end(dataset)
 
 
-def _without(table: pa.Table, position: np.ndarray, reason: pa.Array, drop: frozenset[str]) -> Joined:
-    coded = reason.dictionary_encode()
-    names, code = coded.dictionary.to_pylist(), coded.indices.to_numpy()
-    counts = Counter(dict(zip(names, np.bincount(code, minlength=len(names)).tolist(), strict=True)))
-    dropped = Counter({name: counts[name] for name in names if name in drop})
-    if not dropped:
-        return Joined(table, table.num_rows, dropped, counts.total())
-    leaving = np.isin(code, [index for index, name in enumerate(names) if name in drop])
-    keep = np.ones(table.num_rows, bool)
-    keep[position[leaving]] = False
-    left = counts.total() - dropped.total()
-    return Joined(table.filter(pa.array(keep)), table.num_rows, dropped, left, np.flatnonzero(keep))
+def _leaving(table: pa.Table, first: int, found: Sequence[tuple[np.ndarray, pa.Array]], drop: frozenset[str]) -> Joined:
+    """Return the documents that leave. first: the row of the group's first document in its partition. found: the
+    positions of the marked documents in the group and the reasons, for each list of marks.
+    """
+    names, positions, codes = sorted(drop), [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for position, reason in found:
+        code = pc.call_function("index_in", [reason], pc.SetLookupOptions(pa.array(names, pa.string())))
+        positions.append(position)
+        codes.append(pc.fill_null(code, -1).to_numpy(zero_copy_only=False).astype(np.int64))
+    position, code = np.concatenate(positions), np.concatenate(codes)
+    pairs = np.unique(np.stack([position, code], axis=1)[code >= 0], axis=0)
+    row, start, count = np.unique(pairs[:, 0], return_index=True, return_counts=True)
+    reasons = pa.array(names, pa.string()).take(pa.array(pairs[:, 1]))
+    ends = pa.array(np.append(start, len(pairs)).astype(np.int32))
+    lists = pa.ListArray.from_arrays(ends, reasons).cast(SCHEMA.field("reasons").type)
+    ids = table["id"].combine_chunks().take(pa.array(row))
+    leaving = pa.Table.from_arrays([ids, pa.array((first + row).astype(np.uint64)), lists], schema=SCHEMA)
+    combinations = _combinations(names, pairs[:, 1], start, count)
+    return Joined(leaving, table.num_rows, combinations, int((code < 0).sum()))
+
+
+def _combinations(names: Sequence[str], codes: np.ndarray, start: np.ndarray, count: np.ndarray) -> Counter[str]:
+    """Count the combinations of reasons. codes: the reasons (indices in `names`) of all documents, one document after
+    another. start, count: where the reasons of each document begin, and how many it has.
+    """
+    found = Counter[str]()
+    for size in np.unique(count).tolist():
+        several = codes[start[count == size][:, None] + np.arange(size)]
+        for combination, documents in zip(*np.unique(several, axis=0, return_counts=True), strict=True):
+            found[BETWEEN.join(str(names[code]) for code in combination.tolist())] += int(documents)
+    return found
 
 
 class _OrderedIds:
@@ -93,8 +110,8 @@ class _OrderedIds:
         return high, low
 
 
-class _Attributes:
-    """The stream of attributes, read as far as each row group of the partition requires."""
+class _Marks:
+    """A stream of marks, read as far as each row group of the partition requires."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -104,7 +121,7 @@ class _Attributes:
         self._reason = pa.array([], pa.string())
 
     def up_to(self, high: np.ndarray, low: np.ndarray, dataset: str) -> tuple[np.ndarray, pa.Array]:
-        """Return the attributes of the documents in a row group: for each attribute, the index of its document in
+        """Return the marks of the documents in a row group: for each mark, the index of its document in
         the group (int64) and the reason. high, low: the ids of the documents. dataset: the URL of the partition, for
         error messages.
         """
@@ -119,7 +136,7 @@ class _Attributes:
                 return np.concatenate(positions), pa.concat_arrays(reasons)
 
     def expect_end(self, dataset: str) -> None:
-        """Raise CorruptError if any attributes are left after the last row group."""
+        """Raise CorruptError if any marks are left after the last row group."""
         if len(self._high) or self._read_next():
             self._refuse(0, dataset)
 

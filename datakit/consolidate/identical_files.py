@@ -1,0 +1,76 @@
+"""Gives a finished file a second name in another step, without reading it into Arrow or writing it again.
+
+On a disk, the second name is a hard link; where links are not supported, the file is copied. In an object store, the
+store copies the object itself, so its bytes do not pass through this machine. The content is compared with the checksum
+that the first step's manifest states, so damage is not passed on.
+
+Cost: on a disk, reading the file once, to hash it. In a store, one request for the copy and two for the checksums; if
+the store gives the copy another checksum than the original (as it may for objects uploaded in parts), one read of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+from datakit.errors import CorruptError, DivergentOutputError
+from datakit.storage import atomic, urls
+from datakit.storage.io_errors import storage_errors
+
+
+def commit_identical(original: str, url: str, size: int, xxh3: str) -> None:
+    """Create the file `url` with the content of `original`, unless a file with the same content exists. size, xxh3: the
+    size and the checksum of this content. Raises CorruptError if `original` has another content, DivergentOutputError
+    if a file with another content exists at `url`, and StorageError.
+    """
+    local = urls.is_local(url)
+    if local:
+        _compare(original, size, xxh3)
+    if urls.exists(url):
+        return _expect(url, xxh3)
+    if local:
+        with storage_errors(url):
+            return _link(urls.local_path(original), url, xxh3)
+    with storage_errors(url):
+        file_system, remote = urls.filesystem(url)
+        file_system.cp_file(urls.filesystem(original)[1], remote)
+        file_system.invalidate_cache()
+        checksums = [urls.checksum_of(file_system.info(urls.filesystem(place)[1])) for place in (original, url)]
+    if None in checksums or checksums[0] != checksums[1] or urls.size(url) != size:
+        _compare(url, size, xxh3)
+    return None
+
+
+def _link(path: str, url: str, xxh3: str) -> None:
+    target = urls.local_path(url)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    try:
+        os.link(path, target)
+    except FileExistsError:  # another attempt was faster
+        _expect(url, xxh3)
+    except OSError as error:
+        if error.errno not in (*atomic.NO_LINKS, errno.EXDEV):
+            raise
+        with atomic.staging(url) as near:
+            shutil.copyfile(path, near)
+            atomic.commit_file(Path(near), url)
+
+
+def _compare(url: str, size: int, xxh3: str) -> None:
+    found, length = atomic.hash_url(url)
+    if (length, found) != (size, xxh3):
+        raise CorruptError(
+            f"{url} has {length} bytes and the xxh3 {found}, but the manifest of the normalize step states {size} and "
+            f"{xxh3}; remove the step that holds this file, and run again"
+        )
+
+
+def _expect(url: str, xxh3: str) -> None:
+    found, _ = atomic.hash_url(url)
+    if found != xxh3:
+        raise DivergentOutputError(
+            f"{url} exists with different content (xxh3 {found}; this attempt would create {xxh3}); remove the step's "
+            "directory and run again"
+        )

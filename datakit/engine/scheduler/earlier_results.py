@@ -1,0 +1,103 @@
+"""Finds the results of earlier runs that a step can reuse, from its ledger and one listing of its files.
+
+A result is reused if all files that the task wrote exist with their recorded sizes, or if those that are missing were
+dropped (`drops.py`). Memory: one packed result per finished task, and the sizes of the step's files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from datakit.engine.ledger.ledger import (
+    Digests,
+    DroppedLine,
+    LedgerWriter,
+    Line,
+    UnknownLine,
+    finished,
+    read_ledger,
+    skipped_note,
+    task_id,
+)
+from datakit.engine.ledger.packed_results import unpack
+from datakit.engine.scheduler.drops import Drops, Passed
+from datakit.engine.task import OutputFile, Phase, Step, Task
+from datakit.errors import DivergentOutputError
+from datakit.storage import urls
+
+
+class EarlierResults:
+    """The results and files of earlier runs of a step. drops: the folders that were dropped."""
+
+    def __init__(self, step: Step, ledger: LedgerWriter) -> None:
+        self._step = step
+        self._done, self._sizes = dict[str, bytes](), dict[str, int]()
+        self.drops: Drops = Drops(step, ledger)
+
+    def read(self) -> str:
+        """Read the results of finished tasks, packed, and the files that exist. Return a message for the user if this
+        version does not understand some lines of the ledger, and otherwise "".
+        """
+        unknown, dropped = 0, list[DroppedLine]()
+
+        def known() -> Iterator[Line]:
+            nonlocal unknown
+            for line in read_ledger(self._step.directory):
+                if isinstance(line, UnknownLine):
+                    unknown += 1
+                    continue
+                if isinstance(line, DroppedLine):
+                    dropped.append(line)
+                yield line
+
+        self._done = finished(known())
+        self.drops.learn(dropped)
+        self._sizes = {info.path: info.size for info in urls.listing(self._step.directory)} if self._done else {}
+        return f"{self._step.stage}: {skipped_note(unknown, self._step.directory)}" if unknown else ""
+
+    def learns_of_drops(self) -> bool:
+        """Return True if another driver has dropped files since the ledger was last read."""
+        return self.drops.learn(line for line in read_ledger(self._step.directory) if isinstance(line, DroppedLine))
+
+    def reusable(self, phase: Phase, digests: Digests) -> tuple[dict[str, bytes], list[Task]]:
+        """Return the packed results that can be reused, and those of their tasks whose files were dropped. If some
+        tasks must run, so must those whose files were dropped.
+        """
+        found: dict[str, bytes] = {}
+        incomplete: list[Task] = []
+        for task in phase.tasks:
+            packed = self._done.get(task_id(phase.name, task.key, digests.of(task))) if self._done else None
+            missing = self._missing([packed]) if packed else []
+            if packed and all(self.drops.by(output) for output in missing):
+                found[task.key] = packed
+                incomplete += [task] if missing else []
+        if len(found) == len(phase.tasks):
+            return found, incomplete
+        for task in incomplete:
+            del found[task.key]
+        return found, []
+
+    def pass_over(self, phase: Phase, digests: Digests, reused: dict[str, bytes], incomplete: list[Task]) -> None:
+        """Note that the results of a whole phase are reused. incomplete: its tasks whose files were dropped."""
+        if not incomplete:
+            self.drops.reached(phase.name)
+            return
+        missing = self._missing(reused[task.key] for task in incomplete)
+        dropped_by = {by for output in missing if (by := self.drops.by(output))}
+        self.drops.passes(Passed(phase, digests, incomplete, dropped_by))
+
+    def require_same_files(self, passed: Passed, made: dict[str, bytes]) -> None:
+        """Raise DivergentOutputError unless tasks that ran again have written the same files as in the earlier run.
+        made: their new results, packed.
+        """
+        for task in passed.tasks:
+            before = self._done[task_id(passed.phase.name, task.key, passed.digests.of(task))]
+            if unpack(made[task.key]).outputs != unpack(before).outputs:
+                raise DivergentOutputError(
+                    f"{self._step.stage} of {self._step.dataset}, phase {passed.phase.name}: task {task.key} has "
+                    f"written other files than in an earlier run; remove {self._step.directory} and run again"
+                )
+
+    def _missing(self, packed: Iterable[bytes]) -> list[OutputFile]:
+        outputs = (output for result in packed for output in unpack(result).outputs)
+        return [output for output in outputs if self._sizes.get(output.path) != output.bytes]

@@ -1,0 +1,1 @@
+"""Decides which normalized documents leave the dataset, and lists them with the reasons."""

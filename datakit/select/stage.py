@@ -1,0 +1,129 @@
+"""Implements stage `select`: decides which normalized documents leave the dataset, and lists them with all reasons that
+apply. The stages that need the documents (tokenize, train-tokenizer, consolidate) read the normalized partitions and
+these lists, and leave the listed rows out. So none of them waits for another, and only the settings of this stage
+decide which documents a token cache holds. The output has one sparse file per partition (its format is defined in
+`storage/selection/leaving_rows.py`), even if no document leaves. The step fails unless every document is counted, in
+every partition and for every source.
+
+Cost: reading the ids, and writing one small row per document that leaves. No text is read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+
+from datakit.engine.partition_grouping import neighbours
+from datakit.engine.task import BATCH_HANG_SECONDS, Output, Phase, Plan, Step, StepInput, Task
+from datakit.errors import CorruptError, EmptyStageError, RecipeError, suggestion
+from datakit.select.join import BETWEEN
+from datakit.select.write_selections import Pair, Written
+from datakit.storage import urls
+from datakit.storage.fingerprint import config_of
+from datakit.storage.manifest import Partition, data_path
+from datakit.storage.selection.leaving_rows import SCHEMA, aligned
+from datakit.toml_config import key
+
+NAME = "select"
+FORMAT_VERSION = 1
+REASONS = ("exact", "fuzzy")  # the reasons in dedup's attributes
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings of select: which marked documents leave."""
+
+    drop: Annotated[
+        tuple[str, ...],
+        key("The kinds of duplicates to remove: `exact`, `fuzzy`. Other duplicates are kept and counted.", ["exact"]),
+    ] = REASONS
+
+    def __post_init__(self) -> None:
+        for reason in self.drop:
+            if reason not in REASONS:
+                raise RecipeError(f"select.drop: unknown reason {reason!r}; {suggestion(reason, REASONS)}")
+
+
+class SourceCounts(msgspec.Struct, frozen=True):
+    """The counts of one source: documents read, leaving (for each reason, and for each combination of reasons) and
+    staying. text_bytes_in: the bytes of text of the documents read, including those that leave.
+    """
+
+    records_in: int
+    leaving: dict[str, int]
+    combinations: dict[str, int]
+    records_out: int
+    text_bytes_in: int
+
+
+def plan(step: Step) -> Plan:
+    """Plan tasks that write the selection of every partition."""
+    pairs = [pair for entry in step.inputs_of("normalize") for pair in _pairs(step, entry)]
+    drop = list(config_of(step.parameters, Config).drop)
+    groups = neighbours([pair.id_bytes for pair in pairs])
+    tasks = tuple(_task(pairs[group.start : group.stop], drop) for group in groups)
+    results = yield Phase("select", tasks, memory_per_input_byte=0, hang_seconds=BATCH_HANG_SECONDS)
+    written = [msgspec.convert(entry, Written) for result in results for entry in result.details["partitions"]]
+    sources = {str(entry.source): _counts(entry, written) for entry in step.inputs_of("normalize")}
+    if not any(source.records_out for source in sources.values()):
+        raise EmptyStageError(
+            f"select removed all {sum(source.records_in for source in sources.values())} documents; check the counters "
+            "of earlier steps with `datakit inspect`"
+        )
+    details = {"drop": drop, "sources": msgspec.to_builtins(sources)}
+    return Output([entry.partition for entry in written], SCHEMA, details=details)
+
+
+def _pairs(step: Step, entry: StepInput) -> list[Pair]:
+    """Return the partitions of a source, each with the lists of its marked documents."""
+    assert entry.source is not None
+    partitions = entry.manifest.partitions_of(entry.source)
+    lists = [aligned(one.directory, one.manifest, entry.source, partitions) for one in step.inputs_of("dedup")]
+    return [
+        Pair(
+            source=entry.source,
+            dataset=urls.join(entry.directory, partition.path),
+            marks=[
+                urls.join(dedup.directory, marks[number].path)
+                for dedup, marks in zip(step.inputs_of("dedup"), lists, strict=True)
+                if marks[number].rows
+            ],
+            output=data_path(entry.source, urls.name(partition.path)),
+            rows=partition.rows,
+        )
+        for number, partition in enumerate(partitions)
+    ]
+
+
+def _task(pairs: Sequence[Pair], drop: list[str]) -> Task:
+    key = pairs[0].output if len(pairs) == 1 else f"{pairs[0].output} and {len(pairs) - 1} more"
+    work = {"partitions": msgspec.to_builtins(pairs), "drop": drop}
+    size = sum(pair.id_bytes for pair in pairs)
+    return Task(key, "datakit.select.write_selections:select", work, size, bisect_argument="partitions")
+
+
+def _counts(entry: StepInput, written: Sequence[Written]) -> SourceCounts:
+    """Add up the counts of a source. Raises CorruptError if they differ from those of its normalize step."""
+    mine = [one for one in written if one.partition.source == entry.source]
+    combinations = sum((Counter(one.combinations) for one in mine), Counter[str]())
+    leaving = Counter[str]()
+    for combination, count in combinations.items():
+        leaving.update(dict.fromkeys(combination.split(BETWEEN), count))
+    partitions: list[Partition] = entry.manifest.partitions
+    records_in = sum(one.rows_in for one in mine)
+    if records_in != entry.manifest.totals.rows or len(mine) != len(partitions):
+        raise CorruptError(
+            f"source {entry.source!r}: normalize wrote {entry.manifest.totals.rows} documents in {len(partitions)} "
+            f"partitions, but {records_in} in {len(mine)} were read; remove this step's directory and run again"
+        )
+    return SourceCounts(
+        records_in,
+        dict(sorted(leaving.items())),
+        dict(sorted(combinations.items())),
+        records_in - combinations.total(),
+        sum(partition.text_bytes or 0 for partition in partitions),
+    )

@@ -1,0 +1,120 @@
+"""Files that were dropped are neither needed nor written again, wherever a driver is killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from datakit.engine.ledger.ledger import DroppedLine, read_ledger
+from datakit.engine.ledger.status import read_status
+from datakit.engine.scheduler import drops
+from tests.support.engine.dropping import FOLDERS, GATE, dropping_step, plan
+from tests.support.engine.runs import attempts, outputs, run_step_of, wait_until
+from tests.support.paths import REPOSITORY
+
+
+@pytest.fixture(autouse=True)
+def _drop_small_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drops, "DROP_BYTES", 1)
+
+
+def finish(directory: Path, tasks: int = 2) -> dict[str, bytes]:
+    """Run the step, or what is left of it; return the files."""
+    run_step_of(dropping_step(str(directory)), plan(tasks))
+    return outputs(directory)
+
+
+def content(files: dict[str, bytes]) -> dict[str, bytes]:
+    """The files of the last phase, without the folders that existed when they were written."""
+    return {path: data.partition(b"beside")[0] for path, data in files.items() if path.startswith("last/")}
+
+
+def driver(directory: Path, folder: str, moment: str, **variables: str) -> subprocess.Popen[bytes]:
+    """Start a driver that kills itself at a moment of a folder's removal."""
+    command = [sys.executable, "-m", "tests.support.engine.dropping", str(directory), folder, moment]
+    return subprocess.Popen(command, cwd=REPOSITORY, env={**os.environ, **variables})
+
+
+def killed(directory: Path, folder: str, moment: str) -> None:
+    assert driver(directory, folder, moment).wait(timeout=120) == -signal.SIGKILL
+    assert not (directory / "manifest.json").exists()
+
+
+def done(directory: Path) -> Counter[str]:
+    """How many tasks of each phase have been done, repetitions included."""
+    return Counter(line.phase for line in attempts(directory) if line.result is not None)
+
+
+def test_a_phase_drops_what_it_is_the_last_to_read(tmp_path: Path) -> None:
+    """No other folder existed beside the last one that was read, so the disk holds the files of two phases."""
+    files = finish(tmp_path)
+    lines = [line for line in read_ledger(str(tmp_path)) if isinstance(line, DroppedLine)]
+    assert [(line.by, line.folders) for line in lines] == [
+        (by, [folder]) for folder, by in zip(FOLDERS, (*FOLDERS[1:], "last"), strict=True)
+    ]
+    assert b"last/1.txt\nbeside []" in files["last/1.txt"]
+    assert not (tmp_path / "exchange").exists()
+
+
+def test_small_folders_stay_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drops, "DROP_BYTES", 1 << 20)
+    assert b"beside ['first', 'second', 'third']" in finish(tmp_path)["last/1.txt"]
+    assert not any(isinstance(line, DroppedLine) for line in read_ledger(str(tmp_path)))
+
+
+@pytest.mark.parametrize("moment", ["before", "within", "after"])
+def test_a_killed_driver_repeats_nothing(tmp_path: Path, moment: str) -> None:
+    killed(tmp_path / "killed", "second", moment)
+    assert done(tmp_path / "killed") == {"first": 2, "second": 2, "third": 2}
+    assert finish(tmp_path / "killed") == finish(tmp_path / "calm")
+    assert done(tmp_path / "killed") == dict.fromkeys((*FOLDERS, "last"), 2)
+    status = read_status(str(tmp_path / "killed"))
+    assert (status.state, status.unknown_lines) == ("done", 0)
+
+
+def test_dropped_files_are_written_again_if_what_was_made_of_them_is_lost(tmp_path: Path) -> None:
+    killed(tmp_path / "killed", "third", "after")
+    (tmp_path / "killed" / "exchange" / "fourth" / "1-of-2.txt").unlink()
+    assert content(finish(tmp_path / "killed")) == content(finish(tmp_path / "calm"))
+    assert done(tmp_path / "killed") == {"first": 4, "second": 4, "third": 4, "fourth": 3, "last": 2}
+
+
+def test_dropped_files_are_written_again_if_later_tasks_have_changed(tmp_path: Path) -> None:
+    killed(tmp_path / "killed", "third", "after")
+    assert content(finish(tmp_path / "killed", tasks=3)) == content(finish(tmp_path / "calm", tasks=3))
+    assert done(tmp_path / "killed") == {"first": 4, "second": 5, "third": 4, "fourth": 4, "last": 2}
+
+
+def test_a_version_that_does_not_know_the_lines_repeats_the_work(tmp_path: Path) -> None:
+    killed(tmp_path / "killed", "third", "after")
+    for segment in (tmp_path / "killed" / "ledger").iterdir():
+        segment.write_bytes(segment.read_bytes().replace(b'"kind":"dropped"', b'"kind":"newer"'))
+    assert content(finish(tmp_path / "killed")) == content(finish(tmp_path / "calm"))
+    assert done(tmp_path / "killed") == {"first": 4, "second": 4, "third": 4, "fourth": 2, "last": 2}
+
+
+def test_a_second_driver_goes_on_from_the_results_of_the_one_that_dropped_its_inputs(tmp_path: Path) -> None:
+    gate, shared = tmp_path / "gate", tmp_path / "shared"
+    slow = driver(shared, "none", "never", **{GATE: str(gate)})
+    wait_until(lambda: gate.with_suffix(".waiting").exists())
+    before = done(shared)
+    killed(shared, "third", "after")
+    gate.touch()
+    assert slow.wait(timeout=120) == 0
+    assert outputs(shared) == finish(tmp_path / "calm")
+    assert before == {"first": 2, "second": 2}
+    assert done(shared)["last"] == 2
+
+
+def test_a_damaged_leftover_is_not_taken_for_a_dropped_file(tmp_path: Path) -> None:
+    """A file of a folder that nobody dropped must exist, even if other folders were dropped."""
+    killed(tmp_path / "killed", "second", "after")
+    shutil.rmtree(tmp_path / "killed" / "exchange" / "third")
+    assert content(finish(tmp_path / "killed")) == content(finish(tmp_path / "calm"))
