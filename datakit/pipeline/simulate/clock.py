@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from datakit.engine.executor import Attempt, BatchedResult, Cause, Outcome
 from datakit.engine.scheduler.run_loop import WAIT_SECONDS
-from datakit.engine.task import Task
+from datakit.engine.task import Preload, Task
 from datakit.engine.worker.memory import MEMORY_SHARE
 from datakit.errors import UsageError
 from datakit.pipeline.simulate.effects import Effect
@@ -95,6 +95,9 @@ class VirtualExecutor:
 
     def written(self, step_directory: str) -> int:
         return 0
+
+    def prepare(self, preloads: tuple[Preload, ...]) -> None:
+        """Do nothing: how long servers take to start is not simulated."""
 
     def submit(self, attempt: Attempt) -> None:
         self._waiting.append(attempt)

@@ -23,9 +23,9 @@ from datakit.engine.scheduler.phase_run import PhaseStart
 from datakit.engine.scheduler.run_loop import Ended, RunLoop
 from datakit.engine.task import Phase, Step, Task
 from datakit.errors import UsageError
+from datakit.pipeline.estimates.priorities import priorities
 from datakit.pipeline.graph import Graph, LocatedStep, Node, build_listed, engine_step
 from datakit.pipeline.resolve_sources import SourceState
-from datakit.pipeline.schedule.priorities import priorities
 from datakit.pipeline.simulate.clock import Cluster, Spent, VirtualExecutor
 from datakit.pipeline.simulate.corpus import Corpus, generated, share
 from datakit.pipeline.simulate.effects import CHECKSUM, Effect, PhaseOf, Run, World
