@@ -45,7 +45,7 @@ def test_run_returns_a_cache_to_read(finished_run: datakit.RunResult) -> None:
 def test_printed_results_are_a_few_lines(finished_run: datakit.RunResult, finished: Path) -> None:
     shown = str(finished_run)
     assert len(shown.splitlines()) <= 6
-    assert shown.startswith("shelf: 10 steps, done in ")
+    assert shown.startswith("shelf: 11 steps, done in ")
     assert f"cache:     {finished_run.cache}" in shown
     assert "kept" in shown and "Manifest" not in shown
     assert "<table>" in finished_run._repr_html_() and "tokenize" in finished_run._repr_html_()
@@ -94,7 +94,10 @@ def test_observer_sees_every_step_and_attempt(shelf: Path, tmp_path: Path) -> No
 
     notes = Notes()
     result = datakit.run(shelf, tmp_path / "root", until="normalize", observer=notes)
-    assert notes.steps == ["download novels", "download letters", "normalize novels", "normalize letters"]
+    stages = ("download", "normalize")
+    assert sorted(notes.steps) == [f"{stage} {source}" for stage in stages for source in ("letters", "novels")]
+    for source in ("letters", "novels"):  # sources run at the same time
+        assert notes.steps.index(f"download {source}") < notes.steps.index(f"normalize {source}")
     assert notes.verdicts == {Verdict.DONE}
     assert result.log is not None
     assert Path(result.log).exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from datakit.errors import NoSpaceError
-from datakit.pipeline import running
+from datakit.pipeline.schedule import graph_run
 from tests.support.command_line import command, invoke
 from tests.support.paths import REPOSITORY
 from tests.support.small_shelf import make_shelf
@@ -123,7 +123,7 @@ def test_full_disk_is_reported_without_a_hint_at_the_traceback(tmp_path: Path, m
     def refuse(*arguments: object) -> None:
         raise NoSpaceError("this run needs more space")
 
-    monkeypatch.setattr(running, "check_disk_space", refuse)
+    monkeypatch.setattr(graph_run, "check_disk_space", refuse)
     refused = invoke("run", make_shelf(tmp_path / "shelf"), "--root", "root", cwd=tmp_path)
     assert refused.returncode == 1
     assert "error: this run needs more space\n" in refused.stderr and "DATAKIT_DEBUG" not in refused.stderr

@@ -71,7 +71,8 @@ def test_steps_of_0_2_are_whole_and_those_that_changed_are_made_again(tmp_path: 
     assert {len(step.earlier) for step in plan.steps if step.state != "done"} == {1}
     caches = list((root / "data" / "shelf").glob("tokenize-*"))
     assert require_intact(datakit.open_cache(str(caches[0]))) > 0
-    assert datakit.inspect(root / "data" / "shelf").directory == str(caches[0])
+    described = datakit.inspect(root / "data" / "shelf")
+    assert isinstance(described, StepDescription) and described.directory == str(caches[0])
     result = datakit.run(root / "recipe.toml", root / "data", workers=2)
     assert {path: value for path, value in tree(str(root / "data")).items() if path in before} == before
     assert result.cache is not None and require_intact(datakit.open_cache(result.cache)) > 0

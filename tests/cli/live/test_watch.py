@@ -66,10 +66,10 @@ def test_lines_follow_a_run_of_another_process_to_its_end(tmp_path: Path) -> Non
     assert watcher.returncode == 0, errors
     lines = shown.read_text().splitlines()
     ended = [line.partition(" after ")[0] for line in lines if " after " in line]
-    assert sorted(ended[:-1]) == [  # sources run at the same time
+    assert sorted(ended[:-2]) == [  # sources run at the same time
         "download good: done", "download pages: done", "normalize good: done", "normalize pages: done",
     ]  # fmt: skip
-    assert ended[-1] == "consolidate pages: done"
+    assert ended[-2:] == ["select pages: done", "consolidate pages: done"]
     assert max(map(len, lines)) <= 80 and "\x1b" not in shown.read_text()
     assert errors.decode().startswith("pages: run ")
 
@@ -90,11 +90,11 @@ def test_table_on_a_terminal_fits_into_80_columns(tmp_path: Path) -> None:
     lines = [line for line in lines if line]
     assert max(map(len, lines)) <= 80
     assert shown.count(b"\x1b[2K") > 1, "the table is drawn again"
-    last = lines[-5:]
+    last = lines[-6:]
     assert sorted(line.split()[:3] for line in last) == [
         [stage, name, "done"] for stage, name in [
             ("consolidate", "pages"), ("download", "good"), ("download", "pages"), ("normalize", "good"),
-            ("normalize", "pages"),
+            ("normalize", "pages"), ("select", "pages"),
         ]
     ]  # fmt: skip
 

@@ -21,7 +21,7 @@ def test_text_names_sources_steps_parameters_and_versions(finished: Path) -> Non
 
 def test_json_holds_every_step_and_its_hashes(finished: Path) -> None:
     found = json.loads(invoke("lineage", "root/shelf", "--format", "json", cwd=finished).stdout)
-    assert len(found["steps"]) == 10 and len(found["sources"]) == 2
+    assert len(found["steps"]) == 11 and len(found["sources"]) == 2
     for one in found["steps"]:
         assert one["checksum"] == read_manifest(one["directory"]).checksum
 
@@ -32,7 +32,7 @@ def test_every_format_is_printed(finished: Path) -> None:
         shown = invoke("lineage", "root/shelf", "--format", name, cwd=finished)
         assert shown.returncode == 0 and shown.stdout.startswith(start), name
     events = invoke("lineage", "root/shelf", "--format", "openlineage", cwd=finished).stdout.splitlines()
-    assert len([json.loads(line) for line in events]) == 20
+    assert len([json.loads(line) for line in events]) == 22
 
 
 def test_missing_step_is_reported(finished_copy: Path) -> None:
