@@ -59,9 +59,9 @@ def test_second_run_is_compared_with_the_first(tmp_path: Path) -> None:
     assert (first.record.outcome, first.exit_code) == ("no baseline", ExitCode.FAILURE)
     second = sail(ferry, parent)
     assert (second.record.outcome, second.exit_code, causes(second)) == ("passed", ExitCode.DONE, [])
-    assert (second.record.compared_with, second.record.compared_steps) == (1, 3), "and every step has the same bytes"
+    assert (second.record.compared_with, second.record.compared_steps) == (1, 4), "and every step has the same bytes"
     assert [part.name for part in second.record.parts] == [
-        "run", "run/download", "run/normalize", "run/consolidate", "validate", "again",
+        "run", "run/download", "run/normalize", "run/select", "run/consolidate", "validate", "again",
     ]  # fmt: skip
     normalize = second.record.parts[2]
     assert normalize.megabytes_per_cpu_second and normalize.peak_rss > MIB

@@ -1,7 +1,7 @@
 """Steps of earlier versions: they stay readable and untouched, are found as predecessors, and are made again.
 
 `fixtures/root-0.1` was written by commit 95f8bb2, before outputs lay below `data/<source>/`. `fixtures/root-0.2` was
-written by commit e3bebcb and has today's formats: its steps are found done.
+written by commit e3bebcb, before the stage `select`: of its steps, only the downloads are found done.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def test_flow_distributions_and_lineage_are_those_of_the_manifests(
     kept, dedup = manifest(finished, "shelf/consolidate-*"), manifest(finished, "shelf/dedup-*")
     flow = {(row[0], row[1]): int(row[2]) for row in page.table("flow")[1:]}
     assert flow["Documents", "Tokenized"] == kept.totals.rows
-    removed = kept.counters["consolidate/dropped_exact"]
+    removed = manifest(finished, "shelf/select-*").counters["select/dropped_exact"]
     assert flow["Documents", "exact duplicates across sources"] == removed
     assert column(page.table("lengths"), "documents")["all"] == kept.totals.rows
     clusters = dedup.details["clusters"]["histogram"]

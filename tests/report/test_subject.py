@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from tests.support.small_shelf import step, write_pages
 def test_run_covers_the_steps_that_its_log_names(finished: Path) -> None:
     place = step(finished, "root/shelf/runs/*")
     found = subject_of(str(place))
-    assert (found.kind, found.name, len(found.steps)) == ("run", "shelf", 10)
+    assert (found.kind, found.name, len(found.steps)) == ("run", "shelf", 11)
     assert found.run is not None and (found.run.exit_code, found.run.reason) == (0, "done")
     assert subject_of(str(place / "events.jsonl")) == found
 
@@ -59,7 +60,10 @@ def test_steps_of_earlier_versions_have_a_report(root: str, tmp_path: Path) -> N
 
 def test_dataset_stands_for_its_current_run(finished: Path) -> None:
     dataset = subject_of(str(finished / "root" / "shelf"))
-    assert dataset == subject_of(str(step(finished, "root/shelf/tokenize-*")))
+    cache = subject_of(str(step(finished, "root/shelf/tokenize-*")))
+    (published,) = dataset.found("consolidate")  # the cache was not made from it
+    assert [one for one in dataset.steps if one != published] == list(cache.steps)
+    assert replace(dataset, steps=cache.steps) == cache
     assert (dataset.kind, dataset.name) == ("dataset", "shelf")
 
 

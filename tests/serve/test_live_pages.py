@@ -100,7 +100,7 @@ def assert_shown_rows_are_those_of_the_manifests(shown: OpenPage, root: Path) ->
     rows = {(row[0], row[2].strip()): row[-1] for row in shown.table("steps")[1:]}
     manifests = [find_manifest(str(path.parent)) for path in root.rglob("manifest.json")]
     expected = {(one.stage, one.dataset): str(one.totals.rows) for one in manifests if one is not None}
-    assert rows == expected and len(rows) == 5
+    assert rows == expected and len(rows) == 6
 
 
 def test_page_without_javascript_shows_the_same_figures(browser: Browser, finished: Path) -> None:

@@ -152,7 +152,7 @@ def reseal(root: Path, directory: Path, name: str, **fields: Any) -> None:
             if entry["path"] == name:
                 entry |= {"bytes": size, "xxh3": xxh3} | fields
         totals = manifests.totals_of(msgspec.convert(plain["partitions"], list[manifests.Partition]))
-        if plain["stage"] in ("normalize", "signatures", "dedup", "consolidate"):
+        if plain["stage"] in ("normalize", "signatures", "dedup", "select", "consolidate"):
             plain["totals"] = msgspec.to_builtins(totals)
 
     forge(root, directory, change)

@@ -80,8 +80,8 @@ CORRUPTIONS = [
         "conservation", f"{DEDUP}/manifest.json", "dedup/exact_removed is 4, but the number of such rows is 2",
     ),
     Corruption(
-        "removal dropped", table(REMOVED, without(0)), "alignment", f"{CONSOLIDATE}/data/novels/part-00000*",
-        "has 30 documents instead of 31",
+        "removal dropped", table(REMOVED, without(0)), "alignment", f"{SELECT}/data/novels/part-00000*",
+        "has 2 documents instead of 1",
     ),
     Corruption(
         "removal invented", table(REMOVED, column("id", at(0, next_id))), "alignment", REMOVED, "which is not in",
