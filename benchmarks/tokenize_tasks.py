@@ -27,11 +27,10 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from benchmarks.tokenize import make_clean
-from datakit.engine.task import Phase, Step, StepInput, Task, decode, encode
+from benchmarks.tokenize import inputs, make_clean
+from datakit.engine.task import Phase, Step, Task, decode, encode
 from datakit.engine.worker import forkserver_client, forkserver_template
 from datakit.engine.worker.preloaded_values import preloaded
-from datakit.storage.manifest import read_manifest
 from datakit.tokenize import stage
 from datakit.tokenize.encoders.tokenizer import Tokenizer, limit_threads
 from datakit.tokenize.text_batches import text_batches
@@ -78,9 +77,10 @@ def added(costs: Iterable[Cost]) -> Cost:
 
 def encode_phase(clean: Path, tokenizer: str, directory: str) -> Phase:
     """The phase that encodes, planned as in a run. The contract is made in a child."""
-    source = StepInput("consolidate", None, str(clean), read_manifest(str(clean)))
     parameters = {"tokenizer_sha256": hashlib.sha256(Path(tokenizer).read_bytes()).hexdigest()}
-    step = Step("tokenize", "texts", directory, "0" * 32, parameters, (source,), {"tokenizer_path": tokenizer})
+    step = Step(
+        "tokenize", "texts", directory, "0" * 32, parameters, tuple(inputs(clean)), {"tokenizer_path": tokenizer}
+    )
     plan = stage.plan(step)
     first = next(plan)
     answer, _ = in_child(lambda: encode(run_task_inline(first.tasks[0], first, directory)))
@@ -106,7 +106,7 @@ def run_fastokens(tasks: Iterable[Task], tokenizer: Tokenizer) -> Cost:
         costs: list[Cost] = []
         for task in tasks:
             for partition in task.arguments["partitions"]:
-                for batch in text_batches(partition["dataset"]):
+                for batch in text_batches(partition["url"], leaving=partition["leaving"]):
                     strings = batch.strings()
                     before = resource.getrusage(resource.RUSAGE_SELF)
                     tokenizer.fast.encode_batch_flat(strings)  # pyright: ignore[reportOptionalMemberAccess]
@@ -155,7 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tasks", type=int, default=0, help="run only the N largest tasks")
-    parser.add_argument("--clean", type=Path, help="the directory of a consolidate step; default: the test texts")
+    parser.add_argument("--clean", type=Path, help="a root with normalized and selected texts; default: the test texts")
     parser.add_argument("--tokenizer", default="gpt-neox-olmo-dolma-v1_5.json")
     parser.add_argument("--environment", nargs="*", default=[], help="further variables, as NAME=VALUE")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)

@@ -33,8 +33,10 @@ def test_plan_simulates_a_size_that_is_not_there(tmp_path: Path) -> None:
     assert "with 4.0 GB each" in shown.stdout
     assert "core hours, which cost" in shown.stdout
     plan = json.loads(invoke("plan", str(recipe), *options, "--json", cwd=tmp_path).stdout)
-    assert [step["stage"] for step in plan["steps"]] == ["download", "normalize", "signatures", "dedup", "consolidate"]
-    assert plan["critical"] == ["download pages", "normalize pages", "signatures pages", "dedup", "consolidate"]
+    stages = ["download", "normalize", "signatures", "dedup", "select", "consolidate"]
+    assert [step["stage"] for step in plan["steps"]] == stages
+    of_source = ["download pages", "normalize pages", "signatures pages"]
+    assert plan["critical"] == [*of_source, "dedup", "select", "consolidate"]
     assert [path.name for path in tmp_path.iterdir()] == ["web.toml"]  # nothing was written
 
 
