@@ -56,7 +56,7 @@ class GraphRun:
         self._opened: dict[str, _Opened] = {}  # by directory
         self._done: dict[str, LocatedStep] = {}
         self._results: dict[str, StepResult] = {}
-        self._unfinished = UnfinishedSteps(graph.dataset)
+        self._unfinished = UnfinishedSteps(graph.dataset, [node.label for node in graph.nodes])
 
     def run(self) -> list[StepResult]:
         """Run or reuse all steps that can be finished, and return them in the graph's order. Then call

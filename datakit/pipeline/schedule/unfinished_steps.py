@@ -30,8 +30,10 @@ from datakit.pipeline.graph import Node
 class UnfinishedSteps:
     """The steps of a run that have no manifest, each with the reason."""
 
-    def __init__(self, dataset: str) -> None:
+    def __init__(self, dataset: str, labels: Iterable[str]) -> None:
+        """`labels`: those of all steps, in the order in which messages name them, whatever order they ended in."""
         self._dataset = dataset
+        self._place = {label: place for place, label in enumerate(labels)}
         self._failed: list[tuple[Node, DatakitError]] = []
         self._reasons: dict[str, str] = {}  # label -> message, which names the step
 
@@ -53,6 +55,7 @@ class UnfinishedSteps:
         """
         if not self._failed:
             return
+        self._failed.sort(key=lambda failed: self._place[failed[0].label])
         errors = [error for _, error in self._failed]
         if all(isinstance(error, RefusedError) for error in errors):
             refuse_all(self._refusals())
@@ -67,7 +70,8 @@ class UnfinishedSteps:
         raise StepFailedError(self._text(f"has {counted(len(errors), 'failed step')}")) from errors[0]
 
     def _text(self, state: str) -> str:
-        return "\n".join([f"{self._dataset} {state}", *self._reasons.values()])
+        reasons = sorted(self._reasons.items(), key=lambda reason: self._place[reason[0]])
+        return "\n".join([f"{self._dataset} {state}", *(text for _, text in reasons)])
 
     def _refusals(self) -> list[RefusedError]:
         refused = [(node, error) for node, error in self._failed if isinstance(error, RefusedError)]

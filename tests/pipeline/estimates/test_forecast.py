@@ -15,7 +15,7 @@ def recipes(draw: st.DrawFn) -> list[Work]:
     works: list[Work] = []
     for number in range(draw(st.integers(1, 12))):
         needs = draw(st.lists(st.sampled_from([work.label for work in works]), unique=True)) if works else []
-        seconds = draw(st.floats(0.0, 100.0))
+        seconds = draw(st.just(0.0) | st.floats(0.001, 100.0))
         works.append(Work(f"step {number}", seconds, draw(st.integers(1, 50)), tuple(needs)))
     return works
 

@@ -28,6 +28,7 @@ SIGNATURES = {name: Node(signatures, name, name, NOTHING, (NORMALIZE[name],)) fo
 DEDUP = Node(dedup, None, "all", NOTHING, (*NORMALIZE.values(), *SIGNATURES.values()))
 MADE_OF_A = [DOWNLOAD["a"], NORMALIZE["a"], SIGNATURES["a"]]
 EVERYTHING = [*MADE_OF_A, DOWNLOAD["b"], NORMALIZE["b"], SIGNATURES["b"]]
+LABELS = [node.label for node in (*EVERYTHING, DEDUP)]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,7 @@ EVERYTHING = [*MADE_OF_A, DOWNLOAD["b"], NORMALIZE["b"], SIGNATURES["b"]]
 def test_ending(
     failures: list[tuple[Node, DatakitError]], made: list[Node], kind: type[DatakitError], code: int
 ) -> None:
-    unfinished = UnfinishedSteps("all")
+    unfinished = UnfinishedSteps("all", LABELS)
     for node, error in failures:
         unfinished.fail(node, error)
     unfinished.skip(SIGNATURES["b"], [NORMALIZE["b"]])
@@ -62,4 +63,18 @@ def test_ending(
 
 
 def test_complete_run_raises_nothing() -> None:
-    UnfinishedSteps("all").raise_error(EVERYTHING)
+    UnfinishedSteps("all", LABELS).raise_error(EVERYTHING)
+
+
+@pytest.mark.parametrize("error", [UnreadableError, StepFailedError, InputError])
+def test_message_does_not_depend_on_which_step_failed_first(error: type[DatakitError]) -> None:
+    messages: list[str] = []
+    for names in ("ab", "ba"):
+        unfinished = UnfinishedSteps("all", LABELS)
+        for name in names:
+            unfinished.fail(NORMALIZE[name], error(f"boom {name}"))
+            unfinished.skip(SIGNATURES[name], [NORMALIZE[name]])
+        with pytest.raises(DatakitError) as raised:
+            unfinished.raise_error([])
+        messages.append(str(raised.value))
+    assert messages[0] == messages[1]
