@@ -225,6 +225,7 @@ BUDGETS = {  # crossing one is a memory failure, which tests/engine/worker/test_
     "engine.worker.memory_watcher:FASTEST_GROWTH",
 }
 NOT_SIZES = {
+    "pipeline.estimates.forecast:TASK_BYTES": "an estimate of the text of a task, for forecasts",
     "pipeline.simulate.component_results:LAST_NODES": "an estimate or a threshold of simulated runs",
     "pipeline.simulate.effects:BATCH_BYTES": "an estimate or a threshold of simulated runs",
     "pipeline.simulate.effects:INDEX_BYTES": "an estimate or a threshold of simulated runs",

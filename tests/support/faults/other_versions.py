@@ -35,7 +35,7 @@ NEWER_FORMATS = [
         "class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):",
         'class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, rename={"totals": "sums"}):',
     ),
-    ("storage/latest.py", 'FORMAT = "datakit.latest/1"', 'FORMAT = "datakit.latest/2"'),
+    ("storage/latest.py", 'FORMAT = "datakit.latest/2"', 'FORMAT = "datakit.latest/3"'),
 ]
 
 
