@@ -1,10 +1,10 @@
 """Encodes a sample of a cache's documents again, with the reference tokenizer, and decodes their tokens.
 
 The sample consists of up to DOCUMENTS documents from each of SHARDS shards, which are spread evenly over the cache. To
-read little text, all documents of a shard come from one row group. Documents longer than LONGEST_BYTES are left out of
-the sample. The ids must be those of the reference, with the contract's tokens around them. If the tokenizer decodes the
-ids of every golden string in the contract to that string, either unchanged or as its normalizer changes it, the same
-must hold for each document of the sample.
+read little text, all documents of a shard come from one row group. Documents longer than LONGEST_BYTES and documents
+that have left the dataset are left out of the sample. The ids must be those of the reference, with the contract's
+tokens around them. If the tokenizer decodes the ids of every golden string in the contract to that string, either
+unchanged or as its normalizer changes it, the same must hold for each document of the sample.
 
 Conversations and lists of tokens are not texts, so sources that hold them are not encoded again. Nor are the documents
 of a cache with a custom tokenizer, whose code may come from a stranger.
