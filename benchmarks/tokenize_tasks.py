@@ -59,7 +59,7 @@ def in_child(work: Callable[[], bytes]) -> tuple[bytes, resource.struct_rusage]:
 
 
 def cost(usage: resource.struct_rusage, before: resource.struct_rusage | None = None) -> Cost:
-    """What was used since `before`, or altogether; the peak is in MiB."""
+    """Return the usage since `before`, or in total if it is None. `peak` is in MiB."""
     names = {"user": "ru_utime", "system": "ru_stime", "faults": "ru_minflt"}
     used = {key: getattr(usage, name) - (getattr(before, name) if before else 0) for key, name in names.items()}
     return {**used, "cpu": used["user"] + used["system"], "peak": usage.ru_maxrss / 1024}

@@ -1,4 +1,4 @@
-"""Of all records with an id, the first is kept, however the records are divided into blocks."""
+"""The first record with each id is kept, no matter how the records are divided into blocks."""
 
 from __future__ import annotations
 
