@@ -45,15 +45,17 @@ def _boot() -> str:
         return os.uname().nodename
 
 
-def create(choose_path: Callable[[], Path], mode: int) -> tuple[Path, int]:
+def create(choose_path: Callable[[], Path], mode: int, *, shared: bool = False) -> tuple[Path, int]:
     """Create a file at the path that `choose_path` returns, and lock it; return its path and the lock. `choose_path` is
-    called again if another process has deleted the file before it was locked, or is about to do so.
+    called again if another process has deleted the file before it was locked, or is about to do so. A `shared` lock
+    allows other processes to `share` it.
     """
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     while True:
         path = choose_path()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
         _held.add(descriptor)
-        if _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB) is not False and _is_at(path, descriptor):
+        if _lock(descriptor, kind | fcntl.LOCK_NB) is not False and _is_at(path, descriptor):
             return path, descriptor
         release(descriptor)
 

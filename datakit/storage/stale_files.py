@@ -1,9 +1,13 @@
 """Creates scratch directories, and removes temporary files and scratch directories whose owners are dead.
 
-Every owner holds a lock: on a temporary file itself, or on the file `.lock` in a scratch directory. A task's scratch
+Every owner holds a lock: on a temporary file itself, or on the lock file beside a scratch directory. A task's scratch
 directory has two owners, the process that waits for the task and the child that runs it; it counts as abandoned when
 both are dead. Before anything is removed, its lock is taken exclusively; the lock is held until the removal is done.
 Therefore no process can begin to use a file between the test that finds it unlocked and its removal.
+
+A lock file is created before its directory and deleted after it, so that every kill leaves something that the next run
+recognizes. A lock file inside the directory could not do this: a dying child may still create a file while the
+directory is being removed, and then the directory stays without the lock file.
 
     unlocked, same lock domain (`locks.py`)     removed at once
     unlocked, any other domain or an old form   removed from the temporary folder if nothing in it has changed for a
@@ -17,17 +21,19 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from datakit.storage import atomic, locks, store_clock, urls
 
 SCRATCH, RAY = "datakit-scratch-", "datakit-ray-"
-LOCK = ".lock"
+_LOCK_OF_SCRATCH = re.compile(rf"((?:{SCRATCH}|{RAY})\w+)\.([0-9a-f]{{16}})\.lock")  # the directory's name, the domain
+_EARLIER_LOCK = ".lock"  # in earlier versions, in the directory itself
 DAY_SECONDS = 86_400.0
 _PREFIX, _NUMBER = re.escape(atomic.TEMPORARY_PREFIX), "[0-9a-f]{32}"
 _TEMPORARY = re.compile(rf"{_PREFIX}([0-9a-f]{{16}})-{_NUMBER}-")
@@ -86,20 +92,25 @@ def remove_unlocked(path: Path) -> bool:
 @contextmanager
 def scratch_directory(prefix: str = SCRATCH) -> Iterator[Path]:
     """Provide a private directory, which is locked during the `with` block and then removed."""
-    path, lock = Path(tempfile.mkdtemp(prefix=prefix)), None
+    folder = Path(tempfile.gettempdir())
+    name_lock = partial(_lock_path, folder, locks.domain(str(folder)))
+    # a short name, because Ray's sockets are in the directory, and the path of a socket has at most 107 bytes
+    path, lock = locks.create(lambda: name_lock(prefix + secrets.token_hex(5)), 0o600, shared=True)
+    directory = folder / path.name.partition(".")[0]
     try:
-        os.close(os.open(path / LOCK, os.O_CREAT | os.O_EXCL, 0o600))
-        lock = locks.share(path / LOCK)
-        # without this, other processes would remove the directory of a dead process only after a day
-        os.write(lock, locks.domain(str(path)).encode())
-        yield path
+        directory.mkdir(0o700)
+        yield directory
     finally:
-        _remove_scratch(path, lock)
+        _remove_scratch(directory, path, lock)
 
 
 def share_scratch(path: Path) -> int:
     """Become the second owner of a scratch directory until this process ends, and return the lock."""
-    return locks.share(path / LOCK)
+    return locks.share(_lock_path(path.parent, locks.domain(str(path.parent)), path.name))
+
+
+def _lock_path(folder: Path, domain: str, name: str) -> Path:
+    return folder / f"{name}.{domain}.lock"
 
 
 def remove_dead_scratch() -> list[Path]:
@@ -108,13 +119,19 @@ def remove_dead_scratch() -> list[Path]:
     """
     folder = tempfile.gettempdir()
     removed = remove_dead_files_in(folder)
-    age = _Age(folder)
-    for path in sorted(Path(folder).iterdir()):
-        foreign = _TEMPORARY.match(path.name) is not None and not in_our_domain(path)
-        scratch = path.name.startswith((SCRATCH, RAY)) and _is_own_directory(path)
-        if (foreign and age.exceeded(path) and remove_unlocked(path)) or (scratch and _remove_dead_scratch(path, age)):
+    age, names = _Age(folder), sorted(os.listdir(folder))
+    locked = {match[1]: match for name in names if (match := _LOCK_OF_SCRATCH.fullmatch(name))}
+    for name, match in locked.items():
+        if _remove_dead_scratch(Path(folder, name), Path(folder, match[0]), match[2], age):
+            removed.append(Path(folder, name))
+    for path in [Path(folder, name) for name in names if name not in locked]:
+        if (_is_foreign(path) and age.exceeded(path) and remove_unlocked(path)) or _remove_old_scratch(path, age):
             removed.append(path)
     return removed
+
+
+def _is_foreign(path: Path) -> bool:
+    return _TEMPORARY.match(path.name) is not None and not in_our_domain(path)
 
 
 class _Age:
@@ -135,47 +152,45 @@ class _Age:
         return False
 
 
-def _is_own_directory(path: Path) -> bool:
-    with suppress(FileNotFoundError):
-        status = path.lstat()
-        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
-    return False
-
-
-def _remove_dead_scratch(path: Path, age: _Age) -> bool:
+def _remove_dead_scratch(directory: Path, lock_path: Path, domain: str, age: _Age) -> bool:
     """Remove a scratch directory if its owners are dead. Return True if it was removed."""
-    lock = locks.take(path / LOCK)
-    if lock is None and (path / LOCK).exists():
-        return False  # in use
-    ours = lock is not None and os.pread(lock, 64, 0).decode("ascii", "replace") == locks.domain(str(path.parent))
-    if ours or age.exceeded(path):
-        _remove_scratch(path, lock)
-        return not path.exists()
-    if lock is not None:
-        locks.release(lock)
+    if not _is_own(lock_path) or (lock := locks.take(lock_path)) is None:
+        return False
+    if domain == locks.domain(str(directory.parent)) or (
+        age.exceeded(lock_path) and (not directory.exists() or age.exceeded(directory))
+    ):
+        return _remove_scratch(directory, lock_path, lock)
+    locks.release(lock)
     return False
 
 
-def _remove_scratch(path: Path, lock: int | None) -> None:
-    """Remove a scratch directory and release the lock on it. The lock file is deleted last, so that the next run finds
-    and removes what remains if this process is killed, or if another process is still writing to the directory.
+def _remove_old_scratch(path: Path, age: _Age) -> bool:
+    """Remove a scratch directory of an earlier version, or one whose lock file was deleted, if it has not changed for a
+    day. Return True if it was removed.
+    """
+    if not path.name.startswith((SCRATCH, RAY)) or path.is_symlink() or not path.is_dir() or not _is_own(path):
+        return False
+    if locks.is_locked(path / _EARLIER_LOCK) or not age.exceeded(path):
+        return False
+    shutil.rmtree(path, ignore_errors=True)
+    return not path.exists()
+
+
+def _is_own(path: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return path.lstat().st_uid == os.geteuid()
+    return False
+
+
+def _remove_scratch(directory: Path, lock_path: Path, lock: int) -> bool:
+    """Remove a scratch directory, then its lock file, and release the lock. Return True if the directory is gone. If it
+    is not, because another process is still writing to it, the lock file stays, and the next run removes both.
     """
     try:
-        with suppress(OSError):
-            _empty(path)
+        shutil.rmtree(directory, ignore_errors=True)
+        if os.path.lexists(directory):
+            return False
+        lock_path.unlink(missing_ok=True)
+        return True
     finally:
-        if lock is not None:
-            locks.release(lock)  # before rmdir: NFS keeps a deleted file until it is closed
-    with suppress(OSError):
-        path.rmdir()
-
-
-def _empty(path: Path) -> None:
-    for name in os.listdir(path):
-        entry = path / name
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry, ignore_errors=True)
-        elif name != LOCK:
-            entry.unlink(missing_ok=True)
-    if os.listdir(path) == [LOCK]:
-        (path / LOCK).unlink()
+        locks.release(lock)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 import threading
@@ -14,7 +15,7 @@ import pytest
 
 from datakit.storage import atomic, locks, stale_files
 from tests.support.engine.runs import wait_until
-from tests.support.faults.abandoned import in_namespace, in_this_namespace, unlocked_name
+from tests.support.faults.abandoned import abandoned_scratch, in_namespace, in_this_namespace, unlocked_name
 
 OWNER = """
 import os, sys, tempfile, time
@@ -70,11 +71,11 @@ def test_files_are_removed_once_their_owner_is_killed(
     owner: subprocess.Popen[str], temporary: Path, tmp_path: Path
 ) -> None:
     """In its namespace, the owner's process id is 1, which is the id of a living process here."""
-    (scratch,), (staged,) = list(temporary.iterdir()), list((tmp_path / "out").iterdir())
+    (scratch, lock), (staged,) = sorted(temporary.iterdir()), list((tmp_path / "out").iterdir())
     assert stale_files.remove_dead_scratch() == [] == stale_files.remove_dead_files(str(tmp_path))
     assert scratch.exists() and staged.exists()
     owner.kill()
-    wait_until(lambda: not locks.is_locked(scratch / ".lock") and not locks.is_locked(staged))
+    wait_until(lambda: not locks.is_locked(lock) and not locks.is_locked(staged))
     assert stale_files.remove_dead_files(str(tmp_path)) == [staged]
     assert stale_files.remove_dead_scratch() == [scratch]
     assert list(temporary.iterdir()) == [] == list((tmp_path / "out").iterdir())
@@ -93,7 +94,7 @@ def test_cleaner_in_a_namespace_keeps_our_files(temporary: Path, tmp_path: Path)
 def test_second_owner_keeps_the_scratch_of_a_dead_driver(temporary: Path) -> None:
     """A task's child may outlive its driver for a moment."""
     process = in_this_namespace(OWNER, str(temporary / "part"), TMPDIR=str(temporary))
-    (scratch,) = temporary.glob("datakit-scratch-*")
+    scratch, _ = sorted(temporary.glob("datakit-scratch-*"))
     lock = stale_files.share_scratch(scratch)
     process.kill()
     process.wait()
@@ -105,20 +106,33 @@ def test_second_owner_keeps_the_scratch_of_a_dead_driver(temporary: Path) -> Non
 
 def test_unlocked_scratch_of_another_domain_must_be_old(temporary: Path) -> None:
     """Its owner may live on a machine whose locks are invisible here; so may that of one without a lock."""
-    folders = [temporary / f"datakit-scratch-{name}" for name in ("other", "bare", "ray")]
-    for folder in folders:
+    folders = [
+        abandoned_scratch(temporary, "0123456789abcdef", prefix) for prefix in (stale_files.SCRATCH, "datakit-ray-")
+    ]
+    folders += [temporary / "datakit-scratch-bare", temporary / "datakit-scratch-old"]
+    for folder in folders[2:]:
         folder.mkdir()
+    for folder in folders:
         (folder / "spill").touch()
-    (folders[0] / ".lock").write_text("0123456789abcdef")
-    (folders[2] / ".lock").touch()
     staged = temporary / atomic.temporary_name("part", "0123456789abcdef")
     staged.touch()
     assert stale_files.remove_dead_scratch() == []
-    for path in (*folders, staged):
+    for path in list(temporary.iterdir()):
         make_old(path)
-    (folders[1] / "spill").touch()
-    assert stale_files.remove_dead_scratch() == sorted([staged, folders[0], folders[2]])
-    assert list(temporary.iterdir()) == [folders[1]], "a file in it was changed today"
+    (folders[2] / "spill").touch()
+    assert sorted(stale_files.remove_dead_scratch()) == sorted([staged, folders[0], folders[1], folders[3]])
+    assert list(temporary.iterdir()) == [folders[2]], "a file in it was changed today"
+
+
+def test_scratch_of_an_earlier_version_is_kept_while_locked(temporary: Path) -> None:
+    folder = temporary / "datakit-scratch-ab12cd34"
+    folder.mkdir()
+    (folder / ".lock").touch()
+    lock = locks.share(folder / ".lock")
+    make_old(folder)
+    assert stale_files.remove_dead_scratch() == []
+    locks.release(lock)
+    assert stale_files.remove_dead_scratch() == [folder]
 
 
 def test_old_but_locked_scratch_is_kept(temporary: Path) -> None:
@@ -130,22 +144,64 @@ def test_old_but_locked_scratch_is_kept(temporary: Path) -> None:
 
 
 def test_links_in_the_temporary_folder_are_not_followed(temporary: Path, tmp_path: Path) -> None:
-    (tmp_path / "precious").mkdir()
-    (tmp_path / "precious" / ".lock").write_text(locks.domain(str(tmp_path)))
-    (temporary / "datakit-scratch-link").symlink_to(tmp_path / "precious")
-    unlocked_name(temporary, "part").symlink_to(tmp_path / "precious" / ".lock")
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+    abandoned_scratch(temporary).rmdir()
+    (temporary / "datakit-scratch-0123456789").symlink_to(precious)
+    (temporary / "datakit-scratch-link").symlink_to(precious)
+    unlocked_name(temporary, "part").symlink_to(precious / "file")
     with stale_files.scratch_directory() as dead:
-        (dead / "link").symlink_to(tmp_path / "precious")
+        (dead / "link").symlink_to(precious)
+    make_old(precious)
     assert stale_files.remove_dead_scratch() == []
-    assert (tmp_path / "precious" / ".lock").exists()
+    assert (precious / "file").exists()
 
 
-def test_half_removed_scratch_is_removed_later(temporary: Path) -> None:
-    with stale_files.scratch_directory() as scratch:
-        copy = temporary / "datakit-scratch-half"
-        copy.mkdir()
-        (copy / ".lock").write_bytes((scratch / ".lock").read_bytes())
-    assert stale_files.remove_dead_scratch() == [copy]
+def test_scratch_that_a_dying_child_still_fills_is_removed_later(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child creates a file after the directory was emptied, and before it would have been removed."""
+
+    def remove_except_for_a_new_file(path: Path, ignore_errors: bool) -> None:
+        remove(path, ignore_errors=ignore_errors)
+        path.mkdir()
+        (path / "output.txt").touch()
+
+    remove = shutil.rmtree
+    with monkeypatch.context() as patch, stale_files.scratch_directory() as scratch:
+        patch.setattr(shutil, "rmtree", remove_except_for_a_new_file)
+        child = stale_files.share_scratch(scratch)
+    assert stale_files.remove_dead_scratch() == [], "the child lives"
+    locks.release(child)
+    assert stale_files.remove_dead_scratch() == [scratch]
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("step", ["locked", "made", "removed"])
+def test_kill_at_any_point_leaves_nothing_to_the_next_run(temporary: Path, step: str) -> None:
+    """The owner is killed after it has locked the lock file, made the directory, or removed the directory again."""
+    kill = "os.kill(os.getpid(), 9)"
+    program = f"""
+import os, shutil, sys
+from pathlib import Path
+from datakit.storage import stale_files
+real_mkdir, real_unlink = Path.mkdir, Path.unlink
+def mkdir(self, *arguments, **options):
+    {kill if step == "locked" else "real_mkdir(self, *arguments, **options)"}
+    {kill if step == "made" else "pass"}
+def unlink(self, *arguments, **options):
+    {kill if step == "removed" else "real_unlink(self, *arguments, **options)"}
+Path.mkdir, Path.unlink = mkdir, unlink
+print("ready", flush=True)
+with stale_files.scratch_directory() as scratch:
+    (scratch / "spill").touch()
+"""
+    process = in_this_namespace(program, TMPDIR=str(temporary))
+    assert process.wait() == -9
+    assert any(temporary.iterdir())
+    stale_files.remove_dead_scratch()
+    assert list(temporary.iterdir()) == []
 
 
 def test_staging_and_removal_at_the_same_time_lose_no_file(tmp_path: Path) -> None:

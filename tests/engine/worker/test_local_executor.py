@@ -12,13 +12,14 @@ import pytest
 
 from datakit.engine.executor import Attempt, Cause
 from datakit.engine.task import Task
-from datakit.storage import locks, stale_files
+from datakit.storage import stale_files
 from tests.support.engine import poison_tasks
 from tests.support.engine.runs import (
     fresh_executor,
     run,
     wait_until,
 )
+from tests.support.faults.abandoned import abandoned_scratch
 
 
 def children() -> set[int]:
@@ -55,15 +56,13 @@ def test_silent_attempt_lends_its_slot(tmp_path: Path) -> None:
 
 def test_scratch_of_dead_processes_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    gone = tmp_path / "datakit-scratch-x"
-    gone.mkdir()
-    (gone / ".lock").write_text(locks.domain(str(tmp_path)))
+    gone = abandoned_scratch(tmp_path)
     (gone / "spill").write_bytes(bytes(100))
     with stale_files.scratch_directory() as kept, fresh_executor(1) as local:
         task = Task("only", "tests.support.engine.engine_tasks:look_around", {})
         local.submit(Attempt(task, "test", str(tmp_path), 1, 1, 1 << 30))
         assert local.wait(120)[0].cause is Cause.DONE
-        assert list(tmp_path.iterdir()) == [kept]
+        assert [path for path in tmp_path.iterdir() if path.is_dir()] == [kept]
 
 
 def test_child_holds_the_lock_of_its_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,11 +77,11 @@ def test_child_holds_the_lock_of_its_scratch(tmp_path: Path, monkeypatch: pytest
 
 
 def _open_locks(folder: str) -> list[int]:
-    """Return the ids of the processes that have a `.lock` below this folder open: this one and its descendants."""
+    """Return the ids of the processes that have a lock file in this folder open: this one and its descendants."""
     us = psutil.Process()
     found = []
     for process in (us, *us.children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess):
             names = [file.path for file in process.open_files()]
-            found += [process.pid for name in names if name.startswith(folder) and name.endswith("/.lock")]
+            found += [process.pid for name in names if name.startswith(folder) and name.endswith(".lock")]
     return found

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from datakit.storage import atomic, locks
+from datakit.storage import atomic, locks, stale_files
 from tests.support.paths import REPOSITORY
 
 NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child"]
@@ -19,6 +19,14 @@ NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child"]
 def unlocked_name(folder: Path, name: str) -> Path:
     """Return the path of a temporary file in `folder` whose owner worked on this machine and is dead."""
     return folder / atomic.temporary_name(name, locks.domain(str(folder)))
+
+
+def abandoned_scratch(folder: Path, domain: str = "", prefix: str = stale_files.SCRATCH) -> Path:
+    """Create a scratch directory in `folder` whose owner is dead. `domain`: whose locks the owner saw; by default ours."""
+    directory = folder / f"{prefix}0123456789"
+    directory.mkdir()
+    directory.with_name(f"{directory.name}.{domain or locks.domain(str(folder))}.lock").touch()
+    return directory
 
 
 @cache
