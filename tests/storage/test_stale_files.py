@@ -107,7 +107,7 @@ def test_second_owner_keeps_the_scratch_of_a_dead_driver(temporary: Path) -> Non
 def test_unlocked_scratch_of_another_domain_must_be_old(temporary: Path) -> None:
     """Its owner may live on a machine whose locks are invisible here; so may that of one without a lock."""
     folders = [
-        abandoned_scratch(temporary, "0123456789abcdef", prefix) for prefix in (stale_files.SCRATCH, "datakit-ray-")
+        abandoned_scratch(temporary, "0123456789abcdef", prefix) for prefix in (stale_files.SCRATCH, stale_files.RAY)
     ]
     folders += [temporary / "datakit-scratch-bare", temporary / "datakit-scratch-old"]
     for folder in folders[2:]:
