@@ -1,7 +1,7 @@
-"""Keeps Arrow from importing pandas, and lets Arrow find pandas again where a user's code may pass it a pandas object.
+"""Keeps Arrow from importing pandas, except where a user's code may pass pandas objects to Arrow.
 
-If pandas is installed, Arrow imports it when it converts the first Python value. This takes 0.25 to 0.5 s of CPU time
-and 40 MB of memory (measured), in every process. datakit itself never uses pandas.
+If pandas is installed, Arrow imports it to convert the first Python value. In every process, this takes 0.25 to 0.5 s
+of CPU time and 40 MB of memory (measured). datakit itself never uses pandas.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _left_out: list[bool] = []  # not empty if pandas was left out; forked processes
 
 
 class _WithoutPandas:
-    """Finds no pandas; other finders find everything else."""
+    """An import finder that refuses pandas and leaves all other modules to the other finders."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -29,9 +29,8 @@ class _WithoutPandas:
 
 
 def leave_out_pandas() -> None:
-    """Make Arrow look for pandas now, and not find it. Arrow does not look again in this process, or in processes that
-    are forked from it, until `find_pandas_again` is called; other code can still import pandas. Does nothing if pandas
-    has been imported.
+    """Let Arrow look for pandas now and fail. Arrow does not look again in this process or in its forks until
+    `find_pandas_again` is called. Other code can still import pandas. Does nothing if pandas has already been imported.
     """
     if PANDAS in sys.modules:
         return
@@ -41,7 +40,7 @@ def leave_out_pandas() -> None:
         import pyarrow as pa
 
         pa.scalar(0)
-    except ModuleNotFoundError:  # without pyarrow, the checks that need it are skipped
+    except ModuleNotFoundError:  # pyarrow is missing, so nothing here imports pandas
         return
     finally:
         sys.meta_path.remove(finder)
@@ -49,8 +48,8 @@ def leave_out_pandas() -> None:
 
 
 def find_pandas_again() -> None:
-    """Undo `leave_out_pandas`: import pandas, if it is installed, so that Arrow converts pandas objects. Does nothing
-    in a process where pandas was not left out.
+    """Undo `leave_out_pandas`: import pandas, if it is installed, so that Arrow can convert pandas objects. Does
+    nothing if `leave_out_pandas` had no effect.
     """
     if not _left_out:
         return

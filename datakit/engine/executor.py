@@ -83,7 +83,7 @@ class Outcome:
     in_progress: the records that the attempt was working on when it died.
     written: the number of bytes that the attempt has written to files of any kind.
     more: for a finished batch, the results of all tasks after the first.
-    step_directory: that of the attempt, which shows whose outcome this is, since several steps run at the same time.
+    step_directory: the step's directory. It tells the outcomes of steps apart that run at the same time.
     """
 
     phase: str
@@ -143,7 +143,7 @@ class Executor(Protocol):
         return 0
 
     def prepare(self, preloads: tuple[Preload, ...]) -> None:
-        """Load these preloads ahead of the attempts that will need them, if that saves time. Returns at once."""
+        """Begin to load these preloads before attempts need them, if the backend can. Returns immediately."""
 
     def submit(self, attempt: Attempt) -> None:
         """Queue an attempt to start once a slot is free. The driver keeps at most two submitted attempts per slot."""
@@ -153,8 +153,8 @@ class Executor(Protocol):
         ...
 
     def cancel(self, step_directory: str) -> None:
-        """Kill the running attempts of this step, drop its queued ones, and discard all their outcomes. The attempts of
-        other steps go on.
+        """Kill the step's running attempts, drop its queued attempts, and discard the outcomes of both. The attempts of
+        other steps continue.
         """
 
     def close(self) -> None:

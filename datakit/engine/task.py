@@ -33,7 +33,7 @@ Plan = Generator["Phase", "Sequence[TaskResult]", "Output"]
 # config fields (limits) that are operation parameters: they go into `Step.operations`, not into the fingerprint
 TOLERANCES = ("max_quarantined", "quarantine", "max_removal", "task_memory")
 TABLES = {"signatures": "dedup"}  # stage -> its table in a recipe, if that is not named after the stage
-EXCHANGE_FOLDER = "exchange"  # in a step's directory: the files that tasks write for other tasks
+EXCHANGE_FOLDER = "exchange"  # the folder, in a step's directory, for files that tasks write for other tasks
 SECRET = "secret"  # the name under which a task's function finds `Task.secret`
 BATCH_HANG_SECONDS = 600.0  # for tasks that report progress every few MiB
 HANG_SECONDS = 1800.0  # for other tasks: one call of the reference tokenizer may get 256 MiB and take 2 s per MB
@@ -158,7 +158,7 @@ class Phase:
     hang_seconds: the time without a heartbeat after which an attempt is killed.
     batches: True if tiny tasks may share a child.
     tolerance: the limit on the records that this phase may skip.
-    drops: folders below `exchange/` that no later phase reads; they may be removed once this phase is complete.
+    drops: folders below `exchange/` that no later phase reads. They may be removed when this phase is complete.
     """
 
     name: str

@@ -41,7 +41,7 @@ def loaded(function: str, what: str, remedy: str, error_type: type[DatakitError]
     module.
     """
     if not function.startswith(OWN_PACKAGE):
-        find_pandas_again()  # because the user's code may pass pandas objects to Arrow, or expect them from it
+        find_pandas_again()  # the user's code may exchange pandas objects with Arrow
     try:
         return resolve(function)
     except DatakitError:

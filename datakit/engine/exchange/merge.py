@@ -25,7 +25,7 @@ from datakit.engine.task import OutputFile, Phase, Step, Task, TaskContext, Task
 from datakit.errors import CorruptError
 from datakit.storage import atomic, urls
 
-MERGED = "-merge"  # what the names of merging phases end with
+MERGED = "-merge"  # the suffix of the names of merge phases
 MOST_READS = 10**6  # more reads (runs x reducers) cause a merge; an object store serves this many within minutes
 WINDOW_BYTES = 64 << 20
 INDEX_BYTES = 64 << 20  # limit on the total size of the input indexes in memory, and on a merged run's index
@@ -42,7 +42,9 @@ def run_sizes(results: Iterable[TaskResult]) -> dict[str, int]:
 
 
 def both(phase: str) -> tuple[str, str]:
-    """Return the folders below `exchange/` that hold the runs of a phase: as its tasks wrote them, and merged."""
+    """Return the two folders below `exchange/` that hold a phase's runs: those that its tasks wrote, and the merged
+    ones.
+    """
     return phase, f"{phase}{MERGED}"
 
 

@@ -1,14 +1,14 @@
-"""Sorts more rows than fit in memory: sorted blocks of rows are kept in scratch files and merged window by window.
+"""Sorts more rows than fit in memory: keeps sorted blocks of rows in scratch files, and merges them window by window.
 
 The caller adds blocks whose rows are already sorted, or uses `sort_rows`. A single block stays in memory. If there are
-more, each is written to an unlinked scratch file and memory-mapped. The merge takes the rows up to a certain key from
-all blocks, sorts these rows, and goes on to the next such key. The keys are chosen from samples, one for every
-SAMPLE_BYTES of a block, so the rows between two of them take about WINDOW_BYTES plus SAMPLE_BYTES per block, however
-the keys are distributed. Rows with a key that fills several samples are passed on as they are, because they are in
-order already.
+more, each is written to an unlinked scratch file and memory-mapped. The merge cuts all blocks at the same keys. It
+takes the rows up to the next cut from all blocks and sorts them: this is a window. The cuts are chosen from samples,
+one key for every SAMPLE_BYTES of a block, so a window takes about WINDOW_BYTES plus SAMPLE_BYTES per block, whatever
+the distribution of the keys. If a key fills several samples, its rows are yielded block by block without sorting,
+because they are already in order.
 
-Cost: for several blocks, writing and reading the rows once and sorting them twice. Memory: one window, and a key for
-every SAMPLE_BYTES.
+Cost: with several blocks, the rows are written and read once and sorted twice. Memory: one block or one window, and a
+key for every SAMPLE_BYTES.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from datakit.engine.exchange.run_file import map_file, windows
 from datakit.storage.io_errors import scratch_errors
 from datakit.storage.row_size import row_sizes
 
-BLOCK_BYTES = 32 << 20  # about four times as much memory is needed to sort a block
+BLOCK_BYTES = 32 << 20  # sorting a block takes about four times as much memory
 WINDOW_BYTES = 16 << 20
 SAMPLE_BYTES = 64 << 10
 
 
 class SortedBlocks:
     """Rows in the order of the columns `keys` (numbers without nulls). Rows with equal keys keep the order in which
-    they were added. Columns must have one chunk per block, and offsets of 64 bits if a block may exceed 2 GiB.
+    they were added. In each block, every column must have a single chunk, with 64-bit offsets if the block may exceed 2
+    GiB.
     """
 
     def __init__(self, keys: Sequence[str], scratch: Path) -> None:
@@ -79,7 +80,7 @@ class SortedBlocks:
                 writer.write_table(block.combine_chunks())
             return pa.ipc.open_stream(map_file(str(path), 0, path.stat().st_size)).read_all()
         finally:
-            path.unlink(missing_ok=True)  # the mapping keeps the bytes until the block is freed
+            path.unlink(missing_ok=True)  # the memory map keeps the bytes until the block is freed
 
     def _cuts(self) -> Iterator[tuple[list[np.ndarray], bool]]:
         """Yield ascending keys at which the blocks are cut, each with True if several samples have this key."""
@@ -112,7 +113,7 @@ class SortedBlocks:
 
 
 def sort_rows(tables: Iterable[pa.Table], keys: Sequence[str], scratch: Path) -> SortedBlocks:
-    """Sort rows by the columns `keys`. Tables should be small; they are collected until they fill a block."""
+    """Sort rows by the columns `keys`. The tables should be small: they are collected until they fill a block."""
     blocks, pending, size = SortedBlocks(keys, scratch), list[pa.Table](), 0
     for table in tables:
         for first, stop in windows(row_sizes(table), BLOCK_BYTES):
@@ -127,7 +128,7 @@ def sort_rows(tables: Iterable[pa.Table], keys: Sequence[str], scratch: Path) ->
 
 
 def sorted_rows(table: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return the rows in the order of the columns `keys`; rows with equal keys keep their order."""
+    """Return the rows of a table, sorted by the columns `keys`. Rows with equal keys keep their order."""
     table = table.combine_chunks()
     return table.take(pa.array(stable_order(_columns(table, keys)))).combine_chunks()
 
@@ -135,8 +136,8 @@ def sorted_rows(table: pa.Table, keys: Sequence[str]) -> pa.Table:
 def stable_order(keys: Sequence[np.ndarray]) -> np.ndarray:
     """Return the permutation, int64 [N], that sorts N rows by several keys; rows with equal keys keep their order.
 
-    Usually the first key decides, and sorting by it alone takes half the time. If the rows consist of sorted sequences,
-    the sort amounts to a merge.
+    Usually the first key decides the order, and sorting by it alone takes half the time. If the rows are a
+    concatenation of sorted sequences, the sort amounts to a merge.
     """
     order = np.argsort(keys[0], kind="stable")
     tied = np.flatnonzero(keys[0][order[1:]] == keys[0][order[:-1]])

@@ -88,8 +88,8 @@ class DriverLine(msgspec.Struct, tag="driver", tag_field="kind", frozen=True):
 
 
 class DroppedLine(msgspec.Struct, tag="dropped", tag_field="kind", frozen=True):
-    """The completion of phase `by`, after which no task reads the files in these folders below `exchange/`; the driver
-    removes them. The results of the tasks that wrote the files are valid without them (`scheduler/drops.py`).
+    """Phase `by` is complete, and no later task reads the files in these folders below `exchange/`, so the driver
+    removes them. The results of the tasks that wrote the files stay valid (`scheduler/drops.py`).
     """
 
     by: str

@@ -29,7 +29,7 @@ HEARTBEAT_SECONDS = 30.0
 
 @dataclass
 class _Progress:
-    """A running step, its phase, and the numbers of this phase's tasks."""
+    """A running step, its current phase, and how many tasks of this phase are done or have failed."""
 
     stage: str = ""
     dataset: str = ""
@@ -46,8 +46,8 @@ class EventLog(Observer):
         self._file = EventFile(directory)
         self.url: str = self._file.url
         self._heartbeat = DriverHeartbeat(self._beat, HEARTBEAT_SECONDS)
-        self._running: dict[str, _Progress] = {}  # the steps that have started and not ended, by directory
-        self._latest = _Progress()  # the step that started or entered a phase last
+        self._running: dict[str, _Progress] = {}  # the running steps, by directory
+        self._latest = _Progress()  # the step that most recently started or entered a phase
         self._missed, self._active = 0, time.monotonic()
 
     def _write(self, event: str, **facts: object) -> None:

@@ -98,7 +98,7 @@ class RunMetrics(Observer):
     def __init__(self, make_registry: Callable[[], Registry]) -> None:
         self._make_registry = make_registry
         self._registry: Registry | None = None
-        self._phases: dict[str, _PhaseProgress] = {}  # by the step's directory, in the order in which they started
+        self._phases: dict[str, _PhaseProgress] = {}  # by the step's directory, in the order of their starts
         self._slots, self._published = 0, 0.0
 
     def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
@@ -142,8 +142,8 @@ class RunMetrics(Observer):
             self._publish_phase(phase, 0, 0)
 
     def _publish(self) -> None:
-        """Update the gauges. Of all unfinished tasks, as many as there are slots are counted as running, first those of
-        the phases that started first.
+        """Update the gauges. As many unfinished tasks as there are slots count as running. Phases that started earlier
+        come first.
         """
         free = self._slots
         for phase in self._phases.values():

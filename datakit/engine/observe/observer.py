@@ -47,8 +47,9 @@ class RunEnding:
 
 
 class Observer:
-    """Receives the events of a run, in order, and ignores them; subclasses override the methods that they need. Several
-    steps run at the same time, so their events are interleaved: `Outcome.step_directory` says whose attempt ended.
+    """Receives the events of a run, in order, and ignores them; subclasses override the methods that they need. The
+    events of steps that run at the same time are interleaved; `Outcome.step_directory` tells to which step an attempt
+    belongs.
     """
 
     def run_started(self, start: RunStart) -> None:

@@ -48,15 +48,15 @@ WORDS = ("step", "state")  # aligned left; the other columns are aligned right
 # Columns that are left out, in this order, until the table fits the terminal.
 DISPENSABLE = ("records/s", "running", "peak / budget", "MB/s", "left", "skipped", "written")
 LINE_WIDTH = 80
-MOST_LINES = 10  # about running steps, every LINE_SECONDS
+MOST_LINES = 10  # running steps that get a line every LINE_SECONDS
 GAP = "  "
 MIN_NAME = 12  # minimum width, in characters, of the column with the steps' names
 MARGIN = 3  # number of lines of the terminal that the table leaves free
 
 
 class TableView(StepViews):
-    """Displays a live table on a terminal: one line per step, for as many steps as fit on the screen: those that are
-    running, and the latest of the others. The table appears with the first step; without a step, nothing is displayed,
+    """Displays a live table on a terminal, with one line per step. If the steps do not fit on the screen, the running
+    steps and those that ended last are shown. The table appears with the first step; before that, nothing is displayed,
     not even an empty line.
     """
 
@@ -105,8 +105,8 @@ class TableView(StepViews):
 
 
 def shown_views(views: Sequence[StepView], height: int) -> list[StepView]:
-    """Return at most `height` of the steps, in their order: those that are running, the latest first, and, if there is
-    room, those that ended last.
+    """Return at most `height` of the steps, in their original order. Running steps are preferred, the latest first, and
+    then the steps that ended last.
     """
     order = sorted(range(len(views)), key=lambda n: (views[n].ended is None, views[n].ended or 0.0, n), reverse=True)
     return [views[number] for number in sorted(order[: max(1, height)])]

@@ -86,7 +86,7 @@ class StepViews(Observer):
         self._sizes: dict[str, dict[str, int]] = {}  # input bytes of the tasks of each running phase
 
     def running(self) -> list[StepView]:
-        """Return the steps that have started and not ended, in the order in which they started."""
+        """Return the running steps, in the order in which they started."""
         return [view for view in self.views.values() if view.ended is None]
 
     def _view(self, step: Step) -> StepView:
@@ -125,8 +125,8 @@ class StepViews(Observer):
         self._view(step).written_running = running
 
     def tick(self) -> None:
-        """Estimate the number of running tasks: steps share the slots in the order in which they started, and no step
-        has more running tasks than unfinished ones.
+        """Estimate how many tasks of each step are running: steps get slots in the order in which they started, each at
+        most one per unfinished task.
         """
         free = max((view.slots for view in self.running()), default=0)
         for view in self.running():

@@ -7,9 +7,9 @@ and the driver imports this package only if the run uses a cluster.
 
 Submitted attempts go to Ray immediately or, if the number of CPUs is capped, as soon as the cap permits. The driver
 submits at most two attempts per slot at a time, so its memory does not grow with the number of tasks. Up to half of
-these attempts wait in Ray, where an autoscaler sees them as demand, enough to double the cluster in one step; by
-default, a step of the autoscaler does no more than that.
-Cost: 2 s to start a private cluster, 0.5 ms per task, and 1.1 GB of memory for Ray's processes.
+these attempts wait in Ray, where an autoscaler sees them as demand. This demand is enough to double the cluster, which
+is the most that an autoscaler does in one step by default. Cost: 2 s to start a private cluster, 0.5 ms per task, and
+1.1 GB of memory for Ray's processes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Runs functions that may wait for a disk or a store in threads, and hands their results back to the loop that asked.
+"""Runs functions that may block on a disk or a store in threads, and returns their results to the run loop.
 
-The loop of a run must not wait for a listing, a manifest or the plan of a large phase while slots are free. Only the
-waiting happens in the threads: a result is processed by the loop, so nothing that the loop owns needs a lock. The
-threads are daemons, because a hanging disk must not keep a stopped run's process alive.
+The run loop must not wait for a listing, a manifest or the plan of a large phase while slots are free. The loop itself
+processes the results, so nothing that it owns needs a lock. The threads are daemon threads, so a hanging disk cannot
+keep the process of a stopped run alive.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-MOST_THREADS = 8  # the functions mostly wait; more threads would compete with the loop for the interpreter's lock
+MOST_THREADS = 8  # the functions mostly wait; more threads would compete with the loop for the GIL
 
 
 R = TypeVar("R")
@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Finished(Generic[R]):
-    """The end of a function: its key, and its result or the exception that it raised."""
+    """The outcome of a function: its key, and its result or the exception that it raised."""
 
     key: str
     result: R | None = None
@@ -31,7 +31,7 @@ class Finished(Generic[R]):
 
 
 class Work(Protocol[R]):
-    """Functions that have been started, each known by a key. `Background` explains the methods."""
+    """Functions that have been started, each identified by a key. `Background` explains the methods."""
 
     @property
     def busy(self) -> int: ...
@@ -44,7 +44,9 @@ class Work(Protocol[R]):
 
 
 class Inline(Generic[R]):
-    """Runs each function at once, in the thread of the caller: for a simulation, in which planning takes no time."""
+    """Runs each function immediately, in the caller's thread. Simulations use it, because in a simulation planning
+    takes no time.
+    """
 
     def __init__(self) -> None:
         self._ended: list[Finished[R]] = []
@@ -59,17 +61,17 @@ class Inline(Generic[R]):
         self._ended.append(_ended(key, function))
 
     def take(self, timeout: float) -> list[Finished[R]]:
-        """Return all ends since the last call."""
+        """Return all outcomes since the last call."""
         found, self._ended = self._ended, []
         return found
 
     def stop(self, seconds: float) -> list[Finished[R]]:
-        """Return all ends since the last call, as nothing runs between calls."""
+        """Return all outcomes since the last call; no function is running."""
         return self.take(seconds)
 
 
 class Background(Generic[R]):
-    """Functions that run in threads, each known by a key."""
+    """Runs functions in threads. Each function is identified by a key."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[str, Callable[[], R]]] = deque()
@@ -88,7 +90,7 @@ class Background(Generic[R]):
         self._fill()
 
     def take(self, timeout: float) -> list[Finished[R]]:
-        """Return all ends since the last call; if there is none yet, wait up to `timeout` seconds for one."""
+        """Return all outcomes since the last call; if there is none yet, wait up to `timeout` seconds for one."""
         found: list[Finished[R]] = []
         try:
             found.append(self._ended.get(timeout=timeout) if timeout > 0 else self._ended.get_nowait())
@@ -100,7 +102,7 @@ class Background(Generic[R]):
             return found
 
     def stop(self, seconds: float) -> list[Finished[R]]:
-        """Start no further function; wait up to `seconds` for those that are running, and return the ends."""
+        """Start no further function, wait up to `seconds` for the running ones, and return the outcomes."""
         self._waiting.clear()
         found, until = self.take(0), time.monotonic() + seconds
         while self.busy and (left := until - time.monotonic()) > 0:

@@ -1,10 +1,10 @@
-"""Goes through a step's phases in order, reuses results of earlier runs, and finishes the step.
+"""Runs a step's phases in order, reuses results of earlier runs, and finishes the step.
 
 All decisions are made above the executor interface, so they are the same on one machine and on a cluster. The driver
 holds a small amount of state per task but never the data itself. For a finished step, the driver reads only the
 manifest. For an unfinished step, it lists the files and reads the ledger once, and runs only the tasks that are not
-done. `StepRun.advance` does the work between two phases, which may wait for a disk or a store; `run_loop.py` calls it
-in a thread, and runs the attempts of all open steps meanwhile.
+done. `StepRun.advance` does the work between two phases, which may block on a disk or a store. `run_loop.py` calls it
+in a thread, and meanwhile runs the attempts of all open steps.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ def open_step(step: Step, plan: Plan, observer: Observer, driver: str | None = N
 
 
 def reuse_step(step: Step, observer: Observer) -> Manifest | None:
-    """Return the manifest of a finished step, and remove what a killed driver left there; None for any other step."""
+    """Return the manifest of a finished step, after removing what a killed driver left there. Return None for any other
+    step.
+    """
     existing = find_manifest(step.directory)
     if existing is not None:
         clean_up_finished(step)
@@ -79,9 +81,9 @@ def reuse_step(step: Step, observer: Observer) -> Manifest | None:
 
 
 class StepRun:
-    """One run of one step: between two phases in `advance`, during a phase in `running`. Only the ledger and the
-    methods `_begin`, `_share`, `_forget_failures` and `_finish` touch the step's files, so a simulation replaces only
-    these.
+    """One run of one step. During a phase, `running` holds the phase; between two phases, `advance` works. Only the
+    ledger and the methods `_begin`, `_share`, `_forget_failures` and `_finish` access the step's files, so a simulation
+    replaces only these.
     """
 
     def __init__(self, step: Step, plan: Plan, observer: Observer, driver: str | None = None) -> None:
@@ -90,18 +92,19 @@ class StepRun:
         self.observer: Observer = observer
         self.ledger: LedgerWriter = LedgerWriter(step.directory, driver or driver_name(), step.version, step.code)
         self.notes: list[str] = []  # messages for the user that `advance` has found
-        self.stopped: bool = False  # True once the run is being stopped: `advance` must not go on
+        self.stopped: bool = False  # True if the run is being stopped, so that `advance` ends
         self.running: PhaseRun | None = None
         self._plan = plan
-        # What must run before the plan can go on; the first is running. A start with a `Passed` restores dropped files.
+        # The phases that must run before the plan can continue; the first is running. A start with a `Passed` writes
+        # dropped files again.
         self._starts: list[tuple[PhaseStart, Passed | None]] = []
         self._earlier = EarlierResults(step, self.ledger)
         self._tally, self._before = Tally(), xxhash.xxh3_128()
         self._ran = False
 
     def advance(self, ended: PhaseRun | None = None) -> PhaseStart | Manifest:
-        """Begin the step, or collect the results of the phase that has ended; then go on to the next phase of which
-        tasks must run. If there is none, finish the step and return its manifest. May take long. Call it from any
+        """Begin the step, or collect the results of the phase that has ended. Then return the next phase that has tasks
+        to run. If there is none, finish the step and return its manifest. This may take long. It can be called from any
         thread, but not while attempts of the step are running. Raises the errors of `run_step`, and OvertakenError.
         """
         try:
@@ -116,7 +119,7 @@ class StepRun:
         return self._finish(found)
 
     def enter(self, start: PhaseStart, slots: int) -> None:
-        """Begin to run the tasks of a phase that `advance` returned."""
+        """Start running a phase that `advance` returned."""
         context = StepContext(self.step, self.ledger, self.observer, self._earlier.learns_of_drops)
         self.observer.phase_started(self.step, start.phase, len(start.phase.tasks) - len(start.pending), slots)
         self.running = PhaseRun(start, context)
@@ -128,7 +131,7 @@ class StepRun:
 
     def overtaken(self) -> None:
         """Clean up a step that another driver has finished."""
-        remove_exchange(self.step)  # our last attempts may have written files there since the other driver removed it
+        remove_exchange(self.step)  # our last attempts may have created it again after the other driver had removed it
 
     def _begin(self) -> None:
         stale_files.remove_dead_files(self.step.directory)
@@ -141,8 +144,8 @@ class StepRun:
             self.notes.append(note)
 
     def _drive(self, ended: PhaseRun | None) -> PhaseStart | Output:
-        """Go on to the next phase of which tasks must run, or to the plan's Output. When a phase ends, the driver drops
-        its tasks and results; only those that the plan still holds stay in memory.
+        """Return the next phase that has tasks to run, or the plan's Output. When a phase ends, the driver releases its
+        tasks and results; only those that the plan still holds stay in memory.
         """
         try:
             found = self._first() if ended is None else self._after(ended)
@@ -159,10 +162,12 @@ class StepRun:
         return self._look_up(next(self._plan))
 
     def _after(self, ended: PhaseRun) -> PhaseStart | Results:
-        """Return what follows the first of `_starts`, which has ended: the next of them, or the plan's results."""
+        """Return what follows the first of `_starts`, which has ended: the next of `_starts`, or the results for the
+        plan.
+        """
         if ended.inputs_lost:
             (*_, (start, _)), self._starts = self._starts, []
-            self._read()  # the other driver has finished this phase, so its results are in the ledger
+            self._read()  # another driver has finished this phase, so its results are in the ledger
             return self._look_up(start.phase)
         made = ended.results()
         start, passed = self._starts.pop(0)
@@ -173,8 +178,8 @@ class StepRun:
         return self._collect(start.phase, ordered, whole=True)
 
     def _look_up(self, phase: Phase) -> PhaseStart | Results:
-        """Return the results of a phase that earlier runs have finished, or the start of any other phase. If files were
-        dropped that the phase's tasks need, the phases that wrote these files come first.
+        """Return the results of a phase if earlier runs have finished it, and otherwise the start of the phase. If the
+        phase's tasks need files that were dropped, return the start of the first phase that must write them again.
         """
         if self.stopped:
             raise StepFailedError("the run was stopped")
@@ -195,7 +200,7 @@ class StepRun:
         return PhaseStart(phase, digests, pending, reused, self._share(phase, digests))
 
     def _record(self, start: PhaseStart) -> PhaseStart:
-        """Record in the ledger that tasks of a phase are about to run, and return the start of the phase."""
+        """Record in the ledger that tasks of a phase are about to run, and return `start`."""
         tasks = start.phase.tasks
         keys, sizes = [task.key for task in tasks], [task.input_bytes for task in tasks]
         self.ledger.append(PhaseLine(start.phase.name, keys, sizes, time.time()))
@@ -203,8 +208,8 @@ class StepRun:
         return start
 
     def _collect(self, phase: Phase, ordered: Results, *, whole: bool) -> Results:
-        """Check the results of a phase against its tolerance, and add them to the step's tally. If all of the phase's
-        files exist (`whole`), drop the files that it was the last to read.
+        """Check the results of a phase against its tolerance, and add them to the step's tally. If all files of the
+        phase exist (`whole`), drop the files that no later phase reads.
         """
         try:
             require_allowed(phase.tolerance, ordered)
@@ -219,7 +224,7 @@ class StepRun:
         return ordered
 
     def _forget_failures(self) -> None:
-        """Remove the list of tasks that failed in an earlier run, since these tasks are about to be retried."""
+        """Remove the list of tasks that failed in an earlier run, because these tasks are about to be retried."""
         if not self._ran:
             removal.remove(urls.join(self.step.directory, PARTIAL_NAME))
         self._ran = True

@@ -1,19 +1,19 @@
-"""Drops exchange files that no later phase reads, and lets a resumed run do without them.
+"""Drops exchange files that no later phase reads, and lets a resumed run continue without them.
 
-A phase names in `Phase.drops` the folders below `exchange/` that it is the last to read. Once it is complete, the
-driver first makes a line in the ledger durable, together with the results of the phase, and then removes these folders.
-So a driver that is killed at any point leaves either the files or the line. Small folders are left to the end of the
-step, as a line would take longer to sync than the files are worth.
+`Phase.drops` names folders below `exchange/` that no phase after this one reads. When the phase is complete, the driver
+appends a line to the ledger and syncs it, together with the results of the phase; only then does it remove the folders.
+So a driver that is killed at any point leaves either the files or the line. Small folders are kept until the step ends,
+because syncing a line would cost more than their disk space is worth.
 
-A later run reuses a result whose files are missing if the ledger says that they were dropped. Such a result is sound
-only if the phase that dropped them is not repeated. The run therefore remembers the phases that it passed in this way
-(`Passed`) until it reaches the phase that dropped their files and finds its results complete. If it must run a task
-before that (because a file was lost, or because a setting changed what the tasks are), it first runs the tasks again
-whose files are missing. They write the same files.
+A later run reuses a result whose files are missing if the ledger says that they were dropped. This is safe only if no
+task that reads these files has to run again. The run therefore remembers the phases that it passed in this way
+(`Passed`) until it reaches the phase that dropped their files and finds its results complete. If a task has to run
+before that (because a file was lost, or because a changed setting changed the tasks), the run first repeats the tasks
+whose files are missing. They write the same files again.
 
-If two drivers work on the same step, one may drop files that the other's tasks are reading. The other driver then
-finds the line and the results in the ledger, and continues from there. A version that does not know the lines skips
-them, finds that files are missing, and repeats the tasks that wrote them.
+If two drivers work on the same step, one may drop files that the other's tasks are reading. The other driver then finds
+the line and the results in the ledger and continues from there. An earlier version of datakit skips the lines, finds
+that files are missing, and repeats the tasks that wrote them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DROP_BYTES = 64 << 20  # smaller folders are not dropped
 
 @dataclass(frozen=True)
 class Passed:
-    """A phase whose results are reused although files are missing. tasks: those that wrote the missing files.
+    """A phase whose results are reused although files are missing. tasks: the tasks that wrote the missing files.
     waits_for: the phases that dropped these files and have not been reached yet.
     """
 
@@ -42,7 +42,7 @@ class Passed:
 
 
 class Drops:
-    """The folders that any driver of a step has dropped, and the phases that this run passed without their files."""
+    """The folders that any driver of a step has dropped, and the phases that this run has passed without their files."""
 
     def __init__(self, step: Step, ledger: LedgerWriter) -> None:
         self._step, self._ledger = step, ledger
@@ -50,7 +50,7 @@ class Drops:
         self._passed: list[Passed] = []
 
     def learn(self, lines: Iterable[DroppedLine]) -> bool:
-        """Add the lines of a ledger; return True if any of them is new."""
+        """Add the lines of a ledger. Return True if a folder in them is new."""
         before = len(self._by)
         self._by |= {folder: line.by for line in lines for folder in line.folders}
         return len(self._by) > before
@@ -64,12 +64,12 @@ class Drops:
         self._passed.append(passed)
 
     def take_passed(self) -> list[Passed]:
-        """Return, and forget, the phases whose missing files are needed now that a task must run."""
+        """Return and forget all remembered phases: a task must run, so their missing files are needed."""
         passed, self._passed = self._passed, []
         return passed
 
     def reached(self, phase: str) -> None:
-        """Forget the phases whose files this phase dropped: it is complete, so nothing reads them any more."""
+        """Forget the phases whose files this phase dropped. It is complete, so no task needs these files."""
         complete = [phase]
         while complete:
             name = complete.pop()
@@ -79,7 +79,9 @@ class Drops:
             self._passed = [passed for passed in self._passed if passed.waits_for]
 
     def drop(self, phase: Phase, sizes: dict[str, int]) -> None:
-        """Drop what a complete phase was the last to read. sizes: the number of bytes written to each folder."""
+        """Drop the folders that no phase after this complete one reads. sizes: the number of bytes written to each
+        folder.
+        """
         folders = [folder for folder in phase.drops if sizes.get(folder, 0) >= DROP_BYTES]
         new = [folder for folder in folders if folder not in self._by]
         if new:

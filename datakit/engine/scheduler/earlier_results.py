@@ -60,8 +60,8 @@ class EarlierResults:
         return self.drops.learn(line for line in read_ledger(self._step.directory) if isinstance(line, DroppedLine))
 
     def reusable(self, phase: Phase, digests: Digests) -> tuple[dict[str, bytes], list[Task]]:
-        """Return the packed results that can be reused, and those of their tasks whose files were dropped. If some
-        tasks must run, so must those whose files were dropped.
+        """Return the packed results that can be reused, and the tasks among them whose files were dropped. If any task
+        of the phase must run, the tasks whose files were dropped must run, too.
         """
         found: dict[str, bytes] = {}
         incomplete: list[Task] = []
@@ -78,7 +78,7 @@ class EarlierResults:
         return found, []
 
     def pass_over(self, phase: Phase, digests: Digests, reused: dict[str, bytes], incomplete: list[Task]) -> None:
-        """Note that the results of a whole phase are reused. incomplete: its tasks whose files were dropped."""
+        """Record that the results of a whole phase are reused. incomplete: its tasks whose files were dropped."""
         if not incomplete:
             self.drops.reached(phase.name)
             return
@@ -87,15 +87,15 @@ class EarlierResults:
         self.drops.passes(Passed(phase, digests, incomplete, dropped_by))
 
     def require_same_files(self, passed: Passed, made: dict[str, bytes]) -> None:
-        """Raise DivergentOutputError unless tasks that ran again have written the same files as in the earlier run.
-        made: their new results, packed.
+        """Raise DivergentOutputError unless repeated tasks have written the same files as in the earlier run. made: the
+        new results of these tasks, packed.
         """
         for task in passed.tasks:
             before = self._done[task_id(passed.phase.name, task.key, passed.digests.of(task))]
             if unpack(made[task.key]).outputs != unpack(before).outputs:
                 raise DivergentOutputError(
                     f"{self._step.stage} of {self._step.dataset}, phase {passed.phase.name}: task {task.key} has "
-                    f"written other files than in an earlier run; remove {self._step.directory} and run again"
+                    f"written different files than in an earlier run; remove {self._step.directory} and run again"
                 )
 
     def _missing(self, packed: Iterable[bytes]) -> list[OutputFile]:

@@ -84,8 +84,8 @@ def manifest_of(
     quarantined: Sequence[QuarantinedRecord] = (),
     more: Sequence[OutputFile] = (),
 ) -> Manifest:
-    """Return the manifest of a finished step, without its checksum. counted: the sums of the tasks' counters. more: the
-    files that belong to no partition and that the plan does not know.
+    """Return the manifest of a finished step, without its checksum. counted: the sums of the tasks' counters. more:
+    files that belong to no partition and are not in the plan's Output.
     """
     counters = Counter(output.counters)
     counters.update(counted)  # not `+`, which would drop counters that are zero

@@ -1,11 +1,12 @@
-"""Runs one phase: offers attempts, takes their outcomes, retries tasks or bisects their inputs, and reports failures.
+"""Runs one phase: provides attempts, processes their outcomes, retries tasks or bisects their inputs, and reports
+failures.
 
-A phase run never waits and knows no executor: `run_loop.py` asks it for attempts when slots are free, and passes it the
-outcomes. Attempts are created only when they are asked for, so a phase of 100,000 tasks takes little memory: one
-pointer in the queue per new task, and one packed result per finished task. `attempt_queue.py` decides the order, and
-`retry_policy.py` judges the outcomes. A task killed by a record that cannot be skipped yet is parked until all other
-tasks are done. A task that refuses an input is not retried; its message is reported at the end of the phase, together
-with those of all other tasks that refused an input.
+A phase run never waits and does not know the executor: `run_loop.py` asks it for attempts when slots are free, and
+passes the outcomes to it. Attempts are created only when they are asked for, so a phase of 100,000 tasks takes little
+memory: one pointer in the queue per new task, and one packed result per finished task. `attempt_queue.py` decides the
+order, and `retry_policy.py` judges the outcomes. A task killed by a record that cannot be skipped yet is parked until
+all other tasks are done. A task that refuses an input is not retried; its message is reported at the end of the phase,
+together with those of all other tasks that refused an input.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class OvertakenError(Exception):
 class StepContext:
     """The step that a phase belongs to, with the ledger and the observer that record the phase's attempts.
 
-    inputs_dropped: returns True if another driver has dropped files that the phase may read.
+    inputs_dropped: a function that returns True if another driver has dropped files that the phase may be reading.
     """
 
     step: Step
@@ -69,7 +70,7 @@ class StepContext:
 
 @dataclass(frozen=True)
 class PhaseStart:
-    """A phase of which some tasks must run. reused: the packed results of the others, by task key. shared: the path of
+    """A phase that has tasks to run. reused: the packed results of its other tasks, by task key. shared: the path of
     the phase's shared data in the step's directory.
     """
 
@@ -106,8 +107,8 @@ class TaskState:
 
 
 class PhaseRun:
-    """One run of one phase. in_flight: the number of attempts that were offered and have no outcome yet. inputs_lost:
-    True once another driver has dropped files that our attempts were reading; the phase is then done, without results.
+    """One run of one phase. in_flight: the number of attempts that were returned and have no outcome yet. inputs_lost:
+    True if another driver has dropped files that our attempts were reading; the phase is then done, without results.
     """
 
     def __init__(self, start: PhaseStart, context: StepContext) -> None:
@@ -144,7 +145,7 @@ class PhaseRun:
     # --- attempts
 
     def next_attempt(self, slots: int) -> Attempt | None:
-        """Return the attempt that is to start next, or None if none is ready. `slots`: those of the executor."""
+        """Return the next attempt to start, or None if none is ready. slots: the number of slots of the executor."""
         item = None if self.inputs_lost else self._queue.take(time.monotonic())
         if item is None:
             return None
@@ -155,7 +156,7 @@ class PhaseRun:
         return attempt
 
     def ready_in(self) -> float | None:
-        """Return the number of seconds until an attempt is ready, or None if the queue is empty."""
+        """Return the number of seconds until the next attempt is ready, or None if the queue is empty."""
         return self._queue.ready_in(time.monotonic()) if self._queue else None
 
     def _first_attempt(self, task: Task, slots: int) -> Attempt:
@@ -336,7 +337,7 @@ class PhaseRun:
     def _fail(self, task: TaskState, outcome: Outcome) -> None:
         task.state = State.FAILED
         self._observer.attempt_ended(outcome, Verdict.FAIL)
-        if outcome.error_type == NoSpaceError.__name__:  # every other task of the run would fail, too
+        if outcome.error_type == NoSpaceError.__name__:  # every other task of the run would fail as well
             raise NoSpaceError(f"{self._step.stage} of {self._step.dataset}: {outcome.message}")
         self._stop_if_all_alike(outcome)
 

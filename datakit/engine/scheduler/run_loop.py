@@ -1,15 +1,16 @@
-"""Runs several steps at the same time over one executor: fills free slots by priority, and passes outcomes to steps.
+"""Runs several steps at the same time over one executor: fills free slots by priority, and gives each outcome to its
+step.
 
 One loop owns the executor, the observers and the ledgers of running phases, so none of them needs a lock. Each step is
-either *running* a phase (`phase_run.py`: it offers attempts and takes outcomes) or *advancing* to its next phase in a
-thread (`StepRun.advance`: it reads ledgers, plans tasks, writes manifests). A free slot gets the next attempt of the
-first step, in the order of priority, that has one ready.
+either *running* a phase (`phase_run.py` provides attempts and processes outcomes) or *advancing* to its next phase in a
+thread (`StepRun.advance` reads ledgers, plans tasks and writes manifests). A free slot gets the next attempt of the
+most urgent step that has one ready.
 
-The executor holds at most WINDOW attempts per slot. All others stay in the queues of their steps, so an attempt of a
-step that becomes ready later waits for at most WINDOW - 1 attempts of less urgent steps.
+The executor holds at most WINDOW attempts per slot. All others stay in the queues of their steps. So if an urgent step
+becomes ready late, at most WINDOW - 1 less urgent attempts per slot start before its attempts.
 
-A step that fails cancels its own attempts; the others go on. Only errors that would meet every step end the loop: a
-full disk, a lost cluster, a signal, an error in datakit itself.
+If a step fails, its attempts are cancelled, and the other steps continue. Only errors that concern every step end the
+loop: a full disk, a lost cluster, a signal, a bug in datakit.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ from datakit.engine.task import Step
 from datakit.errors import DatakitError, NoSpaceError, RootError
 from datakit.storage.manifest import Manifest
 
-# The most attempts per slot, running or waiting in the executor. More than 1, so that no slot waits for the loop; not
-# more than 2, so that urgent attempts do not wait for others.
+# The maximum number of attempts per slot, running or waiting in the executor. With 1, a slot would wait for the loop
+# between two attempts; with more than 2, urgent attempts would wait longer.
 WINDOW = 2
 WAIT_SECONDS = 0.5
 POLL_SECONDS = 0.02  # how often the loop looks for steps that have advanced while attempts run
 STOP_SECONDS = 10.0  # how long a stopped run waits for threads that write to the root
-MOST_STEPS = 128  # steps open at a time; each holds a descriptor of its ledger and its tasks in memory
-READY_PER_SLOT = 2 * WINDOW  # no further step is opened while those open have this many tasks per slot
+MOST_STEPS = 128  # open at a time; each holds a file descriptor for its ledger, and its tasks in memory
+READY_PER_SLOT = 2 * WINDOW  # no step is opened while more urgent open steps have this many tasks per slot
 
 ExecutorFactory = Callable[[], Executor]
 Priority = tuple[float, ...]  # lower values first
 
 
 class OpenStep(Protocol):
-    """A step that has been started; `StepRun` in `driver.py` explains the methods."""
+    """An open step; `StepRun` in `driver.py` explains the methods."""
 
     step: Step
     observer: Observer
@@ -69,7 +70,7 @@ class Ended:
 
 
 class RunLoop:
-    """The steps that are open at the moment. After an error, call `stop`."""
+    """Runs the open steps. After an error, call `stop`."""
 
     def __init__(
         self,
@@ -77,8 +78,8 @@ class RunLoop:
         observer: Callable[[], Observer],
         background: Work[PhaseStart | Manifest] | None = None,
     ) -> None:
-        """`executor` is called when the first task must run, `observer` for each event that concerns no single step.
-        `background` runs `OpenStep.advance`; by default, in threads.
+        """executor: called when the first task must run. observer: called for each event that concerns no single step.
+        background: runs `OpenStep.advance`, by default in threads.
         """
         self._executor_of, self._observer_of = executor, observer
         self._executor: Executor | None = None
@@ -92,7 +93,7 @@ class RunLoop:
         return len(self._open)
 
     def add(self, step: OpenStep, priority: Priority = ()) -> None:
-        """Open a step. Of two steps with an attempt ready, that with the lower priority value comes first."""
+        """Open a step. If several steps have attempts ready, the one with the lowest priority value comes first."""
         directory = step.step.directory
         self._priorities[directory] = priority
         self._open = dict(sorted([*self._open.items(), (directory, step)], key=lambda item: self._priorities[item[0]]))
@@ -100,7 +101,7 @@ class RunLoop:
         self._background.start(directory, step.advance)
 
     def has_room(self, priority: Priority) -> bool:
-        """Return True if a step of this priority would get slots soon, so that it should be opened now."""
+        """Return True if a step of this priority would soon get slots and should therefore be opened now."""
         if len(self._open) >= MOST_STEPS:
             return False
         before = [step.running for name, step in self._open.items() if self._priorities[name] <= priority]
@@ -108,8 +109,8 @@ class RunLoop:
         return ready < READY_PER_SLOT * (self._executor.slots if self._executor is not None else 1)
 
     def turn(self) -> list[Ended]:
-        """Start the attempts that fit, wait until something happens (for at most half a second), and process it.
-        Return the steps that have ended. Raises every error that concerns more than one step.
+        """Submit attempts while there is room, wait for outcomes or advanced steps (for at most half a second), and
+        process them. Return the steps that have ended. Raises every error that concerns more than one step.
         """
         if self._executor is not None:
             self._fill(self._executor)
@@ -132,7 +133,7 @@ class RunLoop:
         advancing -= {one.key for one in self._background.stop(STOP_SECONDS)}
         with ExitStack() as closing:  # closes all ledgers, even if an observer fails
             for directory, step in self._open.items():
-                if directory not in advancing:  # otherwise, its thread still uses the ledger
+                if directory not in advancing:  # otherwise, its thread is still using the ledger
                     closing.callback(step.ledger.close)
                 closing.callback(step.observer.step_failed, step.step, error)
         self._open.clear()
@@ -151,13 +152,13 @@ class RunLoop:
         return sum(step.running.in_flight for step in self._open.values() if step.running is not None)
 
     def _outcomes(self) -> list[Outcome]:
-        """Wait for outcomes, but not for longer than until the next retry or a look at the threads is due."""
+        """Wait for outcomes, at most until the next retry is due or the threads must be polled."""
         if self._executor is None:
             return []
         running = [step.running for step in self._open.values() if step.running is not None]
         due = [seconds for phase in running if (seconds := phase.ready_in()) is not None]
         wait = POLL_SECONDS if self._background.busy else WAIT_SECONDS
-        if self._in_flight():  # what is due at once waits for a place in the window
+        if self._in_flight():  # attempts that are already due wait for room in the window
             return self._executor.wait(min([wait, *filter(None, due)]))
         if running and not any(phase.done() for phase in running):
             time.sleep(min([wait, *due]))  # only delayed retries are left
@@ -166,7 +167,7 @@ class RunLoop:
     def _route(self, outcome: Outcome) -> Ended | None:
         step = self._open.get(outcome.step_directory)
         if step is None or step.running is None:
-            return None  # an outcome before it ended the step
+            return None  # an earlier outcome has ended the step
         try:
             step.running.take(outcome)
         except (OvertakenError, DatakitError) as error:
@@ -176,11 +177,11 @@ class RunLoop:
     # --- steps
 
     def _advance(self, step: OpenStep) -> None:
-        """Let a step whose tasks have run go on to its next phase. `advance` reads the results from `running`."""
+        """Advance a step whose phase is done. `advance` gets the phase and reads its results."""
         phase, step.running = step.running, None
         assert phase is not None and self._executor is not None
         if phase.inputs_lost:
-            self._executor.cancel(step.step.directory)  # the other attempts would also miss files
+            self._executor.cancel(step.step.directory)  # its other attempts would not find the dropped files either
         self._background.start(step.step.directory, lambda: step.advance(phase))
 
     def _continue(self, one: Finished[PhaseStart | Manifest]) -> Ended | None:
@@ -197,7 +198,7 @@ class RunLoop:
         return self._close(step, one.result)
 
     def _end(self, step: OpenStep, error: BaseException) -> Ended | None:
-        """End a step because of an error. Raise the error if it concerns the other steps, too."""
+        """End a step because of an error. Raise the error if it concerns all steps."""
         if not isinstance(error, (DatakitError, OvertakenError)) or isinstance(error, (NoSpaceError, RootError)):
             raise error
         if self._executor is not None:

@@ -1,7 +1,7 @@
 """Starts fork servers in an environment where libraries start no threads, keeps the most recently used servers (four by
 default), and requests children from them.
 
-`ForkServer` and `ForkServerPool` are thread-safe. Attempts that need a server wait while it starts, and only those. A
+`ForkServer` and `ForkServerPool` are thread-safe. While a server starts, only the attempts that need it wait. A
 pool's template process starts in 300-500 ms, once per worker process. A server forked from the template starts in
 10-250 ms, once per worker process and set of preloads.
 """
@@ -74,11 +74,11 @@ class Template:
         started. `kernels` is True if the server needs numba. Return the server's pid and the read end of its status
         pipe. Raises BootDeathError.
         """
-        with self._lock:  # the process forks one server after another
+        with self._lock:  # the template process forks one server at a time
             read, write = os.pipe()
             descriptors = [write, control.fileno(), output.descriptor]
             try:
-                with contextlib.suppress(OSError):  # if the process is gone, `os.read` below returns no pid
+                with contextlib.suppress(OSError):  # if the process is dead, `os.read` below returns no pid
                     socket.send_fds(self._control, [forkserver_template.KERNELS.pack(kernels)], descriptors)
             finally:
                 os.close(write)
@@ -94,7 +94,7 @@ class Template:
         self._end()
 
     def _end(self) -> None:
-        """End the process and its servers, and keep the last part of the process's output."""
+        """End the template process and its servers, and keep the end of the process's output."""
         if self._control.fileno() < 0:
             return
         self._control.close()
@@ -188,16 +188,16 @@ class ForkServerPool:
         # Record datakit's files before the first server starts, so that an upgrade during the run is noticed.
         installation_at_start()
         remove_dead_scratch()
-        self._servers: dict[tuple[Preload, ...], ForkServer] = {}  # the last one is the most recently used
+        self._servers: dict[tuple[Preload, ...], ForkServer] = {}  # the most recently used is last
         self._uses: Counter[tuple[Preload, ...]] = Counter()
         self._starting: defaultdict[tuple[Preload, ...], threading.Lock] = defaultdict(threading.Lock)
         self._compiling: set[tuple[Preload, ...]] = set()
         self._template: Template | None = None
-        self._closings = 0  # how often `close` has been called
+        self._closings = 0  # how many times `close` has been called
 
     @property
     def compiling(self) -> bool:
-        """True while a server that is starting is compiling kernels."""
+        """Return True if a server is compiling kernels while it starts."""
         return bool(self._compiling)
 
     @contextlib.contextmanager
@@ -215,8 +215,8 @@ class ForkServerPool:
                 self._uses[preloads] -= 1
 
     def prepare(self, preloads: tuple[Preload, ...]) -> None:
-        """Start a server in a thread, unless there is one. If it fails to start, the attempt that needs it will try
-        again, and report why.
+        """Start a server in a thread, unless there is one already. If it does not start, the first attempt that needs
+        it tries again and reports the reason.
         """
         threading.Thread(target=self._prepare, args=(preloads,), name="datakit-boot", daemon=True).start()
 

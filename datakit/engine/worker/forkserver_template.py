@@ -36,7 +36,7 @@ from datakit.engine.worker.forking import MESSAGE_BYTES, Forker
 from datakit.engine.worker.memory_watcher import die_with
 from datakit.text import compilation
 
-# Every stage uses these libraries. `numpy.unique` imports numpy.ma, which takes 0.07 s, when it is first called.
+# Every stage uses these libraries. The first call of `numpy.unique` imports numpy.ma, which takes 0.07 s.
 LIBRARIES = ("pyarrow", "pyarrow.compute", "pyarrow.parquet", "numpy.ma", "datakit.storage.parquet")
 KERNELS = struct.Struct("<q")  # 1 if the fork server needs numba
 assert KERNELS.size == MESSAGE_BYTES

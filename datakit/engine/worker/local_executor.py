@@ -81,8 +81,8 @@ class LocalExecutor(Executor):
             return [outcome for outcome, cancelled in ended if not cancelled.is_set()]
 
     def cancel(self, step_directory: str) -> None:
-        """Kill the step's attempts, but keep the fork servers. Attempts that are being killed keep their slots and
-        their memory until they have ended.
+        """Kill the step's attempts, but keep the fork servers. A killed attempt keeps its slot and its memory until it
+        has ended.
         """
         with self._lock:
             self._waiting = deque(one for one in self._waiting if one.step_directory != step_directory)
@@ -101,7 +101,7 @@ class LocalExecutor(Executor):
         until = time.monotonic() + CLOSE_SECONDS
         for thread in waited_for:  # each removes the scratch directory of its attempt
             thread.join(max(0.0, until - time.monotonic()))
-        self._servers.close()  # those that a thread started in the meantime
+        self._servers.close()  # servers that a thread has started in the meantime
         if waited_for:
             stale_files.remove_dead_scratch()  # files that the killed children had staged for a store
 
