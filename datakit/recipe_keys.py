@@ -35,11 +35,11 @@ class _Switch:
 
 @dataclass(frozen=True)
 class _Write:
-    """The key that [consolidate] has in addition to those of the stage's config class."""
+    """The key of [consolidate] that is not in the stage's config class."""
 
     write: Annotated[
         bool,
-        key("`false` leaves out the stage. The token cache stays the same, since no stage reads its output.", False),
+        key("`false` skips the stage. This does not change the token cache, because no stage reads the output.", False),
     ] = True
 
 
@@ -64,7 +64,7 @@ MEANINGS = {
         "of the same source."
     ),
     "select": "Decides which documents leave the dataset.",
-    "consolidate": "Writes the documents that stay, as a dataset to publish. The token cache does not depend on it.",
+    "consolidate": "Writes the documents that stay as a dataset to publish. The token cache does not depend on it.",
     "tokenize": "Writes a token cache. Without this table, the run ends when the documents are written.",
     "tokenize.train": 'Settings for `tokenizer = "train"`.',
     "limits": (

@@ -14,9 +14,9 @@ A representative is always retained. If the first copy of a text is removed as a
 that copy also represents all exact copies of the text. Since all copies have the same text, they all have the same
 Jaccard similarity to the representative.
 
-The removed documents of a task are sorted by row in blocks (`sorted_blocks.py`) and written as they come. The verdicts
-on the first copies may be in any other partitions; they are read again for each table of copies, and only those that
-are looked up are held. Memory: about 200 MiB.
+A task sorts its removed documents by row in blocks (`sorted_blocks.py`) and streams them to its files. The verdict on
+the first copy of a text may be in any other partition. The verdicts are therefore read again for each table of copies,
+and only those on the first copies in the table are held. Memory: about 200 MiB.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ from datakit.storage.parquet import ShardWriter
 
 DICTIONARY = ("reason", "cluster_id", "representative_id", "representative_source")
 STRINGS = [pa.field(name, pa.string(), nullable=False) for name in ("id", *DICTIONARY)]
-CHANGED = ("cluster_high", "cluster_low", "kept_row", "kept_high", "kept_low", "jaccard")  # if a first copy is removed
+# columns that change if the first copy is removed
+CHANGED = ("cluster_high", "cluster_low", "kept_row", "kept_high", "kept_low", "jaccard")
 SCHEMA = pa.schema([*STRINGS, pa.field("jaccard", pa.float64(), nullable=False)])
 
 
@@ -97,7 +98,9 @@ def _verdicts(shared: Shared, context: TaskContext, first: int, stop: int) -> It
 
 
 def _with_verdicts(copies: pa.Table, shared: Shared, context: TaskContext) -> pa.Table:
-    """Return the rows for exact copies. `copies` is sorted by the rows of the first copies, which may be removed."""
+    """Return the rows for exact copies, with the verdicts on their first copies. `copies` is sorted by the rows of the
+    first copies, which may themselves be removed.
+    """
     row, high, low, kept = (copies[name].to_numpy() for name in ("row", "high", "low", "kept_row"))
     rows = {"row": row, "high": high, "low": low, "cluster_high": high, "cluster_low": low}
     rows |= {"kept_row": kept, "kept_high": high, "kept_low": low, "jaccard": np.ones(len(row))}
@@ -117,7 +120,7 @@ def _with_verdicts(copies: pa.Table, shared: Shared, context: TaskContext) -> pa
 
 
 def _within(counts: np.ndarray) -> np.ndarray:
-    """Return 0, 1, ... count - 1 for each count.
+    """Return the numbers 0, 1, ..., count - 1 for each count, one range after the other.
 
     >>> _within(np.array([2, 0, 3])).tolist()
     [0, 1, 0, 1, 2]
@@ -126,7 +129,9 @@ def _within(counts: np.ndarray) -> np.ndarray:
 
 
 def _by_part(tables: Iterable[pa.Table], parts: Sequence[Part]) -> Iterator[tuple[int, pa.Table]]:
-    """Cut tables, whose rows ascend, where a part begins. Yield pairs: the index of the part, and its rows."""
+    """Split tables, whose rows ascend, at the boundaries of the parts. Yield pairs of a part's index and some of its
+    rows.
+    """
     for table in tables:
         inside = part_of(table["row"].to_numpy(), parts)
         cuts = [0, *(np.flatnonzero(np.diff(inside)) + 1).tolist(), len(inside)]

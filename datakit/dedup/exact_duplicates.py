@@ -4,8 +4,8 @@ merges the ids of one range from all sources. If a file spans several ranges, th
 according to their statistics, may hold ids in the task's range. It reads the ids from the signature files, not from the
 documents. Each removed row is routed to the exchange bucket of the partition that holds the row.
 
-Cost: a stable sort of sorted sequences, which amounts to a merge. Memory: about 200 MiB, however many ids or sources
-there are: more ids than fit in a block are merged from scratch files (`sorted_blocks.py`).
+Cost: a stable sort of sorted sequences, which amounts to a merge. Memory: about 200 MiB for any number of ids and
+sources, because ids that do not fit in one block are merged from scratch files (`sorted_blocks.py`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def find_copies(arguments: dict[str, Any], shared: dict[str, Any], context: Task
 
 
 def copies(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield the rows whose id is that of an earlier row, each with the first row that has this id as `kept_row`.
+    """Yield the rows whose id also occurs in an earlier row. Their column `kept_row` is the first row with the same id.
 
     tables: the columns `high`, `low` and `row`, sorted by id and then by row; rows with one id may be in many tables.
     """
@@ -74,7 +74,7 @@ def copies(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _ids_in_range(parts: Sequence[Part], index: int, bits: int, step_directory: str) -> Iterator[pa.Table]:
-    """For each row group, yield the ids that are in range `index` of `2**bits` ranges, as `high` and `low`, and their
+    """For each row group, yield its ids in range `index` of `2**bits` ranges, as columns `high` and `low`, and their
     row numbers.
     """
     smallest, largest = partition_range(index, bits)

@@ -62,7 +62,7 @@ class ForestFiles:
 
 @dataclass(frozen=True)
 class Forests:
-    """The arguments of a task that reads forest files. buckets: the number of buckets to which it routes edges, or 0
+    """The arguments of a task that reads forest files. buckets: the number of buckets to which the task routes edges; 0
     if it routes labels to parts.
     """
 
@@ -82,9 +82,10 @@ class BucketRange:
 @dataclass(frozen=True)
 class Round:
     """The shared data of a phase that belongs to a round of stars. number: 1 for the first round. runs: the runs of the
-    previous phase. labels: the labels of the nodes that were left after the round, to resolve those that it retired.
-    parts: the parts to which the last phase routes labels. memory: the memory of a task; it is part of the names of all
-    files, as a run that is resumed with another setting writes other files.
+    previous phase. labels: the runs with the labels of the nodes that remained after the round; they are needed to
+    label the nodes that the round retired. parts: the parts to which the last phase routes labels. memory: the memory
+    of a task. It is part of the names of all files, because a run that is resumed with another setting writes different
+    files.
     """
 
     number: int
@@ -97,8 +98,9 @@ class Round:
 
 @dataclass(frozen=True)
 class Reduced(Runs):
-    """The result of a small-star task. runs: the edges for the next round, in both directions. edges: their number,
-    each counted once. retired: the runs with the edges of the nodes that this round retired. nodes: their number.
+    """The result of a small-star task. runs: the edges for the next round, in both directions. edges: the number of
+    these edges, each counted once. retired: the runs with the edges of the nodes that this round retired. nodes: the
+    number of these nodes.
     """
 
     edges: int

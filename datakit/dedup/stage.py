@@ -6,8 +6,8 @@ The phases run in this order:
     exact        ids in several sources: the first source in the recipe keeps the document  (only with several sources)
     bands        the band keys of the remaining documents are routed to buckets
     buckets      documents that share a key are connected, which gives one spanning forest per bucket
-    labels       the forests are joined, which gives each clustered document its component; if one task's memory does
-                 not suffice, other phases come before this one (`clusters/component_phases.py`)
+    labels       the forests are joined, which gives each clustered document its component; if one task cannot hold
+                 them all, further phases come before this one (`clusters/component_phases.py`)
     shingles     the shingle sets of clustered documents are routed by component
     verify       each clustered document is compared exactly with retained documents
     attributes   one file per partition lists the removed documents, with the reasons
@@ -47,14 +47,14 @@ from datakit.toml_config import key
 NAME = "dedup"
 FORMAT_VERSION = 2
 TASK_BYTES = 64 << 20  # bytes of input per task
-SORTING_BYTES = 384 << 20  # memory for sorting in blocks, an exchange writer and the libraries; measured: up to 250 MiB
-PART_BYTES = 2 << 10  # memory for the description of a part, which every task decodes
-LEAST_MEMORY = 256 << 20  # the least value of `task_memory`; a task needs most of it for libraries and buffers
+SORTING_BYTES = 384 << 20  # to sort in blocks, with an exchange writer and the libraries; measured: up to 250 MiB
+PART_BYTES = 2 << 10  # memory per part for its description, which every task decodes
+LEAST_MEMORY = 256 << 20  # minimum of `task_memory`; a task needs most of it for libraries and buffers
 Results = Generator[Phase, Sequence[TaskResult], Sequence[TaskResult]]
 
 
 class Bounded(TypedDict):
-    """The arguments of a phase that declare its tasks' memory."""
+    """The arguments of a `Phase` that set the memory of its tasks."""
 
     memory_bytes: int
     memory_per_input_byte: float
@@ -82,7 +82,7 @@ class Config(SignatureConfig):
     ] = 64
     max_removal: Annotated[float, key("The step fails if a source would lose a larger share of documents.", 0.5)] = 0.9
     task_memory: Annotated[
-        int, key("How many bytes of memory a task may take to find the clusters; it does not change them.", 2 << 30)
+        int, key("The maximum memory, in bytes, of a task that searches for clusters; does not change the output.", 2 << 30)
     ] = 512 << 20  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -139,7 +139,7 @@ def _tasks(function: str, sizes: Sequence[int], buckets: int = 0) -> tuple[Task,
 
 
 def _bounded(parts: Sequence[Part]) -> Bounded:
-    """Return the budget of a phase whose tasks sort their rows in blocks, however many rows they read."""
+    """Return the budget of a phase whose tasks sort their rows in blocks. It does not depend on the number of rows."""
     return {"memory_bytes": SORTING_BYTES + PART_BYTES * len(parts), "memory_per_input_byte": 0.0}
 
 
@@ -162,7 +162,7 @@ def _connected(step: Step, shared: Shared) -> Results:
 
 
 def _verdicts(step: Step, connected: Sequence[TaskResult], shared: Shared, memory: int) -> Results:
-    """Yield the phases from `labels` (or those before it) to `verify`, and return the results of the last one."""
+    """Yield the phases from the search for components to `verify`, and return the results of the last one."""
     parts = shared.parts
     labelled = yield from label_phases(step, connected, parts, memory)
     labels = yield from merged(step, "labels", run_sizes(labelled), readers=len(parts))

@@ -52,7 +52,7 @@ def score_values(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def survivor_keys(prefer: Sequence[str], columns: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """Return the keys, [N] each, by which documents are sorted: the component, the keys in `prefer`, and the two halves
+    """Return the keys, [N] each, by which documents are sorted: the component, the keys of `prefer`, and the two halves
     of the id.
 
     columns: component, high, low, length, source, and each score as "score:<column>".

@@ -1,5 +1,5 @@
-"""Loads or compiles the kernels of dedup before the tasks start; the stages of dedup use this module as a preload. The
-kernels of `clusters/node_tables.py`, which only large inputs need, have a preload of their own.
+"""Loads or compiles the kernels of dedup before the tasks start; signatures and dedup use this module as a preload. The
+kernels of `clusters/node_tables.py`, which only large inputs need, have a separate preload.
 """
 
 from __future__ import annotations

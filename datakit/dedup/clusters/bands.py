@@ -2,8 +2,8 @@
 A band key has 64 bits. The band's index is hashed into the key, so one exchange serves all bands and needs only 16
 bytes per (key, row) pair. Exact copies and skipped documents are left out before the exchange. A bucket's task reads
 the bucket run by run and keeps one row per distinct key, so a key shared by millions of documents takes no more memory
-than any other key. The task reduces the edges that it finds to spanning forests of at most FOLD_ROWS edges, and writes
-only these.
+than any other key. The task reduces the edges that it finds to spanning forests of about FOLD_ROWS edges each, and
+writes only these forests.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def connect(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCont
             every = [(keys, rows), *waiting]
             keys, rows, left, right = components.bucket_edges(*map(np.concatenate, zip(*every, strict=True)))
             waiting.clear()
-            if len(row) + len(left) > FOLD_ROWS:  # these edges need not be in memory: later ones join them
+            if len(row) + len(left) > FOLD_ROWS:  # later phases join the edges that were written
                 forest.write(row, root)
                 row, root = row[:0], root[:0]
             row, root = components.spanning_forest(np.concatenate([row, left]), np.concatenate([root, right]))
@@ -107,10 +107,10 @@ def connect(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCont
 
 
 class _Forest:
-    """A file of edges (row, root) that exists only if there are any. edges: the number of edges written so far."""
+    """A file of edges (row, root), created only if there are any. edges: the number of edges written so far."""
 
     def __init__(self, path: str, context: TaskContext, stack: ExitStack) -> None:
-        """`stack` commits the file when it is closed."""
+        """stack: commits the file when it is closed."""
         self._path, self._url, self._stack = path, urls.join(context.step_directory, path), stack
         self._writer: ShardWriter | None = None
         self.edges = 0
@@ -125,7 +125,7 @@ class _Forest:
         self.edges += len(row)
 
     def outputs(self) -> tuple[OutputFile, ...]:
-        """Return the file, once it is committed."""
+        """Return the file; call this after the file has been committed."""
         if self._writer is None:
             return ()
         info = self._writer.info

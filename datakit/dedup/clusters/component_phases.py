@@ -1,22 +1,23 @@
-"""Plans the phases that find the components of the buckets' forests and label all clustered documents, so that no task
-takes more than a given amount of memory (`dedup.task_memory`).
+"""Plans the phases that find the components of the buckets' forests and label all clustered documents, with a limit on
+the memory of each task (`dedup.task_memory`).
 
 If all nodes fit into the table of one task, there is one phase with one task:
 
     labels       the forests are joined
 
-Otherwise, there are rounds. Each retires many nodes (see `stars.py`), until those that are left fit into one task:
+Otherwise, there are rounds, each of which retires many nodes (see `stars.py`), until the remaining nodes fit into one
+task:
 
     links        the forests' edges are routed by node
     large-1      the first round: large-star, then
     small-1      small-star; large-2, small-2, ... follow
-    components   the edges that are left are joined                                        (only if there are any)
-    resolve-2    the nodes that round 2 retired get their labels; later rounds come before earlier ones
+    components   the remaining edges are joined                                            (only if there are any)
+    resolve-2    the nodes that round 2 retired get their labels; rounds are resolved from the last to the first
     labels       the nodes that round 1 retired get their labels
 
-The number of rounds depends on the edges and on the memory of a task, but the labels depend on the edges alone. Each
-phase drops the files that it is the last to read, so the disk holds the edges of about two phases, and 16 bytes for
-each node that has been retired.
+The number of rounds depends on the edges and on the memory of a task, but the labels depend only on the edges. Files
+that no later phase reads are dropped, so the disk holds the edges of about two phases, and 16 bytes for each retired
+node.
 """
 
 from __future__ import annotations
@@ -34,21 +35,21 @@ from datakit.dedup.phase_data import BucketRange, ForestFiles, Forests, Reduced,
 from datakit.engine.exchange.exchange import both, merged, run_sizes
 from datakit.engine.task import Phase, Preload, Step, Task, TaskResult
 
-TASK_BYTES = 64 << 20  # bytes of pairs per task, if the memory does not require fewer
-MOST_NODES = 1 << 25  # more nodes are not given to one task, whatever its memory: it would take too long
+TASK_BYTES = 64 << 20  # bytes of pairs per task, unless its memory allows only fewer
+MOST_NODES = 1 << 25  # nodes of one task, whatever its memory, because more would take too long
 EDGE_BYTES = 2 * PAIR_BYTES  # an edge is routed in both directions
-UNEVEN = 1.05  # the fullest bucket has at most this many times the average number of nodes, if that is large
+UNEVEN = 1.05  # nodes in the fullest bucket, relative to the average, if the average is large
 
 TABLES = "datakit.dedup.clusters.node_tables"
 TABLE_PRELOADS = (*PRELOADS, Preload(TABLES, f"{TABLES}:warm", kernels=True))
 
 Results = Sequence[TaskResult]
 Phases = Generator[Phase, Results, Results]
-Sizes = dict[str, int]  # the runs of an exchange: path -> bytes
+Sizes = dict[str, int]  # the runs of an exchange: path -> size in bytes
 
 
 def nodes_per_task(memory: int) -> int:
-    """Return how many distinct nodes a task with this much memory, in bytes, may have."""
+    """Return how many distinct nodes fit into a task with this much memory, in bytes."""
     return max(1, min((memory - FIXED_BYTES) // NODE_BYTES, MOST_NODES))
 
 
@@ -69,7 +70,7 @@ def label_phases(step: Step, connected: Results, parts: list[Part], memory: int)
 
 
 def _phase(name: str, tasks: tuple[Task, ...], shared: object, memory: int, *last_read: str) -> Phase:
-    """Return a phase. last_read: the exchanges that no later phase reads."""
+    """Return a phase. last_read: the exchanges that it reads and no later phase does."""
     plain, drops = msgspec.to_builtins(shared), tuple(folder for one in last_read for folder in both(one))
     return Phase(name, tasks, plain, TABLE_PRELOADS, memory_bytes=memory, memory_per_input_byte=0.0, drops=drops)
 
@@ -82,7 +83,7 @@ def _forest_task(key: str, function: str, forests: Sequence[tuple[str, int]], bu
 
 @dataclass(frozen=True)
 class _Left:
-    """The edges that are left at the start of a round. nodes: the number of their nodes, or more."""
+    """The edges that remain at the start of a round. nodes: an upper bound on the number of their nodes."""
 
     runs: Sizes
     edges: int
@@ -90,7 +91,7 @@ class _Left:
 
 
 class _Exchange(NamedTuple):
-    """An exchange that the previous phase wrote: the phase's name and the runs."""
+    """An exchange that an earlier phase wrote: its name and its runs."""
 
     name: str
     runs: Sizes
@@ -104,7 +105,7 @@ class _Retired(NamedTuple):
 
 
 class _Rounds:
-    """The phases with rounds. buckets: the number of buckets of every exchange."""
+    """Plans the phases of the rounds. buckets: the number of buckets of every exchange."""
 
     def __init__(self, step: Step, parts: list[Part], memory: int, nodes: int, edges: int) -> None:
         self._step, self._parts, self._memory = step, parts, memory
@@ -161,7 +162,7 @@ class _Rounds:
         return tuple(Task(f"{one.first:06d}", name, msgspec.to_builtins(one), size // tasks) for one in ranges)
 
     def _components(self, left: _Left, number: int) -> Generator[Phase, Results, Sizes]:
-        """Label the nodes that are left after the last round, in one task. `number` is that of the round after it."""
+        """Label the nodes that remain after the last round, in one task. number: that of the last round plus 1."""
         before = f"small-{number - 1}"
         runs = yield from merged(self._step, before, left.runs, readers=1)
         task = Task("all", "datakit.dedup.clusters.rounds:finish", {}, sum(left.runs.values()))
@@ -171,7 +172,7 @@ class _Rounds:
         return run_sizes(results)
 
     def _resolve(self, number: int, retired: _Retired, labels: Sizes) -> Phases:
-        """Label the nodes that round `number` retired, from the labels of those that were left after it."""
+        """Label the nodes that round `number` retired, from the labels of the nodes that remained after it."""
         name, function = (f"resolve-{number}", "labels:resolve") if number > 1 else ("labels", "labels:label_parts")
         before = (f"retired-{number}", f"labels-{number + 1}")
         runs = yield from merged(self._step, before[0], retired.runs, readers=retired.tasks)

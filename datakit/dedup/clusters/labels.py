@@ -1,10 +1,10 @@
 """Phase `labels`: writes the component of every clustered document. A component's label is its smallest row.
 
-If all forests fit into one task, `label` joins them. Otherwise `rounds.py` retires nodes round by round, and here the
-rounds are followed backwards: a node that was retired gets the label of the node to which its edge leads, which was
-labelled before. `resolve` does so for one round, and `label_parts` for the first round, which is the last that is
-resolved. Each document's label is routed to the part that holds the document, so later tasks read only the labels of
-their own documents.
+If all forests fit into one task, `label` joins them. Otherwise, `rounds.py` retires nodes round by round, and the tasks
+here resolve the rounds in reverse order: a retired node gets the label of the node to which its only edge leads, and
+that node has been labelled before. `resolve` does this for every round except the first, which `label_parts` resolves
+last. Each document's label is routed to the part that holds the document, so later tasks read only the labels of their
+own documents.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def label(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 
 
 def _joined(pieces: Iterator[Pairs]) -> Iterator[Pairs]:
-    """Yield the pairs (row, component) of all edges. A single piece needs no table, and so no kernels of tables."""
+    """Yield the pairs (row, component) of all edges. A single piece needs neither a table nor the kernels of tables."""
     first, second = next(pieces), next(pieces, None)
     if second is None:
-        from datakit.dedup.clusters.components import spanning_forest  # here, as planning must not load numba
+        from datakit.dedup.clusters.components import spanning_forest  # here, so that planning need not load numba
 
         rows, components = spanning_forest(*first)
         smallest = np.unique(components)
@@ -61,7 +61,7 @@ def _joined(pieces: Iterator[Pairs]) -> Iterator[Pairs]:
 
 
 def resolve(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Label the nodes that a round retired, and route them to buckets, with the nodes that were labelled before."""
+    """Label the nodes that a round retired, and route them to buckets, together with the nodes labelled before."""
     work, common, reader = msgspec.convert(arguments, BucketRange), msgspec.convert(shared, Round), PairReader(context)
     with pair_writer(context, f"labels-{common.number}", work, common) as writer:
         for piece in _resolved(reader, work, common):
@@ -76,14 +76,14 @@ def label_parts(arguments: dict[str, Any], shared: dict[str, Any], context: Task
 
 
 def _resolved(reader: PairReader, work: BucketRange, common: Round) -> Iterator[Pairs]:
-    """Yield the pairs (node, label) of all nodes of a range of buckets: each node once."""
+    """Yield a pair (node, label) for each node in a range of buckets."""
     from datakit.dedup.clusters.node_tables import Neighborhoods
 
-    labels = Neighborhoods()  # no node is smaller than its label, so a label is found as a smallest neighbor is
+    labels = Neighborhoods()  # a label is at most its node, so the table finds it as the smallest neighbor
     for piece in reader.runs(common.labels, work.first, work.stop):
         labels.fold(*piece)
     for towards, retired in reader.runs(common.runs, work.first, work.stop):
-        labels.fold(towards, towards)  # a node that has no label yet is the smallest of its component
+        labels.fold(towards, towards)  # a node without a label is the smallest of its component
         yield retired, labels.smallest(towards)
     for nodes, smallest, _ in labels.pieces():
         yield nodes, smallest

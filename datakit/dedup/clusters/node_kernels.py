@@ -1,6 +1,6 @@
 """Implements the compiled loops of `node_tables.py`: hash tables with open addressing, whose keys are nodes (row
-numbers, uint64). The number of slots is a power of two. The low bits of the mixed node choose the slot, because its
-high bits choose the bucket of an exchange.
+numbers, uint64). The number of slots is a power of two. The low bits of the mixed row number choose the slot, because
+the high bits choose the bucket of an exchange.
 """
 
 # ruff: noqa: PLR0917 - numba kernels take positional arguments
@@ -34,7 +34,7 @@ def _slot(keys: np.ndarray, node: np.uint64) -> np.int64:
 
 @kernel
 def fold(keys: np.ndarray, smallest: np.ndarray, marked: np.ndarray, nodes: np.ndarray, others: np.ndarray) -> int:
-    """Add the neighbors others[i] of nodes[i], and return the number of new nodes. A node that is its own neighbor is
+    """Add the neighbors others[i] of nodes[i], and return the number of new nodes. A node that is paired with itself is
     marked.
     """
     added = 0
@@ -54,7 +54,7 @@ def fold(keys: np.ndarray, smallest: np.ndarray, marked: np.ndarray, nodes: np.n
 
 @kernel
 def look_up(keys: np.ndarray, values: np.ndarray, nodes: np.ndarray, found: np.ndarray) -> None:
-    """Store in found[i] the value of nodes[i]; a node that is not in the table is its own value."""
+    """Store the value of nodes[i] in found[i]; the value of a node that is not in the table is the node itself."""
     for i in range(len(nodes)):
         slot = _slot(keys, nodes[i])
         found[i] = nodes[i] if keys[slot] == EMPTY else values[slot]
@@ -111,7 +111,7 @@ def join(keys: np.ndarray, parents: np.ndarray, left: np.ndarray, right: np.ndar
 
 @kernel
 def roots(keys: np.ndarray, parents: np.ndarray, first: int, found: np.ndarray) -> None:
-    """Store in found[i] the root of the node in slot first + i."""
+    """Store the root of the node in slot first + i in found[i]."""
     for i in range(len(found)):
         if keys[first + i] != EMPTY:
             found[i] = keys[_find(parents, first + i)]

@@ -1,9 +1,9 @@
-"""Tables of nodes (row numbers, uint64) for edges that are read piece by piece: `Neighborhoods` knows the smallest
-neighbor of each node, and `Components` the smallest node of each component.
+"""Provides tables of nodes (row numbers, uint64) for edges that are read piece by piece: `Neighborhoods` holds the
+smallest neighbor of each node, and `Components` the smallest node of each component.
 
 Memory depends on the number of distinct nodes, not on the number of edges: a node with 50 million neighbors takes one
-slot. A slot takes up to 17 bytes. Between 3/8 and 3/4 of the slots are in use, and while a table grows, the old slots
-exist beside the new ones, so a node takes at most `pairs.NODE_BYTES`. Cost: about 0.1 microseconds per edge.
+slot. A slot takes up to 17 bytes, and between 3/8 and 3/4 of the slots are in use. While a table grows, the old slots
+and the new slots exist together, so a node takes at most `pairs.NODE_BYTES`. Cost: about 0.1 microseconds per edge.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from datakit.dedup.clusters.node_kernels import EMPTY
 
 LOAD = 0.75  # the largest share of the slots that may be in use
 FEWEST_SLOTS = 1 << 10
-PIECE_SLOTS = 1 << 19  # number of slots that are read at a time
+PIECE_SLOTS = 1 << 19  # slots read at a time
 
 
 class Neighborhoods:
-    """The smallest node in each node's neighborhood (the node itself and its neighbors), and which nodes are marked."""
+    """Holds the smallest node of each node's neighborhood (the node itself and its neighbors), and which nodes are
+    marked.
+    """
 
     def __init__(self) -> None:
         self._count = 0
@@ -57,7 +59,7 @@ class Neighborhoods:
 
 
 class Components:
-    """The connected components of the edges joined so far."""
+    """Holds the connected components of the edges joined so far."""
 
     def __init__(self) -> None:
         self._count = 0

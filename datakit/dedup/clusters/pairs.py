@@ -1,5 +1,6 @@
-"""Reads and writes pairs of row numbers a piece at a time, so that a task's memory does not depend on how many pairs
-there are. Pairs are read from the runs of an exchange or from forest files, and routed by their mixed first number.
+"""Reads and writes pairs of row numbers piece by piece, so that a task's memory does not depend on the number of pairs.
+Pairs are read from the runs of an exchange or from forest files. They are routed by their first row number, whose bits
+are mixed.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from datakit.text.hash_mixing import mix
 
 PAIRS = pa.schema([("node", pa.uint64()), ("other", pa.uint64())])
 PAIR_BYTES = 16
-NODE_BYTES = 72  # the most memory that a table takes per distinct node (see node_tables.py)
-FIXED_BYTES = 192 << 20  # the memory that a task takes beside its table: two writers, a piece being reduced, libraries
-PIECE_ROWS = 1 << 19  # number of pairs that are in memory at a time
+NODE_BYTES = 72  # the maximum memory of a table per distinct node (see node_tables.py)
+FIXED_BYTES = 192 << 20  # memory of a task besides its table: two writers, one piece, the libraries
+PIECE_ROWS = 1 << 19  # pairs in memory at a time
 WRITER_BYTES = 48 << 20  # the budget of an exchange writer
 
 Pairs = tuple[np.ndarray, np.ndarray]
@@ -64,12 +65,12 @@ class PairReader:
 
 
 def pair_writer(context: TaskContext, name: str, work: BucketRange, common: Round) -> ExchangeWriter:
-    """Return the writer with which the task for these buckets writes the pairs of one exchange of a round."""
+    """Return the writer of the exchange `name` for the task that handles these buckets."""
     return ExchangeWriter(context, name, task_key(work, common), common.buckets, WRITER_BYTES)
 
 
 def task_key(work: BucketRange, common: Round) -> str:
-    """Return what the names of a task's runs begin with."""
+    """Return the prefix of the names of a task's runs."""
     return f"{common.memory}-{work.first:06d}"
 
 

@@ -1,11 +1,12 @@
-"""The tasks of the rounds that find components if these do not fit into one task: `link` routes the buckets' forests,
-`large` and `small` make one round (see `stars.py`), and `finish` joins the edges that are left once they fit.
+"""Implements the tasks of the rounds that find components if one task cannot hold all nodes: `link` routes the buckets'
+forests, `large` and `small` perform one round (see `stars.py`), and `finish` joins the remaining edges when their nodes
+fit into one task.
 
-Pairs (node, other) are routed by the mixed node number. A task reads a range of buckets twice: first to find each
-node's smallest neighbor, then to write the new edges, a piece at a time. It holds one slot of a table per distinct
-node, a piece of edges and the exchange's budgets. So its memory depends neither on the number of edges nor on how many
-of them one node has. Disk: each phase replaces the edges of the one before; the edges of retired nodes (16 bytes per
-node) are kept until their labels are known.
+Pairs (node, other) are routed by the row number of the node, whose bits are mixed. A task reads a range of buckets
+twice: first to find each node's smallest neighbor, then to write the new edges piece by piece. It holds a table of its
+distinct nodes, one piece of edges, and the buffers of the exchange writers. So its memory depends neither on the number
+of edges nor on the degree of a node. Disk: the edges of a phase replace those of the phase before; the edges of retired
+nodes (16 bytes per node) are kept until their labels are known.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def large(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 
 
 def small(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Apply small-star to the nodes of a range of buckets, and retire those that are now leaves."""
+    """Apply small-star to the nodes of a range of buckets, and retire the nodes that are now leaves."""
     from datakit.dedup.clusters import stars
     from datakit.dedup.clusters.node_tables import Neighborhoods
 
@@ -71,7 +72,7 @@ def small(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 
 
 def finish(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Join all edges that are left after the last round, and route a pair (node, label) for each of their nodes."""
+    """Join the edges that remain after the last round, and route a pair (node, label) for each of their nodes."""
     from datakit.dedup.clusters.node_tables import Components
 
     common, reader, components = msgspec.convert(shared, Round), PairReader(context), Components()

@@ -1,20 +1,21 @@
-"""Large-star and small-star, the two operations that find connected components in rounds (Kiveris et al., "Connected
-Components in MapReduce and Beyond", 2014), as pure functions on edges.
+"""Implements large-star and small-star, the two operations that find connected components in rounds (Kiveris et al.,
+"Connected Components in MapReduce and Beyond", 2014), as pure functions on edges.
 
-An edge is a pair (node, smaller node); both are row numbers. In a round, large-star joins the larger neighbors of every
-node with the smallest node of its neighborhood, and small-star joins a node's smaller neighbors, and the node itself,
-with the smallest of them. Both keep the components, and neither increases the number of edges. The operations need the
-edges grouped by node, but not sorted and never all at once: first `Neighborhoods` folds all edges to find each node's
-smallest neighbor, and then each edge is replaced on its own.
+An edge is a pair (node, smaller node); both are row numbers. In a round, large-star connects the larger neighbors of
+each node with the smallest node of its neighborhood, and small-star connects each node and its smaller neighbors with
+the smallest of these neighbors. Both operations preserve the components, and neither increases the number of edges. All
+edges of a node must be in one task, but they need not be sorted or be in memory together: first, `Neighborhoods` finds
+each node's smallest neighbor from all edges, and then each edge is replaced on its own.
 
-A node that after large-star is nobody's smaller neighbor is a leaf after small-star: its only edge leads to the
-smallest of its neighbors. It is *retired*: this edge is put aside, and the node takes part in no further round. The
-largest node is always retired, so the rounds end. If row numbers are in random order, as within a source, the number of
-nodes falls by a constant factor in each round, and so does the cost; a star is retired at once. In the worst order (a
-chain whose row numbers ascend), the lengths of the edges double instead, as in the paper.
+If a node is no node's smaller neighbor after large-star, it is a leaf after small-star: its only edge leads to the
+smallest of its neighbors. Such a node is *retired*: its edge is stored separately, and the node takes no part in later
+rounds. The largest node is always retired, so the rounds end. If row numbers are in random order, as within a source,
+the number of nodes and the cost fall by a constant factor in each round. The leaves of a star are all retired in one
+round. In the worst case, a chain whose row numbers ascend, each round only doubles the length of the edges, as in the
+paper.
 
-The edges of a piece may be replaced by any others that connect the same nodes, so `spanning_forest` reduces each piece
-before it is passed on.
+The edges of a piece may be replaced by any other edges that connect the same nodes, so `spanning_forest` reduces each
+piece before it is written.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def both_directions(edges: Edges) -> tuple[np.ndarray, np.ndarray]:
 
 
 def large_star(hoods: Neighborhoods, nodes: np.ndarray, others: np.ndarray) -> Edges:
-    """Join the larger neighbors among others[i] with the smallest node in the neighborhood of nodes[i]. `hoods` holds
-    the whole neighborhoods of these nodes. The result is reduced to a spanning forest.
+    """Connect the larger neighbors among others[i] with the smallest node in the neighborhood of nodes[i]. hoods: the
+    complete neighborhoods of these nodes. The result is reduced to a spanning forest.
     """
     larger = others > nodes
     return Edges(*spanning_forest(others[larger], hoods.smallest(nodes[larger])))
@@ -56,8 +57,8 @@ def with_marks(edges: Edges) -> tuple[np.ndarray, np.ndarray]:
 
 
 def small_star(hoods: Neighborhoods, nodes: np.ndarray, others: np.ndarray) -> Edges:
-    """Join each smaller neighbor others[i] of nodes[i] with the smallest of the node's neighbors. `hoods` holds all
-    smaller neighbors of these nodes. The result is reduced to a spanning forest.
+    """Connect each smaller neighbor others[i] of nodes[i] with the smallest of the node's neighbors. hoods: all smaller
+    neighbors of these nodes. The result is reduced to a spanning forest.
     """
     smallest = hoods.smallest(nodes)
     moved = (others < nodes) & (others != smallest)
@@ -65,8 +66,8 @@ def small_star(hoods: Neighborhoods, nodes: np.ndarray, others: np.ndarray) -> E
 
 
 def divide(nodes: np.ndarray, smallest: np.ndarray, marked: np.ndarray) -> tuple[Edges, Edges]:
-    """Join each node with its smallest neighbor, as small-star does. Returns the edges that remain for the next round
-    and those of the nodes that are retired.
+    """Connect each node with its smallest neighbor, as small-star does. Return the edges for the next round, and the
+    edges of the nodes that are retired.
     """
     stays, retired = (smallest < nodes) & marked, (smallest < nodes) & ~marked
     return Edges(nodes[stays], smallest[stays]), Edges(nodes[retired], smallest[retired])

@@ -1,9 +1,9 @@
 """Arranges the documents of one bucket for the kernels: in survivor order, in arrays that are mapped to scratch files.
 
-The columns by which documents are sorted are sorted in blocks (`sorted_blocks.py`). Then each document's shingles and
-band keys are copied from the exchange to their places. So a component with more documents than fit in memory takes
-scratch space instead: 100 bytes per document besides its shingles and band keys. Cost: two sorts and one copy.
-Memory: about 150 MiB, and the descriptions of the exchange's record batches (of up to 4 MiB each).
+The sort keys are sorted in blocks (`sorted_blocks.py`). Then each document's shingles and band keys are copied from the
+exchange to their final positions. A component may therefore have more documents than fit in memory; it takes 100 bytes
+of scratch space per document, plus the shingles and band keys. Cost: two sorts and one copy. Memory: about 150 MiB,
+plus the metadata of the exchange's record batches (of up to 4 MiB each).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from datakit.dedup.verification.run_kernels import scratch_array
 from datakit.engine.exchange.sorted_blocks import SortedBlocks, sort_rows
 
 LISTS = ("keys", "shingles")
-SORTED_ROWS = 1 << 16  # rows added to the sort at a time
+SORTED_ROWS = 1 << 16  # rows that are added to the sort at a time
 
 
 @dataclass(frozen=True)
 class Arranged:
-    """Documents in survivor order. row, high, low: uint64 [N], the row and the halves of the id of each."""
+    """N documents in survivor order. row, high, low: uint64 [N], each document's row and the two halves of its id."""
 
     documents: Documents
     row: np.ndarray
@@ -36,7 +36,7 @@ class Arranged:
 
 
 def arrange(tables: Sequence[pa.Table], prefer: Sequence[str], scratch: Path) -> Arranged:
-    """Return the documents of these tables (rows of phase `shingles`), of which there must be at least one."""
+    """Return the documents of these tables (rows that phase `shingles` wrote); at least one document is required."""
     total = sum(table.num_rows for table in tables)
     row, high, low = (scratch_array(scratch / name, (total,), np.uint64) for name in ("row", "high", "low"))
     offsets = scratch_array(scratch / "offsets", (total + 1,), np.int64)
@@ -59,8 +59,8 @@ def arrange(tables: Sequence[pa.Table], prefer: Sequence[str], scratch: Path) ->
 
 
 def _sorted(tables: Sequence[pa.Table], prefer: Sequence[str], scratch: Path) -> SortedBlocks:
-    """Sort by survivor keys, which are named "0", "1", ... The other columns are the row, the halves of the id, the
-    number of shingles, and `arrival`: the index of the document in the tables.
+    """Sort by the survivor keys, in columns named "0", "1", ... The other columns are the row, the halves of the id,
+    the number of shingles, and `arrival`, the document's index in the tables.
     """
 
     def keyed() -> Iterator[pa.Table]:
@@ -82,7 +82,7 @@ def _sorted(tables: Sequence[pa.Table], prefer: Sequence[str], scratch: Path) ->
 def _lists(
     tables: Sequence[pa.Table], offsets: np.ndarray, place: np.ndarray, scratch: Path
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Copy all shingles and band keys to where `offsets` and `place` say."""
+    """Copy all shingles and band keys to the positions that `offsets` and `place` give."""
     shingles = [chunk for table in tables for chunk in table["shingles"].chunks]
     keys = [chunk for table in tables for chunk in table["keys"].chunks]
     bands = keys[0].type.list_size

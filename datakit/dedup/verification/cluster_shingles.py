@@ -89,7 +89,7 @@ def _clustered(
 
 
 class _Rows:
-    """Rows of a stream of tables, taken in order."""
+    """A stream of tables from which rows are taken in order."""
 
     def __init__(self, tables: Iterator[pa.Table]) -> None:
         self._tables, self._rest = tables, next(tables, None)

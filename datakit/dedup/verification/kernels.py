@@ -219,8 +219,9 @@ def verify_documents(
     jaccard: np.ndarray,
     counts: np.ndarray,
 ) -> int:
-    """Judge the documents [first, last), the first of which is in component `number` or at its end. All earlier
-    documents must have been judged with the same index. Returns the component of the last document.
+    """Judge the documents [first, last). `number` is the component of document `first`, or the component before it if
+    the document begins a new one. All earlier documents must have been judged with the same index. Return the component
+    of the last document.
     """
     component = _component(number, documents)
     for document in range(first, last):

@@ -1,5 +1,5 @@
 """Runs the verification kernels on documents, with scratch arrays mapped to files, and warms up these kernels. All
-arrays with an entry per document are mapped, so the memory that cannot be evicted does not grow with the component.
+arrays with an entry per document are mapped, so anonymous memory does not grow with the size of a component.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from datakit.dedup.verification.rules import COUNTED, Rules
 from datakit.storage.io_errors import scratch_errors
 from datakit.storage.stale_files import scratch_directory
 
-STEP_DOCUMENTS = 16_384  # documents judged between two reports of progress
+STEP_DOCUMENTS = 16_384  # documents judged between two progress reports
 
 
 def scratch_array(path: Path, shape: tuple[int, ...], kind: type) -> np.ndarray:
@@ -37,7 +37,7 @@ def scratch_array(path: Path, shape: tuple[int, ...], kind: type) -> np.ndarray:
 def verify(
     documents: Documents, rules: Rules, scratch: Path, report: Callable[[int], None] = lambda documents: None
 ) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
-    """Judge all documents, in order. `report` is called with the number of documents judged so far.
+    """Judge all documents, in order. report: called with the number of documents judged so far.
 
     Returns the representatives (int64 [N]), the Jaccard similarities (float64 [N]) and the counters named in COUNTED.
 

@@ -1,7 +1,7 @@
 """Phase `verify`: prepares the documents of one bucket of components for the kernels, and writes the kernels' verdicts
-and the cluster sizes. Everything that grows with the number of documents is in memory-mapped files, whose size is
-limited only by scratch space (`arrange.py`, `run_kernels.py`), so a component may have any number of documents. Each
-verdict is routed to the part that holds the removed row.
+and the cluster sizes. All arrays that grow with the number of documents are memory-mapped scratch files (`arrange.py`,
+`run_kernels.py`), so only the scratch space limits the number of documents in a component. Each verdict is routed to
+the part that holds the removed row.
 
 Memory: 32 bytes per component, about 150 MiB to sort documents in blocks, and the exchange writer's budget.
 """
@@ -24,7 +24,7 @@ from datakit.storage.ids import ids_to_arrow
 
 ROWS = ("row", "high", "low", "cluster_high", "cluster_low", "kept_row", "kept_high", "kept_low")
 VERDICT = pa.schema([*((name, pa.uint64()) for name in ROWS), ("jaccard", pa.float64())])
-WRITTEN_DOCUMENTS = 1 << 17  # documents whose verdicts are written at a time
+WRITTEN_DOCUMENTS = 1 << 17  # documents whose verdicts are written at once
 LARGEST = 10  # maximum length of the list of the largest clusters, in a task's result and in the report
 
 
@@ -59,7 +59,7 @@ def judge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 
 
 def _removals(starts: np.ndarray, representative: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield the removed documents in blocks: the component, the position and the representative of each, int64."""
+    """Yield the removed documents, block by block: the component, position and representative of each, int64."""
     from datakit.dedup.verification.kernels import NONE
 
     for first in range(0, len(representative), WRITTEN_DOCUMENTS):

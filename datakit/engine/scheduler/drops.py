@@ -42,7 +42,7 @@ class Passed:
 
 
 class Drops:
-    """The folders that any driver of a step has dropped, and the phases that this run has passed without their files."""
+    """The folders that any driver of a step has dropped, and the phases that this run passed without their files."""
 
     def __init__(self, step: Step, ledger: LedgerWriter) -> None:
         self._step, self._ledger = step, ledger
