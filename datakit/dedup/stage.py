@@ -82,7 +82,7 @@ class Config(SignatureConfig):
     ] = 64
     max_removal: Annotated[float, key("The step fails if a source would lose a larger share of documents.", 0.5)] = 0.9
     task_memory: Annotated[
-        int, key("The maximum memory, in bytes, of a task that searches for clusters; does not change the output.", 2 << 30)
+        int, key("The maximum memory, in bytes, of a task that finds clusters; does not change the output.", 2 << 30)
     ] = 512 << 20  # fmt: skip
 
     def __post_init__(self) -> None:

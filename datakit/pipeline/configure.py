@@ -44,8 +44,8 @@ CHOICES = """tokenize.tokenizer can be
 TRAIN_TABLE = "train"  # the subtable [tokenize.train], which holds the settings for training
 LIMITS = "limits"  # the table of limits on disk use, which belongs to no stage
 ENABLED = "enabled"
-WRITE = "write"  # `false` leaves out the consolidate step; no other step reads its output
-MOVED = {(consolidate.NAME, "drop"): f"[{select.NAME}]"}  # keys that an earlier version read in another table
+WRITE = "write"  # `false` skips the consolidate step; no other step reads its output
+MOVED = {(consolidate.NAME, "drop"): f"[{select.NAME}]"}  # keys that earlier versions read in another table
 READING_KEYS = ("format", "text", "id", "where", "types", "sample", "transform", "transform_version", "quoting")
 
 
@@ -112,7 +112,7 @@ def table_mistakes(document: Mapping[str, Any], place: str) -> list[str]:
 
 
 def _mistakes(table: _Table) -> list[str]:
-    """Return a message for each mistake in a table. A key that belongs to another table is reported with that table."""
+    """Return a message for each mistake in a table. The message for a key that has moved names its new table."""
     moved = {key: home for (stage, key), home in MOVED.items() if stage == table.stage and key in table.values}
     found = [f"{table.place}: the key {key!r} is now in the table {home}; move it there" for key, home in moved.items()]
     return found + mistakes(_without(table.values, moved), table.kind, table.place, other_keys=table.other_keys)

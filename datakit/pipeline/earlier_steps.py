@@ -4,9 +4,9 @@ gives the reason for each.
 A step of an earlier version has a different fingerprint, so the search for finished steps does not find it. Such a step
 counts as the predecessor of a planned step if it belongs to the same stage and the same source or dataset, if all
 parameters that both steps have are equal, and if each of its inputs is a step upstream of the planned step or the
-predecessor of such a step. The predecessor of a select step is the consolidate step that decided what leaves. An
-unfinished step, which records no parameters, counts as a predecessor if it belongs to the same stage and source or
-dataset and its ledger shows that an earlier version began it.
+predecessor of such a step. The predecessor of a select step is a consolidate step, because that stage used to decide
+which documents leave. An unfinished step, which records no parameters, counts as a predecessor if it belongs to the
+same stage and source or dataset and its ledger shows that an earlier version began it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ WHY = {  # (stage, format version) -> what changed in that version
     ("normalize", 3): "documents now have the column edited_id",
     ("signatures", 2): LAYOUT,
     ("dedup", 2): LAYOUT,
-    ("select", 1): "a step of its own now lists the documents that leave",
+    ("select", 1): "a separate step now lists the documents that leave",
     ("consolidate", 2): LAYOUT,
     ("consolidate", 3): "it now reads the selection",
     ("train-tokenizer", 2): "it now reads the normalized documents and the selection",
     ("tokenize", 4): f"{LAYOUT}; the handling of chats, loss masks of prebuilt tokens and long documents changed",
     ("tokenize", 5): "it now reads the normalized documents and the selection",
 }
-FORMERLY = {"select": ("consolidate", 3)}  # stage -> the stage that did its work before this format version
+FORMERLY = {"select": ("consolidate", 3)}  # stage -> the stage that did its work before that stage's format version
 INPUTS = "its inputs are made again"
 
 

@@ -29,7 +29,8 @@ OUTPUT_SHARE = {  # bytes that remain on disk per byte of text
     "tokenize": 0.65,  # for tokens stored as uint16; about 50 % more for a vocabulary above 65,536
 }
 EXCHANGE_SHARE = {"normalize": 1.05, "dedup": 0.15}  # temporary bytes on disk per byte of text during the step
-# CPU-seconds per MB of text: tasks of each stage at 1.2 GB on the machine of docs/measurements.md; a download waits
+# CPU-seconds of each stage's tasks per MB of text, measured at 1.2 GB on the machine of docs/measurements.md (a
+# download mostly waits)
 WORK_SECONDS = {
     "download": 0.001,
     "normalize": 0.0215,

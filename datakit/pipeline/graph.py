@@ -147,7 +147,7 @@ def _number(node: Node, identities: Sequence[str]) -> str:
 
 
 def _upstream(node: Node) -> Iterator[Node]:
-    """Yield all nodes upstream of a node, some of them several times."""
+    """Yield all nodes upstream of a node; a node may be yielded several times."""
     for above in node.upstream:
         yield above
         yield from _upstream(above)
@@ -188,7 +188,7 @@ def build(recipe: Recipe, root: str, options: ListingOptions, until: str | None 
 
 
 def build_listed(recipe: Recipe, root: str, states: Sequence[SourceState], until: str | None = None) -> Graph:
-    """Build the recipe's graph for sources in the given states, without listing them. Raises InputError."""
+    """Build the recipe's graph from the given states of its sources, without listing the sources. Raises InputError."""
     recipe, notes = _with_hub_tokenizer(recipe, root, ListingOptions(dry_run=True))
     configuration = configure(recipe)
     modules = _modules(configuration, until, recipe.place)
@@ -204,7 +204,7 @@ def _graph(
     states: Sequence[SourceState],
     notes: Sequence[str],
 ) -> Graph:
-    """Return the graph of a recipe. states: those of its sources, in order. notes: messages for the user."""
+    """Return the graph of a recipe. states: the states of its sources, in order. notes: messages for the user."""
     nodes = [
         Node(download, state.name, state.name, Settings(state.content, state.operations()), state=state)
         for state in states

@@ -10,7 +10,7 @@ from datakit.engine.executor import Executor
 from datakit.engine.task import Preload
 from datakit.engine.worker.local_executor import LocalExecutor
 
-PRELOADS = "PRELOADS"  # the name under which a stage's module holds the preloads of its tasks, if they are always equal
+PRELOADS = "PRELOADS"  # a stage's module has this constant if all its tasks have the same preloads
 
 
 @dataclass
@@ -35,8 +35,8 @@ class LazyExecutor:
         return self._made
 
     def prepare(self, stages: Iterable[ModuleType]) -> None:
-        """Start the fork servers of these stages, whose tasks will soon run, in the background. Not on a cluster, where
-        it is unknown which nodes will need them.
+        """Start the fork servers for these stages in the background, because their tasks will run soon. Does nothing on
+        a cluster, where it is unknown which nodes will need them.
         """
         if self.ray is not None:
             return

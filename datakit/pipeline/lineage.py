@@ -170,9 +170,9 @@ def finished_step(
 
 
 def published_step(place: str, steps: Sequence[Manifest]) -> tuple[str, Manifest] | None:
-    """Return the directory and manifest of the consolidate step of the dataset at a URL that was made from some of
-    `steps` (the current step, and all steps from which it was made) but is not among them; None if there is none, or if
-    the URL is that of a step.
+    """Return the directory and manifest of a dataset's consolidate step, if its inputs are among `steps` (the current
+    step and all steps from which it was made) but the consolidate step itself is not. Return None if there is no such
+    step, or if `place` is the URL of a step.
     """
     if urls.name(place) == FILE_NAME or STEP_NAME.fullmatch(urls.name(place)):
         return None

@@ -63,8 +63,8 @@ class PlannedStep:
 @dataclass(frozen=True)
 class RunPlan:
     """The steps of a recipe, each after the steps that it reads, and the resources that the run may use. notes:
-    messages for the user. forecast: estimates of time and utilisation; None if nothing is left to run or if the size of
-    a step is unknown.
+    messages for the user. forecast: the estimated time and utilisation; None if nothing is left to run or if the size
+    of a step is unknown.
     """
 
     dataset: str

@@ -164,7 +164,7 @@ def _line(stage: str, steps: Sequence[StepResult]) -> StageLine:
 
 
 def _rows_out(manifest: Manifest) -> int:
-    """Return the number of documents that a stage passes on. The rows of a selection are those that leave."""
+    """Return the number of documents that a stage keeps. The rows of a selection are the documents that leave."""
     return manifest.counters["select/records_out"] if manifest.stage == "select" else manifest.totals.rows
 
 
@@ -175,7 +175,7 @@ def summary_text(result: RunResult) -> str:
     lines = {line.stage: line for line in stage_lines(result)}
     dropped = Counter[str]()
     for line in lines.values():
-        if line.stage != "consolidate" or "tokenize" not in lines:  # tokenize does not read what consolidate wrote
+        if line.stage != "consolidate" or "tokenize" not in lines:  # tokenize does not read the output of consolidate
             dropped.update(line.dropped)
     kept = next((line.rows_out for line in reversed(lines.values()) if line.rows_out is not None), None)
     came = lines["normalize"].rows_in if "normalize" in lines else None

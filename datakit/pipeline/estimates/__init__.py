@@ -1,1 +1,1 @@
-"""Predicts what a run will do, from the amount of text: the order of its steps, and its time."""
+"""Estimates a run from the amount of text: the priorities of its steps, and its time."""

@@ -1,9 +1,9 @@
 """Forecasts a run for `datakit plan`: its time, its critical path, and how busy its slots will be.
 
-All results are estimates. The work of a step is its text times its stage's measured rate (`estimate.py`). The forecast
-then lets the steps run as `engine/scheduler/run_loop.py` would: each step that is ready gets, in the order of the
-priorities, as many slots as it has tasks, and its work flows evenly through them. A step's phases are not told apart,
-and the start of servers, memory limits and retries are left out, so a real run takes longer.
+All results are estimates. The work of a step is the size of its text times the measured rate of its stage
+(`estimate.py`). The forecast runs the steps as `engine/scheduler/run_loop.py` would: in order of priority, each ready
+step gets up to one slot per task, and its work is divided evenly among these slots. The forecast does not distinguish
+the phases of a step, and it ignores the start of servers, memory limits and retries, so a real run takes longer.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-TASK_BYTES = 64 << 20  # text per task if the number of tasks is unknown: the size of most stages' slices
+TASK_BYTES = 64 << 20  # text per task if the number of tasks is unknown; most stages' tasks have this size
 
 
 @dataclass(frozen=True)
 class Work:
-    """An unfinished step. seconds: estimated CPU-seconds. tasks: how many slots it can use. needs: the labels of the
-    unfinished steps that it reads.
+    """An unfinished step. seconds: estimated CPU-seconds. tasks: the number of slots that the step can use. needs: the
+    labels of the unfinished steps that it reads.
     """
 
     label: str
@@ -30,8 +30,8 @@ class Work:
 @dataclass(frozen=True)
 class Forecast:
     """Estimates for a run. seconds: its time. cpu_seconds: the work of all tasks. path: the labels of the steps on the
-    critical path, the chain of steps that takes longest even if every step gets all slots it can use; path_seconds: the
-    time of this chain. utilisation: cpu_seconds divided by the slots times `seconds`.
+    critical path, the chain of steps that takes longest even if every step gets all the slots that it can use.
+    path_seconds: the time of this chain. utilisation: `cpu_seconds` divided by the product of the slots and `seconds`.
     """
 
     seconds: float
@@ -42,12 +42,12 @@ class Forecast:
 
 
 def tasks_of(tasks: int | None, text_bytes: int) -> int:
-    """Return the number of tasks of a step, estimated from its text if it is unknown."""
+    """Return the number of tasks of a step. If it is unknown, it is estimated from the text."""
     return max(1, tasks if tasks is not None else math.ceil(text_bytes / TASK_BYTES))
 
 
 def forecast(works: Sequence[Work], slots: int) -> Forecast:
-    """Return the forecast for steps in the order of their priorities, most urgent first. slots: those of the run."""
+    """Return the forecast for `works`, which are sorted by priority, most urgent first. slots: the slots of the run."""
     path, path_seconds = _critical_path(works, slots)
     seconds, total = _seconds(works, slots), math.fsum(work.seconds for work in works)
     return Forecast(seconds, total, path, path_seconds, total / (slots * seconds) if seconds else 0.0)
@@ -69,7 +69,7 @@ def _critical_path(works: Sequence[Work], slots: int) -> tuple[tuple[str, ...], 
 
 
 def _seconds(works: Sequence[Work], slots: int) -> float:
-    """Return how long the steps take if each gets its slots as described above."""
+    """Return how long the steps take if they get slots as the module's docstring describes."""
     left = {work.label: work.seconds for work in works}
     now = 0.0
     while left:

@@ -1,9 +1,10 @@
-"""Decides which of several steps that are ready gets a free slot: that nearest to the end of the run.
+"""Decides which of several ready steps gets a free slot: the one nearest to the end of the run.
 
-Steps of the same stage are equally near; of these, the one with the longest path of work to the end of the run comes
-first. Taking later stages first finishes one source after the other: its temporary files go early, and it is read again
-while it is still in the page cache. Taking the longest path first keeps the phases of the largest source, which depend
-on each other, from being the last thing that runs, on one slot. Estimates only decide the order, never the output.
+Steps of the same stage are equally near to the end. Of these, the step with the longest path of estimated work to the
+end of the run comes first. Because later stages come first, sources are finished one after the other: the temporary
+files of a source are removed early, and its data is read again while it is still in the page cache. Because the longest
+path comes first, the largest source, whose phases depend on each other, does not run alone at the end of the run while
+other slots are idle. Estimates affect only the order, never the output.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from datakit.pipeline.graph import Graph, Node
 
 
 def priorities(graph: Graph) -> dict[str, Priority]:
-    """Return the priority of each node, by label; lower values come first. Reads nothing: the sizes are those of the
-    listed files.
+    """Return the priority of each node, by label; lower values come first. Nothing is read: the sizes are those in the
+    file listings.
     """
     below: dict[str, list[Node]] = {node.label: [] for node in graph.nodes}
     for node in graph.nodes:

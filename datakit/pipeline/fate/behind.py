@@ -46,7 +46,7 @@ class Behind:
     last: the given step or, if a dataset was given, the last step of its current run.
     steps: `last` and all steps from which it was made.
     others: the dataset's finished steps that are neither among `steps` nor `published`.
-    published: if a dataset was given, the consolidate step that belongs to `last` but from which it was not made.
+    published: if a dataset was given, the consolidate step that belongs to `last` but is not among its inputs.
     """
 
     last: Finished

@@ -166,7 +166,7 @@ def _by_reason(behind: Behind, source: str, keys: np.ndarray, ids: list[Ids]) ->
         return
     normalized, removed, consolidated, _ = ids
     consolidate, select = behind.of("consolidate"), behind.of("select")
-    decides = select or consolidate  # earlier versions have no select step
+    decides = select or consolidate  # earlier versions had no select step
     drop = decides.manifest.details.get("drop", ()) if decides is not None else ()
     marks = mark_in(keys, removed)
     first = [

@@ -166,7 +166,7 @@ def _stages(behind: Behind, source: str, identity: str, removal: Removal | None)
             yield _fate_of(step, "removed", f"as dedup decided ({removal.reason} duplicate)")
         else:
             yield _fate_of(step, *_quarantined(step, source, before, above))
-        if select is None:  # as earlier versions worked: tokenize reads the output of consolidate
+        if select is None:  # in earlier versions, tokenize read the output of consolidate
             above, before = step, now
 
 

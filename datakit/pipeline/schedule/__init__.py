@@ -1,1 +1,1 @@
-"""Decides which steps of a recipe run when, and how a run ends in which steps have failed."""
+"""Decides when each step of a recipe runs, and how a run with failed steps ends."""

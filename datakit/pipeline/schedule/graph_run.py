@@ -2,7 +2,7 @@
 
 Steps that do not depend on each other run at the same time, over one pool of slots and memory
 (`engine/scheduler/run_loop.py`). `estimates/priorities.py` decides which of them gets a free slot. If a step fails or
-ends as partial, the steps that need its output are not run, and all others are; `unfinished_steps.py` decides how the
+ends as partial, the steps that depend on it are not run, and all other steps are; `unfinished_steps.py` decides how the
 run ends.
 """
 
@@ -34,7 +34,7 @@ from datakit.storage.manifest import Manifest
 
 @dataclass
 class _Opened:
-    """A step that is running. started: by the monotonic clock."""
+    """An open step. started: the time of its start, by the monotonic clock."""
 
     located: LocatedStep
     memory: PeakMemory = field(default_factory=PeakMemory)
@@ -51,16 +51,16 @@ class GraphRun:
         self._graph, self._executor, self._report, self._lease = graph, executor, report, lease
         self._check_disk = check_disk
         self._priorities = priorities(graph)
-        self._left = list(graph.nodes)  # nodes whose inputs are not ready, upstream nodes first
-        self._ready: dict[str, LocatedStep] = {}  # unfinished steps whose inputs are ready, most urgent first
+        self._left = list(graph.nodes)  # nodes with unfinished inputs, upstream nodes first
+        self._ready: dict[str, LocatedStep] = {}  # unfinished steps with finished inputs, most urgent first
         self._opened: dict[str, _Opened] = {}  # by directory
         self._done: dict[str, LocatedStep] = {}
         self._results: dict[str, StepResult] = {}
         self._unfinished = UnfinishedSteps(graph.dataset, [node.label for node in graph.nodes])
 
     def run(self) -> list[StepResult]:
-        """Run or reuse all steps that can be finished, and return them in the graph's order. Then call
-        `raise_unfinished`. Raises an error that concerns the whole run.
+        """Run or reuse every step that can be finished, and return these steps in the graph's order. Raises errors that
+        concern the whole run. After this, call `raise_unfinished`, which raises the errors of failed steps.
         """
         loop = RunLoop(self._executor.get, lambda: self._report.observer)
         try:
@@ -87,7 +87,7 @@ class GraphRun:
         self._unfinished.raise_error([self._done[label].node for label, one in self._results.items() if not one.reused])
 
     def _look_for_ready(self) -> None:
-        """Locate the steps whose inputs have become ready, and reuse those that are finished."""
+        """Locate the steps whose inputs are now finished. Reuse the finished ones, and mark the others as ready."""
         waiting, self._left = self._left, []
         for node in waiting:
             if missing := [above for above in node.upstream if above.label in self._unfinished]:
@@ -110,7 +110,7 @@ class GraphRun:
         self._reuse(located, started)
 
     def _reuse(self, located: LocatedStep, started: float) -> bool:
-        """Take over a step that is finished. Return False if it is not."""
+        """Reuse a step if it is finished. Return False if it is not."""
         manifest = reuse_step(self._engine_step(located), self._report.observer)
         if manifest is None:
             return False
@@ -123,8 +123,8 @@ class GraphRun:
         return replace(engine_step(located, self._done), limits=self._graph.limits)
 
     def _open(self, loop: RunLoop) -> bool:
-        """Open the steps that are ready, in the order of their priorities, as long as they would get slots soon. Return
-        True if any are left or open.
+        """Open ready steps in order of priority, as long as they would soon get slots. Return True if any step is ready
+        or open.
         """
         for label in list(self._ready):
             if not loop.has_room(self._priorities[label]):
@@ -134,7 +134,7 @@ class GraphRun:
 
     def _start(self, located: LocatedStep, loop: RunLoop) -> None:
         node, started = located.node, time.monotonic()
-        if self._reuse(located, started):  # another run has finished it by now
+        if self._reuse(located, started):  # another run has finished it meanwhile
             self._look_for_ready()
             return
         require_writable(self._graph.root)
@@ -156,7 +156,7 @@ class GraphRun:
         )
 
     def _soon(self, node: Node) -> list[ModuleType]:
-        """Return the stages whose tasks will run next: that of the node, and those of steps that wait for it."""
+        """Return the stages whose tasks will run next: the node's own stage and those of the steps that wait for it."""
         waiting = (one for one in self._left if any(above.label == node.label for above in one.upstream))
         return [node.module, *(one.module for one in waiting)]
 
@@ -187,4 +187,4 @@ class GraphRun:
         self._unfinished.fail(node, error)
         if self._opened or self._ready:
             first = str(error).partition("\n")[0]
-            self._report.observer.note(f"{node.label} has failed; steps that do not need it go on: {first}")
+            self._report.observer.note(f"{node.label} has failed; steps that do not depend on it continue: {first}")

@@ -1,12 +1,13 @@
-"""Decides how a run ends in which steps have failed, have ended as partial or could not run.
+"""Decides how a run ends if steps have failed, have ended as partial, or could not run.
 
-The rules, in this order; "made" means finished by this run, and not read, directly or indirectly, by a failed step:
+The rules, in this order:
 
-1. If the user must act on every failure (an input, a setting or a limit: InputError), running again would change
-   nothing. The run ends with this error, or with one error that names all of them (exit code 2).
-2. If a step is partial or another step was made, the run ends as partial (exit code 3). The message holds the whole
-   message of every failed step, and names the steps that were not run.
-3. Otherwise the run ends with the error of its failed step (exit code 1).
+1. If only the user can fix the failures (all are InputError: an input, a setting or a limit), running again would not
+   help. The run ends with this error or, if there are several, with one error that names all of them (exit code 2).
+2. If a step is partial, or if this run has finished a step that no failed step reads, directly or indirectly, the run
+   ends as partial (exit code 3). The error contains the whole message of every failed step and names the steps that
+   were not run.
+3. Otherwise, the run ends with the error of its failed step (exit code 1).
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ class UnfinishedSteps:
     """The steps of a run that have no manifest, each with the reason."""
 
     def __init__(self, dataset: str, labels: Iterable[str]) -> None:
-        """`labels`: those of all steps, in the order in which messages name them, whatever order they ended in."""
+        """labels: the labels of all steps, in the order in which messages name them."""
         self._dataset = dataset
         self._place = {label: place for place, label in enumerate(labels)}
         self._failed: list[tuple[Node, DatakitError]] = []
-        self._reasons: dict[str, str] = {}  # label -> message, which names the step
+        self._reasons: dict[str, str] = {}  # label -> a message that names the step
 
     def __contains__(self, label: str) -> bool:
         return label in self._reasons
@@ -50,8 +51,8 @@ class UnfinishedSteps:
         self._reasons[node.label] = f"{node.label}: not run: it needs {', '.join(above.label for above in missing)}"
 
     def raise_error(self, made: Sequence[Node]) -> None:
-        """Raise the error with which the run ends. Return if there is no unfinished step. made: the steps that this run
-        has finished.
+        """Raise the error with which the run ends. Do nothing if no step has failed. made: the steps that this run has
+        finished.
         """
         if not self._failed:
             return
@@ -79,8 +80,8 @@ class UnfinishedSteps:
 
 
 def _of_source(node: Node, error: RefusedError) -> RefusedError:
-    """Return an error like `error`, but with the name of the source in every message, because files of two sources may
-    share a name.
+    """Return an error like `error` with the name of the source in every message, because files of two sources may have
+    the same name.
     """
     named = [text if text.startswith("source ") else f"{node.source}: {text}" for text in messages_of([error])]
     return RefusedInputsError(named, getattr(error, "listed", ""))

@@ -1,9 +1,9 @@
-"""An executor without processes: it advances a virtual clock to the end of the next attempt.
+"""Provides an executor without processes, which advances a virtual clock to the end of the next attempt.
 
-The cluster has equal nodes. An attempt needs a free core and its memory on one node; the node with the most free memory
-is chosen. Attempts start in the order in which they were submitted, as on a real cluster. An attempt that declares more
-memory than a node has gets a node of its own. The real loop of a run drives this executor, and sees the virtual time
-only in the order of the outcomes.
+All nodes of the cluster are equal. An attempt needs its cores and its memory on one node; the node with the most free
+memory is chosen. Attempts start in the order in which they were submitted, as on a real cluster. An attempt that
+declares more memory than a node has gets a whole node. The real run loop drives this executor. It does not read the
+virtual clock; only the order of the outcomes depends on the virtual time.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from datakit.pipeline.simulate.effects import Effect
 from datakit.pipeline.simulate.rates import ATTEMPT_SECONDS, cpu_seconds, peak_memory
 from datakit.storage.urls import PARALLEL_REQUESTS
 
-TICK_SECONDS = 0.05  # outcomes within this time reach the loop together
+TICK_SECONDS = 0.05  # outcomes within this virtual time are returned together
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The machines. memory: bytes per core. bandwidth: bytes per second of each node, in each direction. latency:
-    seconds of a request; a task makes several at a time.
+    """The machines of a simulation. memory: bytes per core. bandwidth: bytes per second of each node, in each
+    direction. latency: seconds per request; a task sends several requests at a time.
     """
 
     nodes: int = 1
@@ -63,14 +63,13 @@ class _Node:
     memory: int
 
 
-Simulate = Callable[
-    [Attempt, Task], tuple[Effect, int]
-]  # the effect of a task, and the size of the phase's shared data
+# returns the effect of a task and the size of its phase's shared data
+Simulate = Callable[[Attempt, Task], tuple[Effect, int]]
 Notice = Callable[[Attempt, Spent], None]
 
 
 class VirtualExecutor:
-    """Implements `Executor`. now: the virtual time in seconds. busy: the seconds that all slots were occupied.
+    """Implements `Executor`. now: the virtual time in seconds. busy: the slot-seconds during which slots were occupied.
 
     overcommitted: the number of attempts that declared more memory than a node has.
     """
@@ -79,7 +78,7 @@ class VirtualExecutor:
         self._cluster, self._simulate, self._notice = cluster, simulate, notice
         self._node_memory = int(cluster.cores * cluster.memory * MEMORY_SHARE)
         self._nodes = [_Node(cluster.cores, self._node_memory) for _ in range(cluster.nodes)]
-        self._free = [(-self._node_memory, number) for number in range(cluster.nodes)]  # a heap; may hold old entries
+        self._free = [(-self._node_memory, number) for number in range(cluster.nodes)]  # a heap; may hold outdated ones
         self._waiting: deque[Attempt] = deque()
         self._running: list[tuple[float, int, int, int, Outcome, Attempt]] = []
         self._number = 0
@@ -97,15 +96,15 @@ class VirtualExecutor:
         return 0
 
     def prepare(self, preloads: tuple[Preload, ...]) -> None:
-        """Do nothing: how long servers take to start is not simulated."""
+        """Do nothing: the start of servers is not simulated."""
 
     def submit(self, attempt: Attempt) -> None:
         self._waiting.append(attempt)
         self._start_what_fits()
 
     def wait(self, timeout: float) -> list[Outcome]:
-        """Advance the clock to the end of the next attempt; return the outcomes until then. The clock stands still if
-        the loop does not want to wait for long, because steps have advanced meanwhile.
+        """Advance the clock to the end of the next attempt, and return the outcomes until then. If the timeout is
+        short, because a step is about to advance, the clock does not move.
         """
         if not self._running or timeout < WAIT_SECONDS:
             return []
@@ -150,7 +149,7 @@ class VirtualExecutor:
         while self._free:
             free, number = self._free[0]
             node = self._nodes[number]
-            if node.memory != -free or not node.cores:  # an old entry
+            if node.memory != -free or not node.cores:  # an outdated entry
                 heapq.heappop(self._free)
                 continue
             if -free < memory:

@@ -1,6 +1,6 @@
 """Simulates the tasks that find the components of dedup's forests: one task, or rounds of stars.
 
-Each round leaves the share `Corpus.left` of the nodes, and one edge for each of them.
+After each round, the share `Corpus.left` of the nodes remains, with one edge per node.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datakit.pipeline.simulate.corpus import share
 from datakit.pipeline.simulate.dedup_results import clustered
 from datakit.pipeline.simulate.effects import Effect, Exchange, PhaseOf, Reading, Run, Written, read_runs, write_runs
 
-LAST_NODES = 1000  # a round that would leave fewer nodes leaves none
+LAST_NODES = 1000  # if fewer nodes would remain after a round, none remain
 
 
 def label(about: PhaseOf) -> Run:
@@ -82,7 +82,7 @@ def small(about: PhaseOf) -> Run:
 
 
 def finish(about: PhaseOf) -> Run:
-    """Simulate the task that joins the edges that are left."""
+    """Simulate the task that joins the remaining edges."""
     shared = about.phase.shared
     exchange = about.world.exchange(about.step, shared["runs"])
 
@@ -97,7 +97,7 @@ def finish(about: PhaseOf) -> Run:
 
 
 def resolve(about: PhaseOf) -> Run:
-    """Simulate the labels of the nodes that a later round retired."""
+    """Simulate the labelling of the nodes that a round after the first one retired."""
     shared, count = about.phase.shared, len(about.phase.tasks)
     rows = nodes_left(about, shared["number"] - 1)
     places = {task.key: place for place, task in enumerate(about.phase.tasks)}
@@ -113,7 +113,7 @@ def resolve(about: PhaseOf) -> Run:
 
 
 def label_parts(about: PhaseOf) -> Run:
-    """Simulate the labels of all nodes, routed to their parts."""
+    """Simulate the labelling of the nodes of the first round, and the routing of all labels to their parts."""
     shared, count, nodes = about.phase.shared, len(about.phase.tasks), clustered(about)
     buckets = power_of_two(len(shared["parts"]))
     places = {task.key: place for place, task in enumerate(about.phase.tasks)}
@@ -127,7 +127,7 @@ def label_parts(about: PhaseOf) -> Run:
 
 
 def nodes_left(about: PhaseOf, number: int) -> int:
-    """Return the number of nodes that are left after this many rounds."""
+    """Return the number of nodes that remain after this many rounds."""
     left = int(clustered(about) * about.corpus.left**number)
     return left if left >= LAST_NODES or not number else 0
 

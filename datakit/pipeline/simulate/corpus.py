@@ -1,8 +1,8 @@
-"""Describes the text of a simulated run: its size, its duplicates, and how many bytes each stage makes of it.
+"""Describes the text of a simulated run: its size, its duplicates, and how many bytes each stage writes for it.
 
 The default shares were measured on 121 MB of real text in eight sources (docs/measurements.md), except `token_bytes`
-and `left`, which are estimates. A TOML file can set every value (`datakit plan --corpus`). The documents of a source
-are spread evenly over its files and partitions.
+and `left`, which are estimates. A TOML file can override each value (`datakit plan --corpus`). The documents of a
+source are distributed evenly over its files and partitions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from datakit.errors import RecipeError
 @dataclass(frozen=True)
 class SourceText:
     """The text of one source. records: the records in its files. documents: those that normalize keeps. text_bytes: the
-    size of their text. value_bytes: the size of all values of all records that pass the rules, duplicates included.
+    size of their text. value_bytes: the size of all values of all records that are not left out, including duplicates.
     """
 
     records: int
@@ -37,11 +37,11 @@ class Corpus:
     exact: the share of a source's documents that an earlier source contains; 0 for the first source.
     clustered: the share of documents that share a band key with another; cluster_size: the mean size of a cluster.
     fuzzy: the share of documents that are removed as near duplicates.
-    edges: edges in the buckets' forests, per clustered document. left: the share of nodes that a round of stars leaves.
+    edges: edges in the buckets' forests, per clustered document. left: the share of nodes that remain after a round.
     skipped: the share of documents without band keys. shingle_bytes: bytes of shingles per byte of text.
-    normalized, exchanged: bytes of a Parquet file, and of the exchange, per byte of values. signature_bytes,
-    origin_bytes, removal_bytes: bytes in a Parquet file per document, per record and per removed document.
-    token_bytes: bytes of text per token. vocabulary: the size of the vocabulary, if the recipe trains a tokenizer.
+    normalized: bytes of a Parquet file per byte of values. signature_bytes, origin_bytes, removal_bytes: bytes in a
+    Parquet file per document, per record and per removed document, respectively. token_bytes: bytes of text per token.
+    vocabulary: the size of the vocabulary, if the recipe trains a tokenizer.
     """
 
     file_bytes: int = 256 << 20
@@ -69,10 +69,10 @@ class Corpus:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if isinstance(value, int | float) and value < 0:
-                raise RecipeError(f"the corpus's {name} is {value}; it must not be negative")
+                raise RecipeError(f"corpus: {name} is {value}; it must not be negative")
         for name in ("file_bytes", "expansion", "document_bytes", "cluster_size", "token_bytes"):
             if not getattr(self, name):
-                raise RecipeError(f"the corpus's {name} is 0; it must be positive")
+                raise RecipeError(f"corpus: {name} is 0; it must be positive")
 
 
 def load(path: Path) -> Corpus:
@@ -82,7 +82,7 @@ def load(path: Path) -> Corpus:
 
 
 def generated(corpus: Corpus, sources: Sequence[str], text_bytes: int) -> dict[str, SourceText]:
-    """Return the text of sources of equal size, which hold `text_bytes` bytes of text before normalize."""
+    """Return the text of sources of equal size, which contain `text_bytes` bytes of text in total before normalize."""
     found: dict[str, SourceText] = {}
     for number, name in enumerate(sources):
         size = share(text_bytes, number, len(sources))

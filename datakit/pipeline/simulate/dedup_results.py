@@ -159,7 +159,7 @@ def judge(about: PhaseOf) -> Run:
 
 
 def write_attributes(about: PhaseOf) -> Run:
-    """Simulate the attribute files of a range of parts. The verdicts are read once more for each earlier source."""
+    """Simulate the attribute files of a range of parts. The verdicts are read again for each earlier source."""
     shared, corpus = about.phase.shared, about.corpus
     parts, exact, verdicts = shared["parts"], shared["exact_runs"], shared["verdict_runs"]
     buckets = power_of_two(len(parts))
@@ -201,7 +201,7 @@ def near_copies_in(corpus: Corpus, part: dict[str, Any]) -> int:
 
 
 def _spread(portion: float, part: dict[str, Any]) -> int:
-    """Return the share of a part's rows, rounded so that the errors do not add up."""
+    """Return `portion` of a part's rows, rounded so that rounding errors do not accumulate over the parts."""
     first = part["first_row"]
     return int(portion * (first + part["rows"])) - int(portion * first)
 

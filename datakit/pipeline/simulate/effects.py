@@ -1,6 +1,6 @@
-"""Defines what a simulated task returns and costs: its result, requests and bytes; computes the cost of an exchange.
+"""Defines the effect of a simulated task (result, requests and bytes), and computes the cost of an exchange.
 
-The tasks of a phase are simulated by a function that is made once per phase, from its shared data (`Simulator`).
+A `Simulator` is called once per phase and returns the function that simulates the phase's tasks (`Run`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from datakit.engine.task import OutputFile, Phase, Step, Task, TaskResult
 from datakit.pipeline.simulate.corpus import Corpus
 
 CHECKSUM = "0" * 32  # stands for checksums and ids; as long as a real one
-BATCH_BYTES = 320  # bytes of a record batch of an exchange run, beside its values: the metadata of a few columns
-INDEX_BYTES = 400  # bytes of a run's index beside its offsets: mostly the schema
+BATCH_BYTES = 320  # bytes of an exchange run's record batch besides its values: metadata of a few columns
+INDEX_BYTES = 400  # bytes of a run's index besides its offsets: mostly the schema
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """The effect of one task. reads, writes: requests to the store. read, written: bytes, those of the exchange
-    included. exchanged: bytes written to the exchange.
+    """The effect of one task. reads, writes: the numbers of requests to the store. read, written: the numbers of bytes,
+    including those of the exchange. exchanged: the number of bytes written to the exchange.
     """
 
     result: TaskResult
@@ -48,7 +48,7 @@ class Exchange:
 
 @dataclass
 class World:
-    """The facts that simulated tasks share beside their arguments. exchanges: by step and name of the exchange."""
+    """What simulated tasks know besides their arguments. exchanges: by the step's directory and the exchange's name."""
 
     corpus: Corpus
     exchanges: dict[tuple[str, str], Exchange] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class World:
 
 @dataclass(frozen=True)
 class PhaseOf:
-    """A phase, its step and the world."""
+    """A phase, its step, and the world in which it is simulated."""
 
     step: Step
     phase: Phase
@@ -91,7 +91,7 @@ class Written:
 
 
 def write_runs(about: PhaseOf, name: str, key: str, buckets: int, *, rows: int, size: int, budget: int) -> Written:
-    """Return what an `ExchangeWriter` would write for `rows` rows of `size` bytes, spread evenly over the buckets."""
+    """Return what an `ExchangeWriter` writes for `rows` rows of `size` bytes in all, spread evenly over the buckets."""
     if not rows:
         return Written([], ())
     count = min(rows, max(1, math.ceil((size + 10 * rows) / min(max(1, budget // 2), 1 << 30))))
@@ -116,8 +116,8 @@ class Reading:
 
 
 def read_runs(exchange: Exchange, runs: int, share: float, position: float = 0.5) -> Reading:
-    """Return the cost of reading a share of the buckets of an exchange from all of its runs. position: where in the
-    index the range is; offsets behind the first HEAD_BYTES take another request.
+    """Return the cost of reading a share of the buckets of an exchange from all of its runs. position: the position of
+    the range in the index, as a share of its length; offsets beyond the first HEAD_BYTES take another request.
     """
     if not runs:
         return Reading(0, 0)

@@ -1,4 +1,4 @@
-"""Defines the figures of a simulated run (by phase, by step and in total), and decides which of them do not scale."""
+"""Defines the results of a simulated run (by phase, by step and in total), and decides what does not scale."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from datakit.pipeline.simulate.clock import Cluster
 HOUR = 3600.0
 LARGE_MANIFEST = 1 << 30  # bytes
 LARGE_DRIVER = 4 << 30
-ALONE_SHARE = 0.02  # a task that runs for a larger share of the whole time, in a phase with free slots, is reported
+ALONE_SHARE = 0.02  # a task or a small phase is reported if it takes a larger share of the run's time
 LONG = 600.0  # seconds
-LARGE_SHARED, SHARED_SHARE = 1 << 40, 0.1  # bytes of shared data that all tasks of a phase read, also per byte of input
+LARGE_SHARED, SHARED_SHARE = 1 << 40, 0.1  # what all tasks of a phase read: bytes, and share of all reads
 MOST_REQUESTS = 10**8
 
 
 @dataclass
 class PhaseFigures:
-    """One phase of one step. Times are virtual: `started` and `ended` since the start of the run, in seconds.
+    """The results for one phase of one step. `started` and `ended` are virtual times, in seconds since the start of the
+    run.
 
-    tasks: their number. reads, writes: requests to the store. exchanged: bytes written to the exchange, and read_bytes
-    all bytes read. shared: the size of the phase's shared data, which every task reads. longest: the seconds of the
-    longest task; largest: its input in bytes. memory: the largest memory that a task declares, in bytes.
+    tasks: the number of tasks. reads, writes: the numbers of requests to the store. read_bytes: all bytes read.
+    exchanged: bytes written to the exchange. shared: the size of the phase's shared data, which every task reads.
+    longest: the time of the longest task, in seconds. largest: the input of the largest task, in bytes. memory: the
+    largest memory that a task declares, in bytes.
     """
 
     stage: str
@@ -49,7 +51,9 @@ class PhaseFigures:
 
 @dataclass(frozen=True)
 class StepFigures:
-    """One step. ledger, manifest: their sizes in bytes. lists: listings of the step's files; files: their number."""
+    """The results for one step. ledger, manifest: sizes in bytes. lists: how often the files are listed. files: how
+    many.
+    """
 
     stage: str
     source: str | None
@@ -65,10 +69,11 @@ class StepFigures:
 
 @dataclass(frozen=True)
 class Simulation:
-    """The figures of a run. text_bytes: the simulated text. seconds: the virtual time. cores: core-hours of the whole
-    cluster; money: what they cost. driver_memory: bytes by which the resident memory of the simulating process grew.
-    driver_seconds: CPU-seconds that it took, which a real driver would take, too. critical: the steps that the run
-    waits for, in order. notes: what does not scale or does not fit.
+    """The results of a simulated run. text_bytes: the size of the simulated text. seconds: the virtual time of the run.
+    cpu_hours: the CPU time of all tasks. core_hours: the hours of the run times all cores of the cluster. money: the
+    price of the core-hours. driver_memory: by how many bytes the resident memory of the simulating process grew.
+    driver_seconds: the CPU-seconds of the simulating process; a real driver takes most of them, too. critical: the
+    steps on the critical path, in order. notes: what does not scale or does not fit.
     """
 
     dataset: str
@@ -87,7 +92,7 @@ class Simulation:
 
 
 def label(stage: str, source: str | None) -> str:
-    """Return the name of a step for the user."""
+    """Return a step's name for messages."""
     return f"{stage} {source}" if source else stage
 
 
@@ -97,7 +102,7 @@ def shortcomings(steps: Sequence[StepFigures], cluster: Cluster, seconds: float,
     for step in steps:
         name = label(step.stage, step.source)
         if step.manifest > LARGE_MANIFEST:
-            yield f"{name}: its manifest has {step.manifest / 1e9:.1f} GB, which every later driver reads at once"
+            yield f"{name}: its manifest has {step.manifest / 1e9:.1f} GB, and every later driver reads all of it"
         for phase in step.phases:
             yield from (f"{name}, phase {phase.phase}: {text}" for text in _of_phase(phase, cluster, seconds, node))
     if driver > LARGE_DRIVER:

@@ -17,8 +17,8 @@ from datakit.storage.manifest import Manifest, read_manifest
 
 
 def measure(directories: Sequence[str]) -> Corpus:
-    """Return the corpus that a finished run has read. directories: those of all its steps. Raises UsageError if a step
-    of normalize is missing.
+    """Return the corpus that a finished run has read. directories: the directories of all its steps. Raises UsageError
+    if there is no normalize step.
     """
     manifests = {directory: read_manifest(directory) for directory in directories}
     stages = {stage: [(place, one) for place, one in manifests.items() if one.stage == stage] for stage in STAGES}
@@ -59,7 +59,7 @@ STAGES = ("download", "normalize", "signatures", "dedup", "consolidate", "tokeni
 
 
 def one_or(count: int) -> int:
-    """Return a divisor: the count, but at least 1."""
+    """Return the count, but at least 1, so that it can be a divisor."""
     return max(1, count)
 
 
@@ -86,7 +86,7 @@ def _dedup(place: str, manifest: Manifest, documents: int) -> dict[str, float]:
 
 
 def results(place: str, phase: str) -> Iterator[TaskResult]:
-    """Yield the results of a phase's tasks, each task once."""
+    """Yield one result for each task of a phase."""
     seen = set[str]()
     for line in read_ledger(place):
         if isinstance(line, AttemptLine) and line.phase == phase and line.result is not None and line.key not in seen:

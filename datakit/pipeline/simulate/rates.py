@@ -1,12 +1,12 @@
-"""Lists how many CPU-seconds and how much memory tasks take, by task function.
+"""Lists the CPU time and the memory that tasks take, by task function.
 
-A task takes a fixed number of CPU-seconds and a number of CPU-seconds per MB of `Task.input_bytes`; the same holds for
-its memory. Source: the ledgers of a run on 121 MB (docs/measurements.md), with the rates per MB scaled so that each
-stage takes what it takes at 1.2 GB on an idle machine (`WORK_SECONDS` in `pipeline/estimate.py`). Rounds of stars,
-merges, downloads and the training of a tokenizer did not occur in that run: their rates are estimates.
+The CPU time of a task has a fixed part and a part in proportion to `Task.input_bytes`, and so has its memory. The rates
+come from the ledgers of a run on 121 MB (docs/measurements.md). The rates per MB are scaled so that each stage takes
+the CPU time that it takes at 1.2 GB on an idle machine (`WORK_SECONDS` in `pipeline/estimate.py`). Rounds of stars,
+merges, downloads and the training of a tokenizer did not occur in that run, so their rates are guesses.
 
-The measured tasks ran on a local disk. In an object store, each request takes CPU time, too; this and the bandwidth and
-latency in `clock.Cluster` are assumptions. Each task decodes the shared data of its phase.
+The measured tasks used a local disk. With an object store, requests take CPU time, too. This CPU time, and the
+bandwidth and latency in `clock.Cluster`, are assumptions. Each task also decodes the shared data of its phase.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 MEGABYTE = 1e6
 MIB = 1 << 20
-REQUEST_SECONDS = 0.0005  # CPU-seconds of a request to an object store: an assumption
+REQUEST_SECONDS = 0.0005  # CPU-seconds per request to an object store (an assumption)
 SHARED_SECONDS = 0.02  # CPU-seconds to decode 1 MB of shared data
-ATTEMPT_SECONDS = 0.01  # CPU-seconds to fork a child and to return its result
+ATTEMPT_SECONDS = 0.01  # CPU-seconds to fork a child and return its result
 
 
 class Rate(NamedTuple):
-    """The CPU-seconds of a task, fixed and per MB of input, and its memory: in bytes, fixed and per byte of input."""
+    """A task's CPU-seconds (a fixed number, and per MB of input) and bytes of memory (fixed, and per byte of input)."""
 
     fixed: float
     per_mb: float
@@ -60,13 +60,13 @@ RATES: dict[str, Rate] = {
 
 
 def cpu_seconds(function: str, input_bytes: int, requests: int, shared_bytes: int) -> float:
-    """Return the CPU-seconds of a task, without those for its child process."""
+    """Return the CPU-seconds of a task, without those to fork its child."""
     rate = RATES[function]
     more = REQUEST_SECONDS * requests + SHARED_SECONDS * shared_bytes / MEGABYTE
     return rate.fixed + rate.per_mb * input_bytes / MEGABYTE + more
 
 
 def peak_memory(function: str, held_bytes: int) -> int:
-    """Return the peak memory of a task, in bytes. held_bytes: how much of its input it holds at a time."""
+    """Return the peak memory of a task, in bytes. held_bytes: how much of its input the task holds at a time."""
     rate = RATES[function]
     return int(rate.memory + rate.memory_per_byte * held_bytes)

@@ -1,4 +1,4 @@
-"""Runs the real driver of a step without files: nothing is read from a root or written to it, only counted."""
+"""Runs the real driver of a step without files: counts what it would read and write, and accesses no root."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from datakit.storage.manifest import Manifest, pieces, sealed
 
 @dataclass
 class Metadata:
-    """The metadata that the driver writes for a step, in bytes: its ledger and its manifest; the shared data of its
-    phases is counted by phase. listed: how often the step's files are listed. files: the files of its tasks.
+    """The metadata of a step. ledger, manifest: sizes in bytes (the shared data is counted by phase). listed: how often
+    the step's files are listed. files: the number of files that its tasks write.
     """
 
     ledger: int = 0
@@ -30,12 +30,12 @@ class Metadata:
 
 @dataclass
 class SimulatedLedger(LedgerWriter):
-    """Counts the bytes of the lines that a ledger would hold."""
+    """Counts the bytes of the lines that would be written to a ledger."""
 
     bytes: int = 0
 
     def start(self) -> None:
-        """Begin nothing: there is no file."""
+        """Do nothing, because there is no file."""
 
     def append(self, line: Line) -> None:
         """Count a line."""
@@ -48,7 +48,7 @@ class SimulatedLedger(LedgerWriter):
         """Flush nothing."""
 
     def close(self) -> None:
-        """Close nothing."""
+        """Do nothing, because there is no file."""
 
 
 Enter = Callable[[Step, Phase, int], None]  # called with the size of the phase's shared data
@@ -56,7 +56,7 @@ End = Callable[[Step, Phase], None]
 
 
 class SimulatedStep(StepRun):
-    """A `StepRun` of which only the files are missing: the phases, the results and the manifest are made as usual."""
+    """A `StepRun` without files; its phases, results and manifest are made as usual."""
 
     def __init__(self, step: Step, plan: Plan, observer: Observer, enter: Enter, end: End) -> None:
         super().__init__(step, plan, observer, "simulation")

@@ -1,8 +1,9 @@
-"""Simulates a run of a recipe: its sources get generated listings, and each task a generated result.
+"""Simulates a run of a recipe: generates a listing for each source and a result for each task.
 
-Real are the plans of all stages, the priorities, the loop that fills slots, the memory budgets, the phases' queues and
-results, the ledger lines and the manifests: the driver's memory is therefore measured, not estimated. Simulated are the
-tasks (`task_table.py`), their times (`rates.py`), the machines (`clock.py`) and all files. Every attempt succeeds.
+These parts are real: the plans of all stages, the priorities, the run loop, the memory budgets, the queues and results
+of phases, the ledger lines and the manifests. The driver's memory is therefore measured, not estimated. These parts are
+simulated: the tasks (`task_table.py`), their times (`rates.py`), the machines (`clock.py`) and all files. Every attempt
+succeeds.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ def simulate(
 
 
 def simulate_graph(graph: Graph, corpus: Corpus, cluster: Cluster, *, rate: float | None = None) -> Simulation:
-    """Simulate the steps of a graph, whose sources are listed. Its root must be an empty temporary folder: only a
-    trained tokenizer is written there.
+    """Simulate the steps of a graph whose sources have been listed. Its root must be an empty temporary folder, to
+    which only a trained tokenizer is written.
     """
     run = _SimulatedRun(graph, World(corpus), cluster)
     run.run()
@@ -73,7 +74,7 @@ def simulate_graph(graph: Graph, corpus: Corpus, cluster: Cluster, *, rate: floa
 
 
 def _state(name: str, url: str, corpus: Corpus) -> SourceState:
-    """Return the state of a source with files of about `file_bytes` bytes, which hold the source's text."""
+    """Return the state of a source whose text is in files of about `corpus.file_bytes` bytes."""
     raw = int(corpus.sources[name].value_bytes / corpus.expansion)
     count = max(1, round(raw / corpus.file_bytes))
     local, now = "://" not in globs.expand(url), 0
@@ -89,7 +90,7 @@ def _state(name: str, url: str, corpus: Corpus) -> SourceState:
 
 @dataclass
 class _Phase:
-    """A running phase: how its tasks are simulated, and its figures."""
+    """A running phase: the functions that simulate its tasks, and its results."""
 
     runs: dict[str, Run]
     figures: PhaseFigures
@@ -106,7 +107,7 @@ class _Open:
 
 
 class _SimulatedRun:
-    """One simulated run: what `pipeline/schedule/graph_run.py` does, without leases, reports and files."""
+    """One simulated run: does what `pipeline/schedule/graph_run.py` does, but without leases, reports and files."""
 
     def __init__(self, graph: Graph, world: World, cluster: Cluster) -> None:
         self._graph, self._world, self._cluster = graph, world, cluster
@@ -133,7 +134,7 @@ class _SimulatedRun:
                 self._look_for_ready()
 
     def figures(self, rate: float | None) -> Simulation:
-        """Return what the run has taken."""
+        """Return the results of the run."""
         steps = tuple(self._steps[node.label] for node in self._graph.nodes)
         seconds, slots = self._executor.now, self._cluster.slots
         cpu = sum(phase.cpu_seconds for step in steps for phase in step.phases) / HOUR
@@ -170,7 +171,7 @@ class _SimulatedRun:
         return bool(self._ready or self._open)
 
     def _scores(self) -> list[str]:
-        """Return the columns of numbers that the recipe's dedup step reads."""
+        """Return the numeric columns that the recipe's dedup step reads."""
         prefer = [node.settings.content.get("prefer", ()) for node in self._graph.nodes if node.stage == "dedup"]
         return [name for names in prefer for name in score_columns(names)]
 
@@ -191,7 +192,7 @@ class _SimulatedRun:
         self._memory.sample()
 
     def _critical(self) -> list[str]:
-        """Return the labels of the steps that the run waits for: of each step's inputs, the one that ends last."""
+        """Return the labels on the critical path: starting from the last step, always the input that ended last."""
         nodes = {node.label: node for node in self._graph.nodes}
         node: Node | None = max(nodes.values(), key=lambda one: self._steps[one.label].ended)
         found = list[str]()
@@ -241,18 +242,18 @@ def _declared(phase: Phase) -> int:
 
 
 class _Growth:
-    """Measures by how much the resident memory of this process has grown. bytes: the most so far."""
+    """Measures the growth of this process's resident memory. bytes: the maximum so far."""
 
     def __init__(self) -> None:
         self._start, self.bytes = _resident(), 0
         self._cpu = time.process_time()
 
     def sample(self) -> None:
-        """Measure once more."""
+        """Measure the memory now."""
         self.bytes = max(self.bytes, _resident() - self._start)
 
     def cpu_seconds(self) -> float:
-        """Return the CPU-seconds since the start."""
+        """Return the CPU-seconds that this process has taken since the start."""
         return time.process_time() - self._cpu
 
 

@@ -1,5 +1,5 @@
-"""Lists how each task function of the stages is simulated. A stage with another task function needs another line here,
-and a line in `rates.py`.
+"""Lists how each task function of the stages is simulated. A new task function needs a line here and a line in
+`rates.py`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SIMULATORS: dict[str, Simulator] = {
 
 
 def simulators(about: PhaseOf) -> dict[str, Run]:
-    """Return how the tasks of a phase are simulated, by task function. Raises an error that names an unknown one."""
+    """Return the functions that simulate a phase's tasks, by task function. Raises an error if one is missing."""
     functions = dict.fromkeys(task.function for task in about.phase.tasks)
     for function in functions:
         if function not in SIMULATORS:

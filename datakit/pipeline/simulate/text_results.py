@@ -29,8 +29,8 @@ from datakit.storage.fingerprint import config_of
 from datakit.storage.ids import partition_name
 from datakit.storage.manifest import data_path
 
-SCORES = "simulated_scores"  # in `Step.operations`: the columns of numbers that dedup reads
-FILE_ROW_BYTES = 60  # bytes of a file's row in origins/files.parquet
+SCORES = "simulated_scores"  # the key, in `Step.operations`, of the numeric columns that dedup reads
+FILE_ROW_BYTES = 60  # bytes per row of origins/files.parquet
 
 
 def fetch_file(about: PhaseOf) -> Run:
@@ -56,7 +56,7 @@ def find_types(about: PhaseOf) -> Run:
 
 
 def route_slice(about: PhaseOf) -> Run:
-    """Simulate the routing of a slice: its share of the source's records is that of the stored bytes."""
+    """Simulate the routing of a slice. Its share of the source's records equals its share of the stored bytes."""
     source, buckets = _source(about), about.phase.shared["buckets"]
     stored = np.array([task.stored_bytes or 0 for task in about.phase.tasks], np.int64)
     ends, numbers = np.cumsum(np.maximum(stored, 1)), {task.key: i for i, task in enumerate(about.phase.tasks)}
@@ -85,7 +85,7 @@ def route_slice(about: PhaseOf) -> Run:
 
 
 def merge_runs(about: PhaseOf) -> Run:
-    """Simulate the merge of a group of runs: their bytes are copied."""
+    """Simulate the merge of a group of runs, whose bytes are copied."""
     name = about.phase.name
     before = about.world.exchanges.get((about.step.directory, name.removesuffix("-merge")), Exchange())
     after = Exchange(before.bytes, before.rows, len(about.phase.tasks), before.buckets)
@@ -148,12 +148,12 @@ def _source(about: PhaseOf) -> SourceText:
 
 
 def _slice_reads(task: Task) -> int:
-    """Return the number of requests for the files of a slice: each is looked up, and read in pieces."""
+    """Return the number of requests for a slice: each file is looked up, and then read in pieces."""
     return sum(parquet_reads(piece["weight"] // 4) for piece in task.arguments["pieces"])
 
 
 def _schema(about: PhaseOf) -> str:
-    """Return the columns of a slice, beside the text, as a routing task reports them."""
+    """Return the columns of a slice other than the text, as a routing task reports them."""
     config = config_of(about.phase.shared["config"], Config)
     names = [config.id, *(Predicate(config.where).columns if config.where else [])]
     fields = [(name, pa.string()) for name in dict.fromkeys(names) if name and name != config.text]

@@ -27,8 +27,8 @@ from datakit.select.write_selections import ID_BYTES
 from datakit.select.write_selections import Written as Selected
 from datakit.storage.manifest import Partition
 
-DOCUMENT_ROW_BYTES = 24  # bytes of a document in docs.parquet
-COPY_REQUESTS = 2  # requests to compare a file with its checksum, before the store copies it
+DOCUMENT_ROW_BYTES = 24  # bytes per document in docs.parquet
+COPY_REQUESTS = 2  # requests that compare a file with its checksum before the store copies it
 METADATA_BYTES = 900  # size of a zarr.json
 
 
@@ -72,8 +72,8 @@ def select(about: PhaseOf) -> Run:
 
 
 def consolidate(about: PhaseOf) -> Run:
-    """Simulate the writing of some partitions without the rows that leave. A partition in which all rows stay is copied
-    by the store.
+    """Simulate the writing of some partitions without the rows that leave. If all rows stay, the store copies the
+    partition.
     """
     corpus = about.corpus
 
@@ -132,7 +132,7 @@ def train_task(about: PhaseOf) -> Run:
 
 
 def settle_contract(about: PhaseOf) -> Run:
-    """Simulate the contract: only the size of the vocabulary matters, which decides the type of the tokens."""
+    """Simulate the contract. Only the size of the vocabulary matters, because it determines the type of the tokens."""
 
     def run(task: Task) -> Effect:
         data = about.phase.shared["tokenizer"]
@@ -145,7 +145,7 @@ def settle_contract(about: PhaseOf) -> Run:
 
 
 def vocabulary_size(data: bytes, usual: int) -> int:
-    """Return the vocabulary size of a tokenizer.json, or `usual` if it has another form."""
+    """Return the vocabulary size of a tokenizer.json, or `usual` if it cannot be found in the file."""
     try:
         found = msgspec.json.decode(data)
         numbers = [entry["id"] for entry in found.get("added_tokens", ())]
