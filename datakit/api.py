@@ -1,5 +1,5 @@
-"""Provides the commands `run`, `plan`, `status`, `ls`, `inspect`, `why` and `diff`, and simulations, as functions that
-return results. Errors are raised as exceptions; no function exits the process.
+"""Provides the commands `run`, `plan`, `status`, `ls`, `inspect`, `why` and `diff`, and the simulation of a run, as
+functions that return results. Errors are raised as exceptions; no function exits the process.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def simulate(
     rate: float | None = None,
     corpus: Root | None = None,
 ) -> Simulation:
-    """Simulate a run on `text_bytes` bytes of text, on machines that need not exist. Lists no source.
+    """Simulate a run on `text_bytes` bytes of text and on machines that need not exist. No source is listed.
 
-    rate: the price of a core for an hour. corpus: a TOML file that describes the text. Raises InputError.
+    rate: the price of a core-hour. corpus: a TOML file that describes the text. Raises InputError.
     """
     text = None if corpus is None else load_corpus(Path(corpus))
     return run_simulation(_recipe(recipe, settings), text_bytes, cluster, text, until=until, rate=rate)

@@ -4,8 +4,8 @@ from the file's first byte. The file therefore holds the little-endian tokens en
 Each index entry is compared with the expected one; a file whose chunks are in any other order is left to TensorStore.
 One system call reads a block straight into the caller's array without holding the interpreter's lock, at 1.3 times the
 rate of copying it from a memory map. TensorStore reaches only 0.3 times the rate of a memory map, because it fills new
-buffers and copies them. For the same reason, a raw shard is written without TensorStore: the index is appended to the
-buffer in which the tokens were collected, so no token is copied. A test compares the bytes with TensorStore's.
+buffers and copies them. Raw shards are also written without TensorStore, to avoid copies: the index is appended to the
+buffer in which the tokens were collected. A test compares the bytes with those that TensorStore writes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from datakit.storage.io_errors import read_errors
 
 INDEX_ENTRY = 16  # a chunk's offset and size, uint64 each
 CHECKSUM = 4  # crc32c of the index
-CASTAGNOLI = 0x82F63B78  # the polynomial of crc32c, bits reversed
+CASTAGNOLI = 0x82F63B78  # the polynomial of crc32c, with its bits reversed
 RAW: list[dict[str, Any]] = [{"name": "bytes", "configuration": {"endian": "little"}}]
 
 
@@ -89,7 +89,7 @@ def add_index(data: bytearray, dtype: np.dtype, tokens: int, metadata: dict[str,
 
 
 def crc32c(data: bytes) -> int:
-    """Return the crc32c of a few KiB, at about 10 MB/s.
+    """Return the crc32c of a few KiB (at about 10 MB/s).
 
     >>> hex(crc32c(b"123456789"))
     '0xe3069283'

@@ -1,10 +1,10 @@
 """Writes one shard of the token cache (loss mask, tokens, lengths, docs.parquet): collects its tokens in memory and
 writes each file once, metadata last. The loss mask, if any, is written first, followed by the data file, the documents'
 lengths, the list of documents, and finally zarr.json. A shard that has its zarr.json is therefore complete. The bytes
-written depend only on the documents, not on how the documents were batched. Memory: the size of a raw shard's
-tokens, or at most three times the size of a compressed one's. In memory, a token takes 2 bytes for a raw shard and 4
-for a compressed one. Writing 1 GiB of text at 3.5 bytes per token therefore takes 0.6 GiB (raw) or at most 3.4 GiB
-(compressed) of memory.
+written depend only on the documents, not on how the documents were batched. Memory: the size of the tokens for a raw
+shard, and at most three times the size of the tokens for a compressed shard. In memory, a token takes 2 bytes for a raw
+shard and 4 bytes for a compressed shard. Writing 1 GiB of text at 3.5 bytes per token therefore takes 0.6 GiB (raw) or
+at most 3.4 GiB (compressed) of memory.
 """
 
 from __future__ import annotations

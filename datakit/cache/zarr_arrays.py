@@ -5,8 +5,8 @@ zeros. Memory for reading: a bounded pool of decoded chunks and indices, plus ab
 it is read and decoded. To write a shard, datakit encodes all of it in memory and writes each file once. If TensorStore
 were given a shard in pieces, it would rewrite the file for each piece (in a measurement, it wrote 8.5 times as many
 bytes). If the pieces were first collected in a scratch directory, every token would be written twice. Memory for
-writing, in addition to the tokens: none if they are stored raw, and one and a half times their size if they are
-compressed.
+writing, in addition to the tokens: none for raw shards, and one and a half times the size of the tokens for compressed
+shards.
 """
 
 from __future__ import annotations

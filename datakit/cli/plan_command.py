@@ -62,13 +62,13 @@ def plan(
     offline
         Do not list remote sources; use the last download of each.
     simulate
-        Simulate the run on this much text, for example 80TB, instead of listing the sources.
+        Simulate the run on this amount of text, for example 80TB. The sources are not listed.
     nodes
         With --simulate: the number of machines.
     cores
-        With --simulate: the number of cores of each machine; by default those of this one.
+        With --simulate: the number of cores of each machine; by default, that of this machine.
     memory_per_core
-        With --simulate: the memory of each machine, divided by its cores.
+        With --simulate: the memory of each machine, per core.
     rate
         With --simulate: the price of a core for an hour.
     corpus
@@ -129,9 +129,9 @@ def _show(found: RunPlan) -> None:
 
 
 def _show_forecast(forecast: Forecast, workers: int) -> None:
-    """Print the estimates of time. Without the start of processes, which takes seconds, they are not exact."""
+    """Print the estimates of time. They do not include the start of processes, which takes seconds."""
     seconds, work = seconds_text(forecast.seconds), seconds_text(forecast.cpu_seconds)
-    say(f"time:    about {seconds} for {work} of work (estimated from the amount of text)")
+    say(f"time:    about {seconds} for {work} of CPU time (estimated from the amount of text)")
     busy = f"{forecast.utilisation:.0%} of {counted(workers, 'worker')}"
     say(wrapped(f"busy:    {busy} on average (estimated)", more="  "))
     path, shortest = ", ".join(forecast.path), seconds_text(forecast.path_seconds)

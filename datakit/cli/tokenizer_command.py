@@ -1,4 +1,4 @@
-"""Implements `datakit tokenizer train`, which trains on text files or on the documents of a recipe that stay."""
+"""Implements `datakit tokenizer train`, which trains on text files or on the documents that stay in a dataset."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def train(
 ) -> int:
     """Train a byte-level BPE tokenizer.
 
-    Trains on text files of any supported format, or on the documents of a recipe that stay. A document that
+    Trains on text files of any supported format, or on the documents that stay in a recipe's dataset. A document that
     occurs several times in one input or source is used only once. The same input always gives the same file.
 
     Examples:

@@ -1,11 +1,12 @@
-"""Gives a finished file a second name in another step, without reading it into Arrow or writing it again.
+"""Links or copies a finished file into another step, without reading it into Arrow or writing it again.
 
-On a disk, the second name is a hard link; where links are not supported, the file is copied. In an object store, the
-store copies the object itself, so its bytes do not pass through this machine. The content is compared with the checksum
-that the first step's manifest states, so damage is not passed on.
+On a disk, the new file is a hard link; where hard links are not supported, it is a copy. In an object store, the store
+itself copies the object, so the bytes do not pass through this machine. The content is compared with the checksum in
+the original step's manifest, so damage is not copied.
 
-Cost: on a disk, reading the file once, to hash it. In a store, one request for the copy and two for the checksums; if
-the store gives the copy another checksum than the original (as it may for objects uploaded in parts), one read of it.
+Cost: on a disk, the file is read once, to hash it. In a store, one request for the copy and two for the checksums. If
+the store states different checksums for the copy and the original (which is possible for objects that were uploaded in
+parts), the copy is read once.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from datakit.storage.io_errors import storage_errors
 
 def commit_identical(original: str, url: str, size: int, xxh3: str) -> None:
     """Create the file `url` with the content of `original`, unless a file with the same content exists. size, xxh3: the
-    size and the checksum of this content. Raises CorruptError if `original` has another content, DivergentOutputError
-    if a file with another content exists at `url`, and StorageError.
+    expected size and checksum of the content. Raises CorruptError if the content of `original` is different,
+    DivergentOutputError if a file with different content exists at `url`, and StorageError.
     """
     local = urls.is_local(url)
     if local:

@@ -1,12 +1,12 @@
 """Implements stage `consolidate`: writes each normalized partition without the rows that the select step lists, checks
 that no record is lost, and adds the dataset card. The output can be published as it is; no other stage reads it. Each
 partition of each source becomes one output partition, even if it ends up empty, so partition numbers keep their
-meaning. All columns are kept. A partition in which all rows stay is the normalized file: on a disk it is a hard link,
-in an object store a copy that the store makes. The step fails unless `rows out == rows in - dropped` holds for every
-partition and for every source.
+meaning. All columns are kept. A partition in which all rows stay is not written again: on a disk, it becomes a hard
+link to the normalized file, and in an object store, a copy that the store makes. The step fails unless `rows out ==
+rows in - dropped` holds for every partition and for every source.
 
-Cost: for partitions from which rows leave, reading Parquet and, above all, compressing it again with zstd; for all
-others, hashing the file. Partitions are streamed, so memory use is constant.
+Cost: for partitions from which rows leave, reading Parquet and, above all, compressing it with zstd; for all others,
+hashing the file. Partitions are streamed, so memory use is constant.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _counts(entry: StepInput, select: StepInput, written: list[Written]) -> card
 
 
 def _shown_reasons(sources: list[card.SourceCounts], drop: Sequence[str]) -> list[str]:
-    """Return the reasons that have a column in the card: those in the recipe, and all others that occur."""
+    """Return the reasons that get a column in the card: those in the recipe, and all others that occur."""
     return list(dict.fromkeys([*drop, *(reason for source in sources for reason in source.dropped)]))
 
 

@@ -1,5 +1,5 @@
 """Writes normalized partitions without the rows that leave, and counts the documents of each partition. A partition in
-which all rows stay is not written again: the file gets a second name (`identical_files.py`).
+which all rows stay is not written again but linked or copied (`identical_files.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ QUARANTINED = "quarantined"
 @dataclass(frozen=True)
 class Pair:
     """A normalized partition, as its manifest describes it, and the directory of its step. leaving: the URL of the list
-    of its rows that leave; None if all stay. output: the path of the output partition, relative to the step's
+    of the rows that leave; None if all stay. output: the path of the output partition, relative to the step's
     directory. staying: the number of documents that stay.
     """
 
@@ -50,8 +50,8 @@ class Pair:
 
 @dataclass(frozen=True)
 class Written:
-    """A written partition, with the number of documents to write and the number of those that were quarantined.
-    unchanged: True if it is the normalized file.
+    """A written partition, with the number of documents that stay and the number of those that were quarantined.
+    unchanged: True if the partition is the normalized file.
     """
 
     partition: Partition
@@ -113,7 +113,7 @@ def _filtered(pair: Pair, context: TaskContext) -> tuple[Written, list[Quarantin
     info = writer.info
     if rows_in != pair.partition.rows or info.rows != pair.staying - len(left_out):
         raise CorruptError(
-            f"{pair.dataset}: the manifest lists {pair.partition.rows} rows, and {pair.staying} of them stay, but "
+            f"{pair.dataset}: the manifest lists {pair.partition.rows} rows, of which {pair.staying} stay, but "
             f"{rows_in} were read, {len(left_out)} quarantined and {info.rows} written; remove the directory of the "
             "step that wrote this file, and run again"
         )

@@ -111,8 +111,8 @@ def read_lineage(target: str) -> Lineage:
 def with_published(
     place: str, steps: list[FoundStep], readable: Callable[[str], bool] = lambda place: True
 ) -> list[FoundStep]:
-    """Return the steps behind the last step of the dataset at a URL, with its consolidate step before that last step,
-    even if the last step was not made from it. If the URL is that of a step, return `steps` as they are.
+    """Return the steps behind a dataset's last step. The dataset's consolidate step is inserted before the last step,
+    even if the last step was not made from it. If the URL is that of a step, return `steps` unchanged.
     """
     published = published_step(place, [step.manifest for step in steps if step.manifest is not None])
     if published is None or not readable(published[0]):

@@ -25,13 +25,13 @@ from datakit.storage.parquet import ShardWriter
 from datakit.text.string_buffers import string_buffers
 
 SCHEMA = pa.schema([("id", pa.string()), ("source_id", pa.string()), ("kept_source_id", pa.string())])
-NAME = "name"  # the column of `about` that holds `source_id`
-WRITTEN_BYTES = 16 << 20  # maximum size of the rows converted at a time, if they are not longer
+NAME = "name"  # the column of `about`'s result that holds `source_id`
+WRITTEN_BYTES = 16 << 20  # maximum size of the rows converted at a time, unless one row is larger
 
 
 def about(rows: pa.Table, source_id: str | None) -> pa.Table:
-    """Return what the lists need to know about rows of the exchange. source_id: the upstream column, if any, that the
-    output's `source_id` comes from.
+    """Return the columns of exchange rows that the lists need. source_id: the upstream column, if any, that becomes the
+    output's `source_id`.
     """
     name = None if source_id is None else UPSTREAM + source_id
     if name is not None and name in rows.column_names:
@@ -42,7 +42,7 @@ def about(rows: pa.Table, source_id: str | None) -> pa.Table:
 
 
 def changes(high: np.ndarray, low: np.ndarray) -> np.ndarray:
-    """Return, for each id of a sorted list, whether it differs from the id before it: bool [N]."""
+    """Return, for each id of a sorted list, whether it differs from the previous id: bool [N]."""
     first = np.ones(len(high), bool)
     first[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
     return first
@@ -81,8 +81,8 @@ def _marked(rows: SortedBlocks) -> Iterator[tuple[pa.Table, np.ndarray]]:
 
 
 def _tables(table: pa.Table, names: pa.Array, rows: np.ndarray, kept_at: np.ndarray) -> Iterator[pa.Table]:
-    """Yield the output for `rows`. names: the name of row i is at i + 1. kept_at: the place, in `names`, of the name of
-    the record that is kept instead.
+    """Yield the output for `rows`. names: the name of row i is at index i + 1. kept_at: for each row, the index in
+    `names` of the record that is kept instead.
     """
     lengths = np.diff(string_buffers(names)[1])
     high, low = table.column(HIGH).to_numpy(), table.column(LOW).to_numpy()

@@ -1,7 +1,7 @@
 """Finds the first record with each id, while the records of a partition arrive block by block in source order. A record
-whose id has not occurred before is kept; any later record with this id is a duplicate, so it never has to be held.
-Known ids are kept as sorted lists, each at least twice as long as the next, so adding a block takes time in proportion
-to the block (and to the logarithm of the number of known ids), not to the number of known ids.
+whose id has not occurred before is kept; any later record with the same id is a duplicate and need not be held. Known
+ids are stored in sorted lists, each at least twice as long as the next, so the time to add a block is proportional to
+the size of the block and to the logarithm of the number of known ids.
 
 Memory: 24 bytes per distinct id, and three times as much while the longest lists are merged.
 """
@@ -16,8 +16,8 @@ from datakit.engine.exchange.sorted_blocks import stable_order
 
 
 class Kept(NamedTuple):
-    """The ids of N kept records in ascending order, uint64 [N] each, and the place of each record among all kept
-    records in source order, int64 [N].
+    """The ids of N kept records, in ascending order, as two halves, uint64 [N] each; and the position of each record
+    among all kept records in source order, int64 [N].
     """
 
     high: np.ndarray
@@ -28,7 +28,7 @@ class Kept(NamedTuple):
         """Return, for each id, whether it is one of these ids: bool."""
         found = np.zeros(len(high), bool)
         at, open_ = np.searchsorted(self.high, high), np.arange(len(high))
-        while len(open_):  # once, unless different ids have equal upper halves
+        while len(open_):  # one iteration, unless different ids have equal upper halves
             open_ = open_[at[open_] < len(self.high)]
             open_ = open_[self.high[at[open_]] == high[open_]]
             equal = self.low[at[open_]] == low[open_]
@@ -38,7 +38,7 @@ class Kept(NamedTuple):
         return found
 
     def merged(self, other: Kept) -> Kept:
-        """Return the records of both."""
+        """Return the records of both, in ascending order of id."""
         high, low, place = (np.concatenate(pair) for pair in zip(self, other, strict=True))
         order = stable_order((high, low))
         return Kept(high[order], low[order], place[order])

@@ -10,7 +10,7 @@ uncompressed file, or the index of the row in a Parquet or Arrow file. It is nul
 in the record's batch. The file is null as well if this batch held records of several files.
 
 Cost: 12 bytes per record in the exchange, about 22 bytes per record in the output (mostly for the id), and half a
-microsecond of CPU time per record. Memory: one part of a partition's records, and one row group.
+microsecond of CPU time per record. Memory: one table of a partition's origins, and one row group.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Origins(NamedTuple):
 
 
 def write_origins(context: TaskContext, name: str, parts: Iterable[Origins]) -> OutputFile:
-    """Write the origins of partition `name`, in parts. Only the rows of one row group are converted at a time."""
+    """Write the origins of partition `name`, table by table. Only the rows of one row group are converted at a time."""
     path = origins_path(name)
     with ShardWriter(urls.join(context.step_directory, path), SCHEMA) as writer:
         for origins in parts:

@@ -59,7 +59,7 @@ HIGH, LOW, TEXT, FILE, POSITION = "high", "low", "text", "file", "position"  # d
 UPSTREAM = "."  # prefix for the names of upstream columns in the exchange
 ROW_BYTES = 20  # size of a row's file, position and text offset in the exchange
 BUDGET_BYTES = 256 << 20  # memory for the exchange writer; a slice with 64 MiB of text usually fits in one exchange run
-GIANT_BYTES = 16 << 20  # a larger text is listed, because its partition may be much larger than the others
+GIANT_BYTES = 16 << 20  # larger texts are reported, because they make their partitions larger than the others
 WHOLE_SLICE_BYTES = SLICE_BYTES // 2  # a task gives up at the end of its slice only if the slice is at least this large
 
 Texts: TypeAlias = "pa.LargeStringArray | pa.LargeBinaryArray"

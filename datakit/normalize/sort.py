@@ -1,9 +1,9 @@
 """Sorts one partition by id, keeps the first of each set of equal texts, writes the kept rows as Parquet, and lists the
 exact duplicates. The rows of a range of ids are read from the exchange (memory-mapped) in source order, block by block.
-Of several equal texts, the first one in the source is kept (`first_copies.py`). The others are not held, so a text may
-have any number of copies. What the lists of origins and duplicates need to know about each row is sorted block by block
-and merged (`sorted_blocks.py`); if there is more than one block, the blocks are in scratch files. The output is cut
-into row groups while it is gathered. The kept rows are held in pieces of 1 GiB, because a single Arrow array cannot
+Of several equal texts, the first one in the source is kept (`first_copies.py`). The others are not held in memory, so a
+text may have any number of copies. The columns that the lists of origins and duplicates need are sorted block by block
+and merged (`sorted_blocks.py`); if there is more than one block, the blocks are written to scratch files. The output is
+cut into row groups while it is gathered. The kept rows are held in pieces of 1 GiB, because a single Arrow array cannot
 hold more than 2 GiB of strings.
 
 Cost: mostly zstd (150 to 250 MB/s of text per core). Memory: one copy of the partition's kept rows, or two if
@@ -41,7 +41,7 @@ PHASE = "sort"
 GATHER_BYTES = 16 << 20  # maximum size of the rows gathered at a time; limits the size of the copy made for writing
 PIECE_BYTES = 1 << 30  # maximum size of the rows in a piece; half of what an array's 32-bit offsets can address
 CONVERTED_ROWS = 1 << 23  # rows converted at a time; few enough for 32-bit offsets into their ids and source names
-BLOCK_BYTES = 32 << 20  # size of a block: of the ids, origins and source ids of its rows
+BLOCK_BYTES = 32 << 20  # size of the ids, origins and source ids in a block
 ADDED_ROWS = 1 << 16  # maximum number of rows added to a block at a time
 IDS = (HIGH, LOW)
 
@@ -69,8 +69,8 @@ def sort_partition(arguments: dict[str, Any], shared: dict[str, Any], context: T
 
 
 class _Found:
-    """The rows read so far. rows: the id, origin and source id of every row. first: the ids of the rows that are kept.
-    kept: these rows, in source order.
+    """The rows read so far. rows: the id, origin and source id of every row. first: the ids of the kept rows. kept: the
+    kept rows, in source order.
     """
 
     def __init__(self, rows: SortedBlocks) -> None:
@@ -78,7 +78,7 @@ class _Found:
         self.kept: list[pa.Table] = []
 
     def add(self, block: list[tuple[pa.Table, pa.Table]]) -> None:
-        """Add a block of rows, as pairs: rows of the exchange, and what `duplicates.about` tells of them."""
+        """Add a block of rows, given as pairs: rows of the exchange, and the result of `duplicates.about` for them."""
         about = pa.concat_tables([about for _, about in block]).combine_chunks()
         high, low = (about.column(name).to_numpy() for name in IDS)
         order = stable_order((high, low))
@@ -143,7 +143,7 @@ def _read_partition(context: TaskContext, shared: SortShared, number: int) -> It
 
 
 def _blocks(tables: Iterable[pa.Table], source_id: str | None) -> Iterator[list[tuple[pa.Table, pa.Table]]]:
-    """Yield the rows in blocks of about BLOCK_BYTES, as `_Found.add` takes them."""
+    """Yield the rows in blocks of about BLOCK_BYTES, in the form that `_Found.add` takes."""
     block, size = list[tuple[pa.Table, pa.Table]](), 0
     for table in tables:
         for start in range(0, table.num_rows, ADDED_ROWS):
@@ -158,8 +158,8 @@ def _blocks(tables: Iterable[pa.Table], source_id: str | None) -> Iterator[list[
 
 
 def _gathered(tables: list[pa.Table], places: np.ndarray, output: _Output) -> Iterator[pa.Table]:
-    """Yield rows as output rows, in the order of `places`, their indexes in the concatenated tables: at most 16 MiB, or
-    one larger row, at a time.
+    """Yield output rows in the order of `places`, which holds their indexes in the concatenated tables. Each yielded
+    table has at most 16 MiB, or one larger row.
     """
     if not len(places):
         return

@@ -179,8 +179,8 @@ def _route_task(number: int, ranges: Sequence[FileRange], first_file: int, input
 def _sort_phase(
     shared: SortShared, exchange_bytes: int, heavy: Mapping[int, int], giants: Mapping[int, int], files_task: Task
 ) -> Phase:
-    """Return the phase `sort`. A task reads all copies of its texts but holds one of each. Ids are uniformly
-    distributed, so only giant documents can make this much more than the mean.
+    """Return the phase `sort`. A task reads all copies of its texts but holds only one of each. Ids are distributed
+    uniformly, so only giant documents can make a task hold much more than the mean.
     """
     mean, function = exchange_bytes >> shared.bits, "datakit.normalize.sort:sort_partition"
     tasks = [
@@ -211,8 +211,8 @@ def heavy_partitions(heavy: Sequence[tuple[int, int]], bits: int, bucket_bits: i
 
 
 def giant_documents(giants: Sequence[tuple[int, int, int]], bits: int) -> Counter[int]:
-    """Return the size of the giant documents in each of 2**bits partitions, in bytes. Copies count once. giants: see
-    `RouteDetails`.
+    """Return the total size, in bytes, of the giant documents in each of 2**bits partitions. Copies of a text count
+    once. giants: see `RouteDetails`.
 
     >>> giant_documents([(0, 1, 100), (1 << 63, 1, 10), (0, 1, 100), (0, 2, 1)], 1)
     Counter({0: 101, 1: 10})

@@ -24,8 +24,8 @@ REASONS = {"exact": "exact duplicates across sources", "fuzzy": "fuzzy duplicate
 @dataclass(frozen=True)
 class SourceCounts:
     """The counts of a source. records: read by normalize. left_out: the records that normalize left out, by reason.
-    documents: those that normalize wrote. removed: the documents that left after that, by reason. A count is None
-    if no step of the report states it. sources: the number of sources that were added up.
+    documents: those that normalize wrote. removed: the documents that left after that, by reason. A count is None if no
+    step of the report states it. sources: the number of sources that these counts cover.
     """
 
     name: str
@@ -111,7 +111,7 @@ def _normalized(manifest: Manifest) -> SourceCounts:
 
 
 def _selected(before: SourceCounts, own: Mapping[str, Any]) -> SourceCounts:
-    """Return the counts after the selection. The size of the text that stays is unknown until it is read."""
+    """Return the counts after select. The size of the text that stays is unknown, because select reads no text."""
     removed = Counter({REASONS.get(why, why): count for why, count in own["combinations"].items() if count})
     size = before.text_bytes if not removed else None
     return replace(before, documents=own["records_in"], removed=removed, kept=own["records_out"], text_bytes=size)

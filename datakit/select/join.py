@@ -1,6 +1,6 @@
-"""Finds the documents of a partition that leave, by joining the partition with lists of marked documents on id. Such a
-list (the attributes that dedup writes) gives a reason for each of its documents. The partition and the lists are
-streamed. All are sorted by id, so no table of ids is needed: for each row group of the partition, the marks up to the
+"""Finds the documents of a partition that leave, by joining the partition, on id, with lists of marked documents. Each
+list (such as the attributes that dedup writes) gives a reason for each of its documents. The partition and the lists
+are streamed and sorted by id, so no table of ids is needed: for each row group of the partition, the marks up to the
 group's last id are read and located by binary search. The step fails if the ids on any side are not strictly ascending
 or if a mark matches no document, because such a join could silently drop the wrong documents.
 
@@ -24,15 +24,15 @@ from datakit.storage.parquet import iterate_shard
 from datakit.storage.selection.leaving_rows import SCHEMA
 
 ADVICE = "the file is damaged or was not written by datakit; remove its step's directory and run again"
-BETWEEN = "+"  # between the reasons of a combination
+BETWEEN = "+"  # separates the reasons in the name of a combination
 
 
 @dataclass(frozen=True)
 class Joined:
     """A row group after the join. leaving: the documents that leave (see `storage/selection/leaving_rows.py`).
 
-    combinations: the number of documents that leave for each combination of reasons, such as "exact" or "exact+fuzzy".
-    marked_kept: the number of marks that remove nothing, because the recipe does not name their reason.
+    combinations: the number of documents that leave, for each combination of reasons, such as "exact" or "exact+fuzzy".
+    marked_kept: the number of marks without effect, because the recipe does not list their reason.
     """
 
     leaving: pa.Table
@@ -58,8 +58,8 @@ def join(dataset: str, marks: Sequence[str], drop: frozenset[str]) -> Iterator[J
 
 
 def _leaving(table: pa.Table, first: int, found: Sequence[tuple[np.ndarray, pa.Array]], drop: frozenset[str]) -> Joined:
-    """Return the documents that leave. first: the row of the group's first document in its partition. found: the
-    positions of the marked documents in the group and the reasons, for each list of marks.
+    """Return the documents that leave. first: the row, in the partition, of the group's first document. found: for each
+    list of marks, the positions of the marked documents in the group, and their reasons.
     """
     names, positions, codes = sorted(drop), [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for position, reason in found:
@@ -79,8 +79,8 @@ def _leaving(table: pa.Table, first: int, found: Sequence[tuple[np.ndarray, pa.A
 
 
 def _combinations(names: Sequence[str], codes: np.ndarray, start: np.ndarray, count: np.ndarray) -> Counter[str]:
-    """Count the combinations of reasons. codes: the reasons (indices in `names`) of all documents, one document after
-    another. start, count: where the reasons of each document begin, and how many it has.
+    """Count the combinations of reasons. codes: the reasons of all documents, as indices in `names`, document by
+    document. start, count: for each document, the index of its first reason in `codes`, and the number of its reasons.
     """
     found = Counter[str]()
     for size in np.unique(count).tolist():
@@ -111,7 +111,7 @@ class _OrderedIds:
 
 
 class _Marks:
-    """A stream of marks, read as far as each row group of the partition requires."""
+    """A stream of marks, which is read only as far as each row group of the partition requires."""
 
     def __init__(self, url: str) -> None:
         self._url = url

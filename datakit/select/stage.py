@@ -1,7 +1,7 @@
 """Implements stage `select`: decides which normalized documents leave the dataset, and lists them with all reasons that
-apply. The stages that need the documents (tokenize, train-tokenizer, consolidate) read the normalized partitions and
-these lists, and leave the listed rows out. So none of them waits for another, and only the settings of this stage
-decide which documents a token cache holds. The output has one sparse file per partition (its format is defined in
+apply. Tokenize, train-tokenizer and consolidate read the normalized partitions and these lists, and leave out the
+listed rows. So tokenize does not wait for consolidate, and the settings of this stage alone decide which normalized
+documents are in a token cache. The output has one sparse file per partition (its format is defined in
 `storage/selection/leaving_rows.py`), even if no document leaves. The step fails unless every document is counted, in
 every partition and for every source.
 
@@ -49,8 +49,9 @@ class Config:
 
 
 class SourceCounts(msgspec.Struct, frozen=True):
-    """The counts of one source: documents read, leaving (for each reason, and for each combination of reasons) and
-    staying. text_bytes_in: the bytes of text of the documents read, including those that leave.
+    """The counts of one source: the documents that were read, those that leave (for each reason, and for each
+    combination of reasons), and those that stay. text_bytes_in: the bytes of text of all documents, including those
+    that leave.
     """
 
     records_in: int
@@ -107,7 +108,7 @@ def _task(pairs: Sequence[Pair], drop: list[str]) -> Task:
 
 
 def _counts(entry: StepInput, written: Sequence[Written]) -> SourceCounts:
-    """Add up the counts of a source. Raises CorruptError if they differ from those of its normalize step."""
+    """Add up the counts of a source. Raises CorruptError if they contradict those of the source's normalize step."""
     mine = [one for one in written if one.partition.source == entry.source]
     combinations = sum((Counter(one.combinations) for one in mine), Counter[str]())
     leaving = Counter[str]()

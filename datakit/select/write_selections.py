@@ -41,8 +41,8 @@ class Pair:
 
 @dataclass(frozen=True)
 class Written:
-    """A written selection and its counts. combinations: the number of documents that leave for each combination of
-    reasons. marked_kept: the number of marks that remove nothing.
+    """A written selection and its counts. combinations: the number of documents that leave, for each combination of
+    reasons. marked_kept: the number of marks without effect.
     """
 
     partition: Partition

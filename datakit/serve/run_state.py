@@ -117,8 +117,8 @@ class RunState:
 
     @property
     def current(self) -> StepState | None:
-        """The running step that started or entered a phase last. If it has ended, the running step with the newest
-        event or, if no step is running, the step that started last.
+        """The running step that most recently started or entered a phase. If that step has ended, the running step with
+        the newest event; if no step is running, the step that started last.
         """
         if self._latest is None or self._latest.state == "running":
             return self._latest

@@ -23,7 +23,7 @@ from datakit.storage.manifest import Manifest, find_manifest, refuse_newer
 
 FILE_NAME = "latest.json"
 FORMAT = "datakit.latest/2"
-WITHOUT_DOCUMENTS = "datakit.latest/1"  # the format without the field `documents`; still written if there is none
+WITHOUT_DOCUMENTS = "datakit.latest/1"  # the format without the field `documents`; used if there are no `documents`
 CACHE_STAGE = "tokenize"
 DOCUMENTS_STAGE = "consolidate"
 SHOWN = 5  # maximum number of steps that a message names
@@ -38,10 +38,10 @@ class Current(msgspec.Struct, frozen=True):
 
 class Latest(msgspec.Struct, frozen=True, omit_defaults=True):
     """The content of `latest.json`. step: the last step of the last complete run. cache: the last token cache, which is
-    from an earlier run if the last complete run ended before tokenize; None if there is none. documents: the
-    consolidate step, unless it is `step`, or there is none. Neither `step` nor `cache` was made from it, so a version
-    that ignored this field would remove it; therefore the format with this field has a number of its own. licenses: the
-    licenses that the recipe of the last complete run gives, by source.
+    from an earlier run if the last complete run ended before tokenize; None if there is no cache. documents: the
+    consolidate step; None if there is no such step, or if it is `step`. Neither `step` nor `cache` was made from it, so
+    a version that ignores this field would remove the consolidate step; therefore the format with this field has a new
+    number. licenses: the licenses that the recipe of the last complete run gives, by source.
     """
 
     step: Current

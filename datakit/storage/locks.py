@@ -47,7 +47,7 @@ def _boot() -> str:
 
 def create(choose_path: Callable[[], Path], mode: int, *, shared: bool = False) -> tuple[Path, int]:
     """Create a file at the path that `choose_path` returns, and lock it; return its path and the lock. `choose_path` is
-    called again if another process has deleted the file before it was locked, or is about to do so. A `shared` lock
+    called again if another process has deleted the file before it was locked or is about to delete it. A `shared` lock
     allows other processes to `share` it.
     """
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX

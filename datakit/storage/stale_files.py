@@ -1,13 +1,13 @@
 """Creates scratch directories, and removes temporary files and scratch directories whose owners are dead.
 
-Every owner holds a lock: on a temporary file itself, or on the lock file beside a scratch directory. A task's scratch
-directory has two owners, the process that waits for the task and the child that runs it; it counts as abandoned when
-both are dead. Before anything is removed, its lock is taken exclusively; the lock is held until the removal is done.
-Therefore no process can begin to use a file between the test that finds it unlocked and its removal.
+Every owner holds a lock: on the temporary file itself, or on the lock file beside the scratch directory. A task's
+scratch directory has two owners, the process that waits for the task and the child that runs it; the directory counts
+as abandoned when both are dead. Before anything is removed, its lock is taken exclusively; the lock is held until the
+removal is done. Therefore no process can begin to use a file between the test that finds it unlocked and its removal.
 
-A lock file is created before its directory and deleted after it, so that every kill leaves something that the next run
-recognizes. A lock file inside the directory could not do this: a dying child may still create a file while the
-directory is being removed, and then the directory stays without the lock file.
+A lock file is created before its directory and deleted after it, so after a kill at any point, the next run recognizes
+what was left. A lock file inside the directory would not be enough: a dying child may still create a file while the
+directory is being removed, and the directory would then remain without its lock file.
 
     unlocked, same lock domain (`locks.py`)     removed at once
     unlocked, any other domain or an old form   removed from the temporary folder if nothing in it has changed for a
@@ -33,7 +33,7 @@ from datakit.storage import atomic, locks, store_clock, urls
 
 SCRATCH, RAY = "datakit-scratch-", "datakit-ray-"
 _LOCK_OF_SCRATCH = re.compile(rf"((?:{SCRATCH}|{RAY})\w+)\.([0-9a-f]{{16}})\.lock")  # the directory's name, the domain
-_EARLIER_LOCK = ".lock"  # in earlier versions, in the directory itself
+_EARLIER_LOCK = ".lock"  # used by earlier versions, in the directory itself
 DAY_SECONDS = 86_400.0
 _PREFIX, _NUMBER = re.escape(atomic.TEMPORARY_PREFIX), "[0-9a-f]{32}"
 _TEMPORARY = re.compile(rf"{_PREFIX}([0-9a-f]{{16}})-{_NUMBER}-")
@@ -94,7 +94,7 @@ def scratch_directory(prefix: str = SCRATCH) -> Iterator[Path]:
     """Provide a private directory, which is locked during the `with` block and then removed."""
     folder = Path(tempfile.gettempdir())
     name_lock = partial(_lock_path, folder, locks.domain(str(folder)))
-    # a short name, because Ray's sockets are in the directory, and the path of a socket has at most 107 bytes
+    # a short name, because Ray creates sockets in the directory, and the path of a socket may have at most 107 bytes
     path, lock = locks.create(lambda: name_lock(prefix + secrets.token_hex(5)), 0o600, shared=True)
     directory = folder / path.name.partition(".")[0]
     try:
@@ -165,8 +165,8 @@ def _remove_dead_scratch(directory: Path, lock_path: Path, domain: str, age: _Ag
 
 
 def _remove_old_scratch(path: Path, age: _Age) -> bool:
-    """Remove a scratch directory of an earlier version, or one whose lock file was deleted, if it has not changed for a
-    day. Return True if it was removed.
+    """Remove a scratch directory of an earlier version, or one without its lock file, if it has not changed for a day.
+    Return True if it was removed.
     """
     if not path.name.startswith((SCRATCH, RAY)) or path.is_symlink() or not path.is_dir() or not _is_own(path):
         return False
@@ -183,8 +183,8 @@ def _is_own(path: Path) -> bool:
 
 
 def _remove_scratch(directory: Path, lock_path: Path, lock: int) -> bool:
-    """Remove a scratch directory, then its lock file, and release the lock. Return True if the directory is gone. If it
-    is not, because another process is still writing to it, the lock file stays, and the next run removes both.
+    """Remove a scratch directory, then its lock file, and release the lock. Return True if the directory is gone. If
+    another process is still writing to the directory, it and the lock file stay, and the next run removes both.
     """
     try:
         shutil.rmtree(directory, ignore_errors=True)

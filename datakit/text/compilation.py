@@ -10,19 +10,19 @@ NOTICE = "compiling kernels, which takes 10 to 60 s the first time on a machine"
 
 
 def load_numba() -> None:
-    """Load what every kernel needs (numba and LLVM), so that the forks of this process share it. This takes 0.4 to
-    0.7 s of CPU time; each kernel is then loaded from disk in 5 ms.
+    """Load what every kernel needs (numba and LLVM), so that the forks of this process share it. This takes 0.4 to 0.7
+    s of CPU time. After that, loading a kernel from disk takes 5 ms.
     """
-    with _hidden("scipy"):  # numba checks its version; code with linear algebra imports it when it is compiled
+    with _hidden("scipy"):  # numba would import it to check its version
         from numba.core.registry import cpu_target
 
-        # numba itself calls this when it loads the first kernel
+        # numba would call this when it loads the first kernel
         cpu_target.target_context.refresh()  # pyright: ignore[reportAttributeAccessIssue] - a cached property
 
 
 @contextmanager
 def _hidden(module: str) -> Iterator[None]:
-    """Make the import of a module fail during the `with` block, unless the module has been imported before."""
+    """Make the import of a module fail inside the `with` block, unless the module has already been imported."""
     if module in sys.modules:
         yield
         return

@@ -33,7 +33,7 @@ CHAT_STRIDE = 300  # in a source of conversations, one in this many messages is 
 
 
 class PartitionToEncode(msgspec.Struct, frozen=True):
-    """One partition that a task encodes. url: the URL of the partition's file. leaving: the URL of the list of its rows
+    """One partition that a task encodes. url: the URL of the partition's file. leaving: the URL of the list of the rows
     that leave; None if all stay. name: the file's path relative to the directory of its step. shard: the path, in the
     cache, of the shard to write. rows: the number of documents that stay. text_bytes: the bytes of text in the file.
     """
@@ -100,8 +100,8 @@ def encoded_documents(
     *,
     counters: Counter[str],
 ) -> Iterator[Documents]:
-    """Yield a partition's documents that stay in encoded batches, without those that `guard` leaves out. `check`
-    verifies a sample.
+    """Encode the documents of a partition that stay, and yield them in batches, without those that `guard` leaves out.
+    `check` verifies a sample.
 
     The number of messages without content is added to `counters`.
     """

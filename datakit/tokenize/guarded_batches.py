@@ -20,7 +20,7 @@ from datakit.tokenize.text_batches import TextBatch
 @dataclass
 class PartitionGuard:
     """Guards the batches of the partition `name`, and lists the documents that are left out. text_bytes: the number of
-    bytes of text in the other documents of the batches so far.
+    bytes of text so far in the documents that are not left out.
     """
 
     name: str

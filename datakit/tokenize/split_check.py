@@ -1,17 +1,18 @@
 """Compares the token ids of documents encoded in parts with those of the reference, on a sample from each partition.
 
-Cutting is proven to change no id (encoders/safe_cuts.py, encoders/long_words.py), and a probe confirms the proof when
-the contract is made, so this sample is small: the partition's first two documents that are encoded in parts. A
-partition is sorted by document id, and document ids are hashes, so this is a random choice. Three windows of 8 KiB are
-cut out of each document. Each window is encoded by the code that encodes long documents, but in tiny parts, and its ids
-are compared with the reference's. If the document has at most 512 KiB, and at most a thousandth of the partition's
-bytes, the reference encodes all of it instead, and its ids are compared with those about to be written.
+It is proven that cutting does not change any token id (encoders/safe_cuts.py, encoders/long_words.py), and a probe
+confirms this when the contract is made. The sample is therefore small: the first two documents of the partition that
+are encoded in parts. A partition is sorted by document id, and document ids are hashes, so this is a random choice.
+Three windows of 8 KiB are cut out of each document. The code that encodes long documents encodes each window, but in
+tiny parts, and the token ids are compared with those of the reference. If the document has at most 512 KiB and at most
+a thousandth of the partition's bytes, the reference encodes the whole document instead, and its token ids are compared
+with those that will be written.
 
-The WordEncoder is checked only in tasks that use it, because it would have to load a tokenizer first, which takes 0.5 s
-of CPU time (measured).
+The WordEncoder is checked only in tasks that use it, because it loads a tokenizer first, which takes 0.5 s of CPU time
+(measured).
 
-Cost: at most 0.2 % of the partition's bytes or 48 KiB, at the reference's speed, in partitions that have long
-documents.
+Cost: in partitions with long documents, the reference encodes at most 0.2 % of the partition's bytes, or 48 KiB if that
+is more.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from datakit.tokenize.text_batches import TextBatch
 
 DOCUMENTS = 2
 WHOLE_BYTES = 512 << 10
-WHOLE_SHARE = 1000  # a document that is compared as a whole has at most one in this many bytes of its partition
+WHOLE_SHARE = 1000  # a document is compared as a whole if it has at most one in this many of the partition's bytes
 WINDOW_BYTES = 8192
 TINY_PART_BYTES = 64
 
@@ -35,7 +36,7 @@ TINY_PART_BYTES = 64
 @dataclass
 class SplitVerification:
     """Checks the long documents of one partition. partition_bytes: the number of bytes of text in the partition.
-    documents, text_bytes: the numbers of documents and of bytes of text that have been compared so far.
+    documents, text_bytes: how many documents and how many bytes of text have been compared so far.
     """
 
     reference: Encoder
@@ -46,7 +47,7 @@ class SplitVerification:
     text_bytes: int = 0
 
     def _tiny(self) -> LongTexts:
-        """Return an encoder like `texts`, but with tiny parts. It uses the WordEncoder of `texts`, if there is one."""
+        """Return an encoder like `texts` that uses tiny parts, and the WordEncoder of `texts` if there is one."""
         words = self.texts.made_words
         return replace(self.texts, part_bytes=TINY_PART_BYTES, make_words=None if words is None else lambda: words)
 

@@ -1,6 +1,6 @@
-"""Stage `tokenize`: decides how partitions become tasks and shards of the token cache, and checks that shards cover all
-documents that stay. The normalized partitions are read, without the rows that the select step lists. Each partition in
-which documents stay becomes one shard, in order. First, one task makes the cache's contract and copies the tokenizer
+"""Stage `tokenize`: decides how partitions become tasks and shards of the token cache, and checks that the shards cover
+all documents that stay. The normalized partitions are read without the rows that the select step lists. Each partition
+in which documents stay becomes one shard, in order. First, one task makes the cache's contract and copies the tokenizer
 into the cache's directory, so that every node of a cluster reads the same tokenizer file. Then each of the other tasks
 encodes one or more partitions, verifies a sample of their texts and conversations against the reference encoder, if
 there is one, and writes the shards. The step fails unless the shards are in the dataset's order and each shard accounts
@@ -95,7 +95,7 @@ def _tokenizer_file(step: Step) -> bytes:
 
 
 def _partitions(step: Step) -> Iterator[PartitionToEncode]:
-    """Yield the dataset's partitions in order, with their selections."""
+    """Yield the partitions of the dataset in order, with their selections."""
     (select,) = step.inputs_of("select")
     for entry in step.inputs_of("normalize"):
         yield from _partitions_of(entry, select)

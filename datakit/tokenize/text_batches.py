@@ -1,8 +1,8 @@
 """Reads the documents of a normalized partition that stay, in batches of at most 2 MiB of text (a longer document forms
-a batch by itself), and refuses documents without text. The memory of such a batch is reused by the next one; with
+a batch by itself), and refuses documents without text. The next batch reuses the memory of a batch of this size; with
 batches of 8 MiB, the tokenize tasks had 36 % more page faults and took 48 % more system time (measured). Documents
 become Python objects only here, because the encoder needs Python strings. A batch is a slice of a row group, which is
-copied only if some of its documents leave; the batch is dropped before the next one is made. The tokens of a text do
+copied only if some of its documents leave. Each batch is released before the next one is made. The tokens of a text do
 not depend on the batch that contains the text.
 """
 
@@ -27,8 +27,8 @@ BATCH_BYTES = 2 << 20
 class TextBatch:
     """A batch of N documents. data: uint8, the UTF-8 bytes of their texts and possibly of others. offsets: int64 [N +
     1], the index in `data` at which each text starts, and the end of the last text. rows: int64 [N], the rows of the
-    documents in the file. row, position: the numbers of documents that stay and of bytes of their text that precede
-    this batch in the partition. columns: the other columns that were requested.
+    documents in the file. row, position: how many documents that stay, and how many bytes of their text, precede this
+    batch in the partition. columns: the other columns that were requested.
     """
 
     ids: pa.Array
@@ -49,9 +49,9 @@ class TextBatch:
 
 
 def text_batches(url: str, columns: Sequence[str] = (), leaving: str | None = None) -> Iterator[TextBatch]:
-    """Yield a Parquet file's documents, in order, in batches of up to BATCH_BYTES of text; a longer document is a batch
-    of its own. columns: the names of columns to read in addition to `id` and `text`. leaving: the URL of the list of
-    the rows that leave, which are not yielded; None if all stay.
+    """Yield a Parquet file's documents, in order, in batches of up to BATCH_BYTES of text; a longer document forms a
+    batch by itself. columns: the names of columns to read in addition to `id` and `text`. leaving: the URL of the list
+    of the rows that leave, which are not yielded; None if all stay.
     """
     row = position = 0
     for table, rows in _staying(url, ["id", "text", *columns], LeavingRows(leaving, url)):
@@ -72,7 +72,7 @@ def text_batches(url: str, columns: Sequence[str] = (), leaving: str | None = No
 
 
 def _staying(url: str, columns: list[str], leaving: LeavingRows) -> Iterator[tuple[pa.Table, np.ndarray]]:
-    """Yield the documents of each row group that stay, if there are any, and their rows in the file."""
+    """For each row group with documents that stay, yield these documents and their rows in the file."""
     first = 0
     for table in iterate_shard(url, columns):
         rows = np.arange(first, first + table.num_rows)

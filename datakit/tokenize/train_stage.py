@@ -1,11 +1,11 @@
 """Stage `train-tokenizer`: trains a byte-level BPE on a sample of the dataset, and decides how much text each source
 contributes. With such a tokenizer, the demo needs neither network access nor a Hugging Face account. The sample has at
 most `sample_bytes` bytes of text. Each source contributes its first documents in order of id, in proportion to its
-size: the size of its normalized text times the share of its documents that stay, since nothing states the exact size
-before the text is read. Since ids are hashes, these documents are a uniform sample of the source. The last document is
-cut where the source's share ends. The result does not depend on the process or on the number of threads: merges with
-equal counts are taken in the order of their token ids, and the initial alphabet consists of all 256 bytes in a fixed
-order. A test that trains several times confirms this.
+estimated size: the size of its normalized text times the share of its documents that stay. The exact size of the text
+that stays is unknown until it is read. Because ids are hashes, these documents are a uniform sample of the source. The
+last document is cut where the source's share ends. The result does not depend on the process or on the number of
+threads: merges with equal counts are taken in the order of their token ids, and the initial alphabet consists of all
+256 bytes in a fixed order. A test that trains several times confirms this.
 
 Cost: 20 s of CPU time for 64 MiB of text, spent mostly on counting words. Memory: about 0.6 GiB, for the distinct words
 and their counts.
@@ -65,8 +65,9 @@ class Config:
 
 
 class Share(msgspec.Struct, frozen=True):
-    """One source's part of the sample: the first `bytes` bytes of text of the documents that stay in these partitions.
-    partitions: for each of them, the URL of its file and that of the list of its rows that leave (None if all stay).
+    """One source's share of the sample: the first `bytes` bytes of text of the documents that stay in these partitions.
+    partitions: for each partition, the URL of its file and the URL of the list of the rows that leave (None if all
+    stay).
     """
 
     bytes: int
@@ -89,7 +90,7 @@ def plan(step: Step) -> Plan:
 
 
 def _shares(step: Step, config: Config) -> list[Share]:
-    """Return the part of each source. If all texts fit in the sample, even those that leave, nothing is cut."""
+    """Return the share of each source. If all texts fit in the sample, including those that leave, nothing is cut."""
     (select,) = step.inputs_of("select")
     sources = step.inputs_of("normalize")
     sizes = [entry.manifest.totals.text_bytes or 0 for entry in sources]
@@ -104,7 +105,7 @@ def _shares(step: Step, config: Config) -> list[Share]:
 
 
 def _partitions_of(entry: StepInput, select: StepInput) -> list[tuple[tuple[str, str | None], int]]:
-    """Return the files of each partition of a source (see `Share`), and the number of its documents that stay."""
+    """For each partition of a source, return its files (see `Share`) and the number of its documents that stay."""
     assert entry.source is not None
     partitions = entry.manifest.partitions_of(entry.source)
     selections = selected(select.directory, select.manifest, entry.source, partitions)
@@ -152,8 +153,8 @@ def train(texts: Iterable[list[str]], config: Config) -> tuple[bytes, int]:
 
 
 def _first_texts(partitions: list[tuple[str, str | None]], wanted: int) -> Iterator[tuple[list[str], int]]:
-    """Yield the first `wanted` bytes of text that stay in these partitions (see `Share`), in batches (texts, number of
-    bytes). If the last text must be cut, it is cut between characters.
+    """Yield the first `wanted` bytes of the texts that stay in these partitions (see `Share`), in batches (texts,
+    number of bytes). If the last text must be cut, it is cut between characters.
     """
     for url, leaving in partitions:
         for batch in text_batches(url, leaving=leaving):

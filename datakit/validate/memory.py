@@ -1,4 +1,4 @@
-"""Reduces the memory of a validating process: its threads share one heap, and Arrow's unused memory is returned.
+"""Reduces the memory of a validating process: its threads share one heap, and Arrow returns unused memory.
 
 By default, the C library gives each thread a heap of its own, and memory that one thread has freed cannot be used by
 another. With one heap, the peak on 121 MB of text is 250 MiB instead of 280 to 300 MiB, and the CPU time is the same

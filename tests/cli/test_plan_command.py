@@ -30,7 +30,7 @@ def test_plan_simulates_a_size_that_is_not_there(tmp_path: Path) -> None:
     recipe.write_text('name = "web"\n[[sources]]\nname = "pages"\nurl = "s3://no-such-bucket/pages"\n[dedup]\n')
     options = ("--simulate", "5GB", "--nodes", "2", "--cores", "4", "--rate", "0.05")
     shown = invoke("plan", str(recipe), *options, cwd=tmp_path)
-    assert "with 4.0 GB each" in shown.stdout
+    assert "with 4.0 GB per core" in shown.stdout
     assert "core hours, which cost" in shown.stdout
     plan = json.loads(invoke("plan", str(recipe), *options, "--json", cwd=tmp_path).stdout)
     stages = ["download", "normalize", "signatures", "dedup", "select", "consolidate"]

@@ -119,7 +119,7 @@ def test_selection_of_another_edition_is_rejected(tmp_path: Path) -> None:
     split = normalized(tmp_path / "d", "novels", texts, bits=1)
     last = {"novels": {documents("novels", [*texts, *others])["id"][-1].as_py(): ["exact"]}}
     for name, other, leaving, message in (
-        ("b", theirs, {"novels": {identity(text): ["exact"] for text in others}}, "lists other ids than"),
+        ("b", theirs, {"novels": {identity(text): ["exact"] for text in others}}, "lists different ids than"),
         ("c", longer, last, "lists row 79, but .* has only 40 rows"),
         ("d", split, None, "not aligned"),
     ):

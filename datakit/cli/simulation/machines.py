@@ -1,4 +1,4 @@
-"""Turns the options of `datakit plan --simulate` into numbers: sizes such as 80TB, and the machines."""
+"""Parses the options of `datakit plan --simulate`: sizes such as 80TB, and the machines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB
 
 
 class Machines(NamedTuple):
-    """The machines of a simulation, as the user gives them. cores: None stands for those of this machine."""
+    """The machines of a simulation, as the user states them. cores: per machine; None for as many as this one has."""
 
     nodes: int
     cores: int | None

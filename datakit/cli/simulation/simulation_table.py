@@ -1,4 +1,4 @@
-"""Prints a simulated run: a line for each phase, the totals, the critical path, and what does not scale."""
+"""Simulates a run, and prints a line for each phase, the totals, the critical path, and what does not scale."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def show_simulation(
     corpus: str | None,
     json: bool,
 ) -> int:
-    """Simulate a run and print its figures."""
+    """Simulate a run and print the results."""
     from datakit.api import simulate
     from datakit.pipeline.simulate.clock import Cluster
 
@@ -40,30 +40,30 @@ def show_simulation(
         say_json(asdict(found))
         return 0
     _show(found)
-    note("rates and shares are measured, the machines are not: docs/operations.md says what the figures rest on")
+    note("the rates and shares were measured, but the machines were not; docs/operations.md explains each result")
     return 0
 
 
 def _show(found: Simulation) -> None:
     cluster = found.cluster
     say(f"{found.dataset}: {bytes_text(found.text_bytes)} of text on {cluster.nodes:,} x {cluster.cores:,} cores "
-        f"with {bytes_text(cluster.memory)} each\n")  # fmt: skip
+        f"with {bytes_text(cluster.memory)} per core\n")  # fmt: skip
     say(table(HEADERS, [_row(phase) for phase in by_stage(found.steps)]))
     say()
     say(table(METADATA, list(_metadata(found.steps))))
     say()
-    say(f"time:     {seconds_text(found.seconds)}; {found.utilisation:.0%} of the slots are occupied")
+    say(f"time:     {seconds_text(found.seconds)}; {found.utilisation:.0%} of the slots are occupied on average")
     money = "" if found.money is None else f", which cost {found.money:,.2f}"
     say(f"cores:    {found.cpu_hours:,.1f} CPU hours of tasks; {found.core_hours:,.1f} core hours{money}")
     say(f"driver:   {bytes_text(found.driver_memory)} of memory, {seconds_text(found.driver_seconds)} of CPU time")
-    say(wrapped(f"critical: {', '.join(found.critical)}", more="          "))
+    say(wrapped(f"critical path: {', '.join(found.critical)}", more="  "))
     for text in found.notes:
         say(wrapped(f"does not scale: {text}", more="  "))
 
 
 def by_stage(steps: Sequence[StepFigures]) -> Iterator[PhaseFigures]:
-    """Yield the figures of each phase of each stage, added up over all sources. The hours are those from the first
-    start to the last end.
+    """Yield the results for each phase of each stage, summed over all sources. The hours are those from the first start
+    to the last end.
     """
     phases = [phase for step in steps for phase in step.phases]
     stages = {stage: number for number, stage in enumerate(dict.fromkeys(phase.stage for phase in phases))}

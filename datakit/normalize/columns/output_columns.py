@@ -13,9 +13,9 @@ from datakit.normalize.columns.schema_union import shown, storable
 from datakit.normalize.columns.upstream_columns import LEADING
 from datakit.normalize.config import Config
 
-# The last column, for the hash of a text that was edited after its id was assigned; null, because no stage edits texts
-# yet. So consolidate can take over a partition unchanged. An upstream column of this name is renamed, unless datakit
-# wrote it: then it is replaced, because it refers to another edition of the dataset.
+# The last column, for the hash of a text that is edited after its id was assigned. It is null, because no stage edits
+# texts yet. Normalize writes it so that consolidate can use a partition unchanged. An upstream column of this name is
+# renamed; but if datakit wrote it, it is discarded, because it refers to another version of the dataset.
 EDITED = pa.field("edited_id", pa.string())
 RENAMED = "upstream_"  # prefix for an upstream column whose name datakit itself uses
 
@@ -31,9 +31,8 @@ def output_schema(union: pa.Schema, config: Config, again: bool) -> tuple[pa.Sch
     """Return the output's schema and columns. Raises ColumnError if Parquet cannot store the type of a column.
 
     again: True if every record of the source is a document that datakit wrote. In that case, and if the recipe names no
-    other id column, `source_id` holds the upstream id and is preserved, while `id`, `source` and `edited_id` are made
-    anew.
-    Otherwise, an upstream column whose name datakit itself uses is renamed.
+    other id column, `source_id` is preserved, because it holds the upstream id, and `id`, `source` and `edited_id` are
+    written anew. Otherwise, an upstream column whose name datakit itself uses is renamed.
     """
     again = again and "source_id" in union.names and config.id == "id"
     id_column = "source_id" if again else config.id

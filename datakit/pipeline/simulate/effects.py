@@ -48,7 +48,7 @@ class Exchange:
 
 @dataclass
 class World:
-    """What simulated tasks know besides their arguments. exchanges: by the step's directory and the exchange's name."""
+    """The facts that simulated tasks use besides their arguments. exchanges: by step directory and exchange name."""
 
     corpus: Corpus
     exchanges: dict[tuple[str, str], Exchange] = field(default_factory=dict)

@@ -1,1 +1,3 @@
-"""Reads the lists of the rows that leave the dataset, which the stage `select` writes and other stages apply."""
+"""Reads the lists of the rows that leave the dataset. The stage `select` writes these lists, and other stages apply
+them.
+"""

@@ -1,15 +1,15 @@
 """Defines and reads selections: sparse files that list the rows of a normalized partition that leave the dataset.
 
 The file `data/<source>/part-00017-of-00106.parquet` of a select step belongs to the normalized partition of the same
-name. It has one row for each document that leaves, in the order of the partition, so both columns ascend:
+name. It has one row for each document that leaves, in the order of the partition, so `id` and `row` ascend:
 
-    id         the document's id, which verifies the row
+    id         the document's id, with which readers verify the row
     row        the document's row in the partition, counted from 0
     reasons    all reasons for which the document leaves, in alphabetical order, at least one
 
-A reader ignores columns that it does not know, so later versions may add some. It filters by row, without parsing ids,
-and compares the id of each row that leaves with that of the document there, so that a selection is never applied to
-another edition of the partition.
+A reader ignores unknown columns, so later versions may add some. It filters by row and does not parse ids, but compares
+the listed id of each row that leaves with the id in the partition, so a selection is never applied to another version
+of the partition.
 
 Cost: a few bytes per document that leaves. Memory: one row group of the list (65,536 rows).
 """
@@ -40,8 +40,8 @@ ADVICE = "remove the directory of the step that wrote this file, and run again"
 
 @dataclass(frozen=True)
 class Selected:
-    """The part of a partition's selection that a plan knows. leaving: the URL of the list of the rows that leave; None
-    if all stay. rows: the number of documents that stay.
+    """The selection of one partition, as far as a plan needs it. leaving: the URL of the list of the rows that leave;
+    None if all stay. rows: the number of documents that stay.
     """
 
     leaving: str | None
@@ -49,7 +49,7 @@ class Selected:
 
 
 def selected(directory: str, manifest: Manifest, source: str, partitions: Sequence[Partition]) -> list[Selected]:
-    """Return the selection of each of a source's normalized partitions. directory, manifest: those of the select step.
+    """Return the selection of each normalized partition of a source. directory, manifest: those of the select step.
 
     Raises CorruptError if the step's partitions do not match.
     """
@@ -61,9 +61,8 @@ def selected(directory: str, manifest: Manifest, source: str, partitions: Sequen
 
 
 def aligned(directory: str, manifest: Manifest, source: str, partitions: Sequence[Partition]) -> list[Partition]:
-    """Return the partitions of a source in a step that must have one for each of `partitions`, with the same name.
-
-    Raises CorruptError if it does not.
+    """Return a step's partitions of a source. The step must have one partition for each of `partitions`, with the same
+    name; otherwise, CorruptError is raised.
     """
     found = manifest.partitions_of(source)
     if [urls.name(entry.path) for entry in found] != [urls.name(entry.path) for entry in partitions]:
@@ -75,7 +74,7 @@ def aligned(directory: str, manifest: Manifest, source: str, partitions: Sequenc
 
 
 class LeavingRows:
-    """The rows of one partition that leave, read as far as each batch of the partition requires.
+    """The rows of one partition that leave. The list is read only as far as each batch of the partition requires.
 
     url: the list of these rows; None if all rows stay. dataset: the URL of the partition, for messages.
     """
@@ -85,11 +84,11 @@ class LeavingRows:
         self._tables = iterate_shard(url, ["id", "row"]) if url is not None else iter(())
         self._rows = np.empty(0, np.int64)
         self._ids = pa.nulls(0, pa.string())
-        self._first, self._last = 0, -1  # the next row of the partition; the last row that was read from the list
+        self._first, self._last = 0, -1  # the partition's next row; the last row read from the list
 
     def among(self, ids: pa.ChunkedArray) -> np.ndarray:
-        """Return the positions, int64 and ascending, of the documents that leave among the partition's next documents,
-        which have these ids. Raises CorruptError if a document there has another id than the list states.
+        """Take the partition's next documents, which have these ids. Return the positions of those that leave, int64,
+        ascending. Raises CorruptError if the list states a different id for one of them.
         """
         if self._url is None:
             self._first += len(ids)
@@ -99,7 +98,7 @@ class LeavingRows:
             count = int(np.searchsorted(self._rows, self._first + len(ids)))
             positions = self._rows[:count] - self._first
             if not ids.take(_int64(positions)).combine_chunks().equals(self._ids.slice(0, count)):
-                raise CorruptError(f"{self._url} lists other ids than {self._dataset} has in these rows; {ADVICE}")
+                raise CorruptError(f"{self._url} lists different ids than {self._dataset} has in these rows; {ADVICE}")
             found.append(positions)
             self._rows, self._ids = self._rows[count:], self._ids.slice(count)
             if len(self._rows) or not self._read_next():
@@ -107,7 +106,7 @@ class LeavingRows:
                 return np.concatenate(found)
 
     def staying(self, ids: pa.ChunkedArray) -> np.ndarray | None:
-        """Return which of the partition's next documents stay, bool [N], or None if all do; otherwise like `among`."""
+        """Like `among`, but return which documents stay, bool [N], or None if all stay."""
         leaving = self.among(ids)
         if not len(leaving):
             return None
@@ -116,7 +115,7 @@ class LeavingRows:
         return staying
 
     def expect_end(self) -> None:
-        """Raise CorruptError if the list has rows that the partition does not have."""
+        """Raise CorruptError if the list contains rows beyond the end of the partition."""
         if len(self._rows) or self._read_next():
             raise CorruptError(
                 f"{self._url} lists row {self._rows[0]}, but {self._dataset} has only {self._first} rows; {ADVICE}"
@@ -141,7 +140,8 @@ def only(table: pa.Table, staying: np.ndarray) -> pa.Table:
     return table.filter(pa.BooleanArray.from_buffers(pa.bool_(), len(staying), [None, bits]))
 
 
-# `pa.array` and `to_numpy` would import pandas, where it is installed, in every task: 0.25 s of CPU time (measured).
+# If pandas is installed, `pa.array` and `to_numpy` would import it in every task, which takes 0.25 s of CPU time
+# (measured).
 def _int64(values: np.ndarray) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 

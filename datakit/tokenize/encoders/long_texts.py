@@ -46,7 +46,7 @@ class LongTexts:
 
     @property
     def made_words(self) -> WordEncoder | None:
-        """The encoder of stretches without safe places, if any text has needed it."""
+        """The encoder for stretches without safe places; None if no text has needed it yet."""
         return self.__dict__.get("words")
 
     def encode_documents(self, batch: TextBatch) -> tuple[np.ndarray, np.ndarray]:

@@ -141,7 +141,7 @@ def parse(data: bytes, place: str, code: str = "") -> Tokenizer | CustomTokenize
     fast, refusal = _load_fast(data.decode())
     if fast and (refusal := fast_refusal(tokenizer.definition)):
         fast = None
-    disputed = disputed_strings(tokenizer.definition) if fast else ()  # found once, because it takes 0.02 s
+    disputed = disputed_strings(tokenizer.definition) if fast else ()  # computed only once, because it takes 0.02 s
     return replace(tokenizer, fast=fast, refusal=refusal, disputed=disputed)
 
 

@@ -2,7 +2,7 @@
 
     signatures    has exactly the normalized documents
     dedup         removes only normalized documents
-    select        lists exactly the documents that dedup removed for a reason in the recipe, each with its row
+    select        lists exactly the documents that dedup marked for a reason in the recipe, each with its row
     consolidate   has the normalized documents without those that select lists and those in quarantine
     tokenize      likewise
 
@@ -35,9 +35,10 @@ Aligned = tuple[Partition, Partition, Partition | None]  # our partition, the in
 
 @dataclass(frozen=True)
 class Pairs:
-    """The inputs of the comparison. removals: the step that lists what leaves (select or dedup), if there is one. drop:
-    the reasons for which dedup's removals leave; None if all documents in `removals` leave. quarantined: the rows left
-    out of each partition of the input, by the name under which the step's quarantine lists the partition.
+    """The inputs of the comparison. removals: the step that lists the documents that leave (select or dedup), if there
+    is one. drop: the reasons for which documents leave that dedup marked; None if all documents in `removals` leave.
+    quarantined: the rows that are left out of each partition of the input, by the partition's name in the step's
+    quarantine.
     """
 
     above: Input
@@ -135,28 +136,28 @@ def _compare(step: Subject, result: Result, pairs: Pairs, aligned: Aligned) -> i
 def _check_selection(
     place: str, ids: tuple[Ids, Ids], marked: str | None, drop: tuple[str, ...], result: Result
 ) -> None:
-    """Compare a selection with the normalized documents and with what dedup removed from them. ids: the listed ones,
-    and those of all documents.
+    """Compare a selection with the normalized documents and with dedup's marks. ids: the listed ids, and the ids of all
+    documents.
     """
     found, expected = ids
     table = read_shard(place, ["row", "reasons"])
     rows, keep = table["row"].to_numpy().astype(np.int64), np.ones(len(expected), bool)
     if len(rows) and not (rows.max() < len(expected) and (expected[rows].equals(found))):
-        result.find(place, "lists rows that hold other documents than it says")
+        result.find(place, "lists rows that hold documents with different ids")
         return
     if marked is not None:
         with result.reading(marked):
             _leave_out(keep, expected, marked, drop, result)
             marks = read_shard(marked, ["reason"])["reason"].to_pylist()
             if table["reasons"].to_pylist() != [[reason] for reason in marks if reason in drop]:
-                result.find(place, f"gives other reasons than {marked}")
+                result.find(place, f"gives different reasons than {marked}")
     difference = first_difference(expected[~keep], found)
     if difference:
-        result.find(place, f"does not match {marked or 'its inputs, which remove nothing'}: it {difference}")
+        result.find(place, f"does not match {marked or 'its inputs, which mark no document'}: it {difference}")
 
 
 def _leave_out(keep: np.ndarray, expected: Ids, marked: str, drop: tuple[str, ...] | None, result: Result) -> None:
-    """Clear `keep` for the documents that a file lists, for one of the reasons in `drop` unless it is None."""
+    """Clear `keep` for the documents that a file lists or, unless `drop` is None, lists for a reason in `drop`."""
     table = read_shard(marked, ["id"] if drop is None else ["id", "reason"])
     if not table.num_rows:
         return

@@ -145,18 +145,18 @@ def _select(step: Subject, result: Result) -> Iterator[Equation]:
     manifest, counters, details = step.manifest, step.manifest.counters, step.manifest.details["sources"]
     leaving = sum(count for name, count in counters.items() if name.startswith("select/dropped_"))
     kept = counters["select/records_out"]
-    yield "select/records_in", counters["select/records_in"], "the documents that stay and leave", kept + leaving
+    yield "select/records_in", counters["select/records_in"], "those that stay and leave", kept + leaving
     yield "the number of documents that leave", leaving, "the number of rows", manifest.totals.rows
     yield "select/records_out", kept, "the sum over the sources", sum(one["records_out"] for one in details.values())
     rows = _rows(iter([manifest]))
     for source, entry in details.items():
         left = sum(entry["combinations"].values())
-        yield f"what leaves {source!r}", left, "the number of its rows", rows[source]
+        yield f"the number of documents that leave {source!r}", left, "the number of its rows", rows[source]
         yield f"what stays in {source!r}", entry["records_out"], "the rest of its documents", entry["records_in"] - left
         reasons = Counter(
             reason for name, number in entry["combinations"].items() for reason in name.split("+") * number
         )
-        yield f"the reasons of {source!r}", entry["leaving"], "those of the combinations", dict(reasons)
+        yield f"the count by reason of {source!r}", entry["leaving"], "the sum of combinations", dict(reasons)
     if not step.missing("normalize"):
         totals = _rows(above for _, above in step.inputs_of("normalize"))
         for source, entry in details.items():
@@ -205,7 +205,7 @@ def _consolidate_inputs(step: Subject) -> Iterator[Equation]:
         for source, entry in details["sources"].items():
             dropped = {reason: count for reason, count in entry["dropped"].items() if reason != "quarantined"}
             leaving = select.details["sources"][source]["combinations"]
-            yield f"what was dropped from {source!r}", dropped, "what leaves by the selection", leaving
+            yield f"what was dropped from {source!r}", dropped, "what the selection lists", leaving
     for _, dedup in step.inputs_of("dedup"):  # a step of an earlier version
         for source, entry in details["sources"].items():
             for reason in details["drop"]:

@@ -1,10 +1,10 @@
 """Encodes a sample of a cache's documents again, with the reference tokenizer, and decodes their tokens.
 
 The sample consists of up to DOCUMENTS documents from each of SHARDS shards, which are spread evenly over the cache. To
-read little text, all documents of a shard come from one row group. Documents longer than LONGEST_BYTES and documents
-that have left the dataset are left out of the sample. The ids must be those of the reference, with the contract's
-tokens around them. If the tokenizer decodes the ids of every golden string in the contract to that string, either
-unchanged or as its normalizer changes it, the same must hold for each document of the sample.
+read little text, all documents of a shard come from one row group. The sample contains neither documents longer than
+LONGEST_BYTES nor documents that leave the dataset. The ids must be those of the reference, with the contract's tokens
+around them. If the tokenizer decodes the ids of every golden string in the contract to that string, either unchanged or
+as its normalizer changes it, the same must hold for each document of the sample.
 
 Conversations and lists of tokens are not texts, so sources that hold them are not encoded again. Nor are the documents
 of a cache with a custom tokenizer, whose code may come from a stranger.
@@ -115,8 +115,8 @@ def _sample(step: Subject, above: list[tuple[str, str]], cache: Cache, result: R
 
 
 def files_with_texts(step: Subject) -> list[tuple[str, str]]:
-    """Return the files that were encoded, in the order of the shards: each with its source. These are the normalized
-    partitions in which documents stay or, for a step of an earlier version, the consolidated ones with documents.
+    """Return the files that were encoded, in the order of the shards, each with its source. These are the normalized
+    partitions in which documents stay or, for a step of an earlier version, the consolidated partitions with documents.
     """
     inputs = step.inputs_of("consolidate") or step.inputs_of("normalize")
     leaving = {part.path: part.rows for _, select in step.inputs_of("select") for part in select.partitions}
@@ -129,8 +129,8 @@ def files_with_texts(step: Subject) -> list[tuple[str, str]]:
 
 
 def chosen_files(step: Subject, above: list[tuple[str, str]], result: Result) -> list[tuple[int, str, int]]:
-    """Return the files of the sample: the index of the shard, the URL of its texts, and the number for `_texts`.
-    above: the files that were encoded, from `files_with_texts`.
+    """Return the files of the sample: for each, the index of its shard, the URL of its texts, and the number for
+    `_texts`. above: the result of `files_with_texts`.
     """
     formats = step.manifest.parameters.get("formats") or {}
     pairs: list[tuple[int, str]] = []

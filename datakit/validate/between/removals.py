@@ -141,7 +141,7 @@ def _check_copies(sources: Sequence[Source], step: Subject, result: Result) -> N
 
 
 def _repeats(ids: Ids) -> np.ndarray:
-    """Return the places of the ids that occur at an earlier place, too."""
+    """Return the positions of the ids that also occur at an earlier position."""
     order = np.lexsort((ids.low, ids.high))  # stable: equal ids keep their order
     high, low = ids.high[order], ids.low[order]
     return order[1:][(high[1:] == high[:-1]) & (low[1:] == low[:-1])]

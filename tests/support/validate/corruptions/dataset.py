@@ -101,11 +101,11 @@ CORRUPTIONS = [
     ),
     Corruption(
         "listed row changed", table(f"{SELECT}/data/novels/part-*", column("row", at(0, lambda row: row + 1))),
-        "alignment", f"{SELECT}/data/novels/part-*", "lists rows that hold other documents than it says",
+        "alignment", f"{SELECT}/data/novels/part-*", "lists rows that hold documents with different ids",
     ),
     Corruption(
         "reasons changed", table(f"{SELECT}/data/novels/part-*", column("reasons", at(0, ["exact", "fuzzy"]))),
-        "alignment", f"{SELECT}/data/novels/part-*", "gives other reasons than",
+        "alignment", f"{SELECT}/data/novels/part-*", "gives different reasons than",
     ),
     Corruption(
         "number of staying documents forged", counter(SELECT, "select/records_out"), "conservation",
