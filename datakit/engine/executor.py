@@ -152,9 +152,9 @@ class Executor(Protocol):
         """Wait up to `timeout` seconds for an attempt to end; return all outcomes since the last call."""
         ...
 
-    def cancel(self, step_directory: str) -> None:
-        """Kill the running attempts of this step, drop its queued ones, and discard all their outcomes. The attempts of
-        other steps go on.
+    def cancel(self, *step_directories: str) -> None:
+        """Kill the running attempts of these steps, drop their queued ones, and discard all their outcomes. The attempts
+        of other steps go on.
         """
 
     def close(self) -> None:

@@ -124,10 +124,11 @@ class RayExecutor(Executor):
         self._asked = time.monotonic()
         return take_announcement(decode(self._expected, Expected))
 
-    def cancel(self, step_directory: str) -> None:
-        """Kill the step's running attempts and forget all its attempts, but stay connected to the cluster."""
-        self._waiting = deque(one for one in self._waiting if one.step_directory != step_directory)
-        self._kill([sent for sent in self._running.items() if sent[1].attempt.step_directory == step_directory])
+    def cancel(self, *step_directories: str) -> None:
+        """Kill the steps' running attempts and forget all their attempts, but stay connected to the cluster."""
+        stopped = frozenset(step_directories)
+        self._waiting = deque(one for one in self._waiting if one.step_directory not in stopped)
+        self._kill([sent for sent in self._running.items() if sent[1].attempt.step_directory in stopped])
         self._launch()
 
     def _kill(self, running: Sequence[tuple[ray.ObjectRef, _Sent]]) -> None:
