@@ -18,7 +18,6 @@ import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 import xxhash
@@ -145,8 +144,8 @@ class LedgerWriter:
     _pending: list[bytes] = field(default_factory=list)
     _segment: int = 0
     _flushed: float = field(default_factory=time.monotonic)
-    _file: BinaryIO | None = None
-    _lock: int | None = None  # on a disk: the lock on the segment, which shows `datakit gc` that the driver is alive
+    # On a disk: the open segment. It is locked, which shows `datakit gc` that the driver is alive.
+    _lock: int | None = None
 
     def start(self) -> None:
         """Append the line that records the start of this driver. On a disk, also lock the driver's segment."""
@@ -175,30 +174,40 @@ class LedgerWriter:
             atomic.commit_bytes(data, url)
             self._segment += 1
             return
-        file = self._file or self._open()
+        segment = self._open() if self._lock is None else self._lock
         with atomic.storage_errors(url):
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            _append(segment, data)
 
-    def _open(self) -> BinaryIO:
+    def _open(self) -> int:
         path = Path(urls.local_path(urls.join(self.directory, FOLDER, self.driver + FIRST_SEGMENT)))
         with atomic.storage_errors(str(path)):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
             self._lock = locks.share(path)
-            self._file = open(self._lock, "ab", closefd=False)  # noqa: SIM115 - closed in `close`
-        return self._file
+        return self._lock
 
     def close(self) -> None:
-        """Flush all lines, close the segment and release its lock."""
-        self.flush()
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        if self._lock is not None:
-            locks.release(self._lock)
-            self._lock = None
+        """Flush all lines, close the segment and release its lock, even if the lines cannot be written."""
+        try:
+            self.flush()
+        finally:
+            if self._lock is not None:
+                locks.release(self._lock)
+                self._lock = None
+
+
+def _append(segment: int, data: bytes) -> None:
+    """Append lines to an open file, and sync it. If that fails, no part of them remains, because only the last line of
+    a segment may be incomplete.
+    """
+    end, left = os.lseek(segment, 0, os.SEEK_END), memoryview(data)
+    try:
+        while left:
+            left = left[os.write(segment, left) :]
+    except BaseException:  # a full disk may accept only a part; a signal may come between two writes
+        os.ftruncate(segment, end)
+        raise
+    os.fsync(segment)
 
 
 def attempt_line(outcome: Outcome, digest: str) -> AttemptLine:
