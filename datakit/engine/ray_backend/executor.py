@@ -95,6 +95,7 @@ class RayExecutor(Executor):
 
     def written(self, step_directory: str) -> int:
         """Return what the step's running attempts have written, according to their nodes' latest reports."""
+        self._reports.refresh(sent.key for sent in self._running.values())
         own = (sent.key for sent in self._running.values() if sent.attempt.step_directory == step_directory)
         return self._reports.total(own)
 
