@@ -15,7 +15,7 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -147,6 +147,10 @@ class LedgerWriter:
     # On a disk: the open segment. It is locked, which shows `datakit gc` that the driver is alive.
     _lock: int | None = None
 
+    def owns(self, segment: str) -> bool:
+        """Return True if this driver writes the segment with this URL."""
+        return urls.name(segment).startswith(f"{self.driver}-")
+
     def start(self) -> None:
         """Append the line that records the start of this driver. On a disk, also lock the driver's segment."""
         if urls.is_local(self.directory):
@@ -216,12 +220,21 @@ def attempt_line(outcome: Outcome, digest: str) -> AttemptLine:
     return AttemptLine(digest=digest, attempt=outcome.number, time=time.time(), **shared)
 
 
+def segments_of(directory: str) -> dict[str, int]:
+    """Return the sizes of a step's segments by their URLs, oldest segment first."""
+    return {segment.url: segment.size for segment in urls.listing(urls.join(directory, FOLDER))}
+
+
 def read_ledger(directory: str) -> Iterator[AnyLine]:
     """Yield every line in a step's segments, oldest segment first. An incomplete last line, which a killed driver may
     leave in its segment, is ignored. Raises CorruptError for any other line that is not a JSON object with a kind.
     """
+    return read_segments(list(segments_of(directory)))
+
+
+def read_segments(segments: Sequence[str]) -> Iterator[AnyLine]:
+    """Yield every line in these segments, as `read_ledger` does."""
     decoder, others = msgspec.json.Decoder(Line), msgspec.json.Decoder(UnknownLine)
-    segments = [segment.url for segment in urls.listing(urls.join(directory, FOLDER))]
     for segment, data in zip(segments, urls.fetch_ahead(urls.read_bytes, segments, READ_AT_ONCE), strict=True):
         lines = data.split(b"\n")
         for number, text in enumerate(lines[:-1]):
