@@ -152,9 +152,9 @@ class Executor(Protocol):
         """Wait up to `timeout` seconds for an attempt to end; return all outcomes since the last call."""
         ...
 
-    def cancel(self, step_directory: str) -> None:
-        """Kill the step's running attempts, drop its queued attempts, and discard the outcomes of both. The attempts of
-        other steps continue.
+    def cancel(self, *step_directories: str) -> None:
+        """Kill the running attempts of these steps, drop their queued ones, and discard all their outcomes. The attempts
+        of other steps continue.
         """
 
     def close(self) -> None:

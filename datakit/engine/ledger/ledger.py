@@ -15,10 +15,9 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 import xxhash
@@ -145,8 +144,12 @@ class LedgerWriter:
     _pending: list[bytes] = field(default_factory=list)
     _segment: int = 0
     _flushed: float = field(default_factory=time.monotonic)
-    _file: BinaryIO | None = None
-    _lock: int | None = None  # on a disk: the lock on the segment, which shows `datakit gc` that the driver is alive
+    # On a disk: the open segment. It is locked, which shows `datakit gc` that the driver is alive.
+    _lock: int | None = None
+
+    def owns(self, segment: str) -> bool:
+        """Return True if this driver writes the segment with this URL."""
+        return urls.name(segment).startswith(f"{self.driver}-")
 
     def start(self) -> None:
         """Append the line that records the start of this driver. On a disk, also lock the driver's segment."""
@@ -175,30 +178,40 @@ class LedgerWriter:
             atomic.commit_bytes(data, url)
             self._segment += 1
             return
-        file = self._file or self._open()
+        segment = self._open() if self._lock is None else self._lock
         with atomic.storage_errors(url):
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            _append(segment, data)
 
-    def _open(self) -> BinaryIO:
+    def _open(self) -> int:
         path = Path(urls.local_path(urls.join(self.directory, FOLDER, self.driver + FIRST_SEGMENT)))
         with atomic.storage_errors(str(path)):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
             self._lock = locks.share(path)
-            self._file = open(self._lock, "ab", closefd=False)  # noqa: SIM115 - closed in `close`
-        return self._file
+        return self._lock
 
     def close(self) -> None:
-        """Flush all lines, close the segment and release its lock."""
-        self.flush()
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        if self._lock is not None:
-            locks.release(self._lock)
-            self._lock = None
+        """Flush all lines, close the segment and release its lock, even if the lines cannot be written."""
+        try:
+            self.flush()
+        finally:
+            if self._lock is not None:
+                locks.release(self._lock)
+                self._lock = None
+
+
+def _append(segment: int, data: bytes) -> None:
+    """Append lines to an open file, and sync it. If that fails, no part of them remains, because only the last line of
+    a segment may be incomplete.
+    """
+    end, left = os.lseek(segment, 0, os.SEEK_END), memoryview(data)
+    try:
+        while left:
+            left = left[os.write(segment, left) :]
+    except BaseException:  # a full disk may accept only a part; a signal may come between two writes
+        os.ftruncate(segment, end)
+        raise
+    os.fsync(segment)
 
 
 def attempt_line(outcome: Outcome, digest: str) -> AttemptLine:
@@ -207,12 +220,21 @@ def attempt_line(outcome: Outcome, digest: str) -> AttemptLine:
     return AttemptLine(digest=digest, attempt=outcome.number, time=time.time(), **shared)
 
 
+def segments_of(directory: str) -> dict[str, int]:
+    """Return the sizes of a step's segments by their URLs, oldest segment first."""
+    return {segment.url: segment.size for segment in urls.listing(urls.join(directory, FOLDER))}
+
+
 def read_ledger(directory: str) -> Iterator[AnyLine]:
     """Yield every line in a step's segments, oldest segment first. An incomplete last line, which a killed driver may
     leave in its segment, is ignored. Raises CorruptError for any other line that is not a JSON object with a kind.
     """
+    return read_segments(list(segments_of(directory)))
+
+
+def read_segments(segments: Sequence[str]) -> Iterator[AnyLine]:
+    """Yield every line in these segments, as `read_ledger` does."""
     decoder, others = msgspec.json.Decoder(Line), msgspec.json.Decoder(UnknownLine)
-    segments = [segment.url for segment in urls.listing(urls.join(directory, FOLDER))]
     for segment, data in zip(segments, urls.fetch_ahead(urls.read_bytes, segments, READ_AT_ONCE), strict=True):
         lines = data.split(b"\n")
         for number, text in enumerate(lines[:-1]):

@@ -85,16 +85,20 @@ class DiskReports:
     """Reads reports in the driver, at most once every REPORT_SECONDS."""
 
     def __init__(self) -> None:
-        self._total, self._due = 0, 0.0
+        self._written: dict[str, int] = {}  # what each running attempt has written, by the key of its reports
+        self._due = 0.0
+
+    def refresh(self, keys: Iterable[str]) -> None:
+        """Read the latest reports of all running attempts if that is due. keys: those of these attempts."""
+        started = time.monotonic()
+        if started < self._due:
+            return
+        with contextlib.suppress(*FAILURES):
+            found = {key: internal_kv._internal_kv_get(key, namespace=NAMESPACE) for key in keys}
+            self._written = {key: int(written) for key, written in found.items() if written}
+        spent = time.monotonic() - started
+        self._due = time.monotonic() + max(REPORT_SECONDS, spent / READING_SHARE)
 
     def total(self, keys: Iterable[str]) -> int:
         """Return how many bytes the attempts with these keys have written, according to their latest reports."""
-        started = time.monotonic()
-        if started < self._due:
-            return self._total
-        with contextlib.suppress(*FAILURES):
-            found = [internal_kv._internal_kv_get(key, namespace=NAMESPACE) for key in keys]
-            self._total = sum(int(written) for written in found if written)
-        spent = time.monotonic() - started
-        self._due = time.monotonic() + max(REPORT_SECONDS, spent / READING_SHARE)
-        return self._total
+        return sum(self._written.get(key, 0) for key in keys)

@@ -95,6 +95,7 @@ class RayExecutor(Executor):
 
     def written(self, step_directory: str) -> int:
         """Return what the step's running attempts have written, according to their nodes' latest reports."""
+        self._reports.refresh(sent.key for sent in self._running.values())
         own = (sent.key for sent in self._running.values() if sent.attempt.step_directory == step_directory)
         return self._reports.total(own)
 
@@ -124,10 +125,11 @@ class RayExecutor(Executor):
         self._asked = time.monotonic()
         return take_announcement(decode(self._expected, Expected))
 
-    def cancel(self, step_directory: str) -> None:
-        """Kill the step's running attempts and forget all its attempts, but stay connected to the cluster."""
-        self._waiting = deque(one for one in self._waiting if one.step_directory != step_directory)
-        self._kill([sent for sent in self._running.items() if sent[1].attempt.step_directory == step_directory])
+    def cancel(self, *step_directories: str) -> None:
+        """Kill the steps' running attempts and forget all their attempts, but stay connected to the cluster."""
+        stopped = frozenset(step_directories)
+        self._waiting = deque(one for one in self._waiting if one.step_directory not in stopped)
+        self._kill([sent for sent in self._running.items() if sent[1].attempt.step_directory in stopped])
         self._launch()
 
     def _kill(self, running: Sequence[tuple[ray.ObjectRef, _Sent]]) -> None:

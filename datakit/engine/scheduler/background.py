@@ -40,7 +40,7 @@ class Work(Protocol[R]):
 
     def take(self, timeout: float) -> list[Finished[R]]: ...
 
-    def stop(self, seconds: float) -> list[Finished[R]]: ...
+    def stop(self, seconds: float) -> frozenset[str]: ...
 
 
 class Inline(Generic[R]):
@@ -65,9 +65,9 @@ class Inline(Generic[R]):
         found, self._ended = self._ended, []
         return found
 
-    def stop(self, seconds: float) -> list[Finished[R]]:
-        """Return all outcomes since the last call; no function is running."""
-        return self.take(seconds)
+    def stop(self, seconds: float) -> frozenset[str]:
+        """Return no key, as nothing runs between calls."""
+        return frozenset()
 
 
 class Background(Generic[R]):
@@ -76,13 +76,12 @@ class Background(Generic[R]):
     def __init__(self) -> None:
         self._waiting: deque[tuple[str, Callable[[], R]]] = deque()
         self._ended: queue.SimpleQueue[Finished[R]] = queue.SimpleQueue()
-        self._threads: dict[int, threading.Thread] = {}  # keyed by the number of the function
-        self._started = self._taken = 0
+        self._threads: dict[str, threading.Thread] = {}  # of the functions whose results have not been taken, by key
 
     @property
     def busy(self) -> int:
         """The number of functions whose results have not been taken."""
-        return self._started + len(self._waiting) - self._taken
+        return len(self._threads) + len(self._waiting)
 
     def start(self, key: str, function: Callable[[], R]) -> None:
         """Run a function as soon as a thread is free."""
@@ -97,23 +96,27 @@ class Background(Generic[R]):
             while True:
                 found.append(self._ended.get_nowait())
         except queue.Empty:
-            self._taken += len(found)
+            for one in found:
+                del self._threads[one.key]
             self._fill()
             return found
 
-    def stop(self, seconds: float) -> list[Finished[R]]:
-        """Start no further function, wait up to `seconds` for the running ones, and return the outcomes."""
+    def stop(self, seconds: float) -> frozenset[str]:
+        """Start no further function, and wait up to `seconds` for those that are running. Return the keys of those that
+        still run then; `take` returns the ends of the others.
+        """
         self._waiting.clear()
-        found, until = self.take(0), time.monotonic() + seconds
-        while self.busy and (left := until - time.monotonic()) > 0:
-            found += self.take(left)
-        return found
+        until = time.monotonic() + seconds
+        for thread in self._threads.values():
+            thread.join(max(0.0, until - time.monotonic()))
+        return frozenset(key for key, thread in self._threads.items() if thread.is_alive())
 
     def _fill(self) -> None:
-        while self._waiting and self._started - self._taken < MOST_THREADS:
+        while self._waiting and len(self._threads) < MOST_THREADS:
             key, function = self._waiting.popleft()
-            self._started += 1
-            threading.Thread(target=self._run, args=(key, function), name="datakit-background", daemon=True).start()
+            thread = threading.Thread(target=self._run, args=(key, function), name="datakit-background", daemon=True)
+            self._threads[key] = thread
+            thread.start()
 
     def _run(self, key: str, function: Callable[[], R]) -> None:
         self._ended.put(_ended(key, function))

@@ -15,7 +15,8 @@ from datakit.engine.ledger.ledger import (
     Line,
     UnknownLine,
     finished,
-    read_ledger,
+    read_segments,
+    segments_of,
     skipped_note,
     task_id,
 )
@@ -30,7 +31,8 @@ class EarlierResults:
     """The results and files of earlier runs of a step. drops: the folders that were dropped."""
 
     def __init__(self, step: Step, ledger: LedgerWriter) -> None:
-        self._step = step
+        self._step, self._ledger = step, ledger
+        self._segments: dict[str, int] = {}  # the size of each segment of the ledger when it was read
         self._done, self._sizes = dict[str, bytes](), dict[str, int]()
         self.drops: Drops = Drops(step, ledger)
 
@@ -42,7 +44,7 @@ class EarlierResults:
 
         def known() -> Iterator[Line]:
             nonlocal unknown
-            for line in read_ledger(self._step.directory):
+            for line in read_segments(list(self._segments)):
                 if isinstance(line, UnknownLine):
                     unknown += 1
                     continue
@@ -50,14 +52,19 @@ class EarlierResults:
                     dropped.append(line)
                 yield line
 
+        self._segments = segments_of(self._step.directory)
         self._done = finished(known())
         self.drops.learn(dropped)
         self._sizes = {info.path: info.size for info in urls.listing(self._step.directory)} if self._done else {}
         return f"{self._step.stage}: {skipped_note(unknown, self._step.directory)}" if unknown else ""
 
     def learns_of_drops(self) -> bool:
-        """Return True if another driver has dropped files since the ledger was last read."""
-        return self.drops.learn(line for line in read_ledger(self._step.directory) if isinstance(line, DroppedLine))
+        """Return True if another driver has dropped files since the ledger was last read. Called after each attempt that
+        has missed a file, so it reads only the segments to which another driver has added lines.
+        """
+        before, self._segments = self._segments, segments_of(self._step.directory)
+        grown = [url for url, size in self._segments.items() if before.get(url) != size and not self._ledger.owns(url)]
+        return self.drops.learn(line for line in read_segments(grown) if isinstance(line, DroppedLine))
 
     def reusable(self, phase: Phase, digests: Digests) -> tuple[dict[str, bytes], list[Task]]:
         """Return the packed results that can be reused, and the tasks among them whose files were dropped. If any task

@@ -16,8 +16,8 @@ loop: a full disk, a lost cluster, a signal, a bug in datakit.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -123,20 +123,34 @@ class RunLoop:
         return ended
 
     def stop(self, error: BaseException) -> None:
-        """End all open steps because of an error. Finished tasks stay in the ledgers."""
+        """End all open steps because of an error. Finished tasks stay in the ledgers. What fails meanwhile, because of
+        a full disk or a lost cluster, is added to the error as a note, as it may hide neither the error nor its exit
+        code.
+        """
         for step in self._open.values():
             step.stopped = True
-        for directory in self._open:
-            if self._executor is not None:
-                self._executor.cancel(directory)
-        advancing = {directory for directory, step in self._open.items() if step.running is None}
-        advancing -= {one.key for one in self._background.stop(STOP_SECONDS)}
-        with ExitStack() as closing:  # closes all ledgers, even if an observer fails
+        if self._executor is not None:
+            with _noted_in(error):
+                self._executor.cancel(*self._open)
+        running = self._background.stop(STOP_SECONDS)
+        manifests = {one.key: one.result for one in self._background.take(0) if isinstance(one.result, Manifest)}
+        with ExitStack() as cleanup:  # closes all ledgers, whatever fails
             for directory, step in self._open.items():
-                if directory not in advancing:  # otherwise, its thread is still using the ledger
-                    closing.callback(step.ledger.close)
-                closing.callback(step.observer.step_failed, step.step, error)
+                cleanup.callback(self._report_end, step, manifests.get(directory), error)
+                if directory not in running:  # otherwise, its thread still uses the ledger
+                    cleanup.callback(self._close_ledger, step, error)
         self._open.clear()
+
+    def _report_end(self, step: OpenStep, manifest: Manifest | None, error: BaseException) -> None:
+        with _noted_in(error):
+            if manifest is None:
+                step.observer.step_failed(step.step, error)
+            else:
+                step.observer.step_ended(step.step, manifest, False)
+
+    def _close_ledger(self, step: OpenStep, error: BaseException) -> None:
+        with _noted_in(error):
+            step.ledger.close()
 
     # --- attempts
 
@@ -207,8 +221,8 @@ class RunLoop:
             step.overtaken()
             return self._close(step, error.manifest)
         self._remove(step)
-        step.observer.step_failed(step.step, error)
-        step.ledger.close()
+        with closing(step.ledger):  # even if the failure cannot be reported
+            step.observer.step_failed(step.step, error)
         return Ended(step.step, error=error)
 
     def _close(self, step: OpenStep, manifest: Manifest) -> Ended:
@@ -232,3 +246,12 @@ class RunLoop:
             self._compiling = not self._compiling
             observer.kernels_compiling(self._compiling)
         observer.tick()
+
+
+@contextmanager
+def _noted_in(error: BaseException) -> Iterator[None]:
+    """Add a failure of the disk, the store or the cluster to the error that has stopped the run."""
+    try:
+        yield
+    except (DatakitError, OSError) as failure:
+        error.add_note(f"while the run was being stopped: {failure}")

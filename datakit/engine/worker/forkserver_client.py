@@ -200,15 +200,20 @@ class ForkServerPool:
         """Return True if a server is compiling kernels while it starts."""
         return bool(self._compiling)
 
+    def use(self, preloads: tuple[Preload, ...]) -> contextlib.AbstractContextManager[ForkServer]:
+        """Provide a server with these preloads; keep it open during the block. Raises BootError or BootDeathError, and
+        ConnectionError if the pool is closed before the server has started.
+        """
+        return self._use(preloads, self._closings)
+
     @contextlib.contextmanager
-    def use(self, preloads: tuple[Preload, ...]) -> Iterator[ForkServer]:
-        """Yield a server with these preloads; keep it open during the block. Raises BootError or BootDeathError."""
+    def _use(self, preloads: tuple[Preload, ...], closings: int) -> Iterator[ForkServer]:
         with self._lock:
             self._uses[preloads] += 1
             starting = self._starting[preloads]
         try:
             with starting:
-                server = self._find(preloads) or self._start(preloads)
+                server = self._find(preloads) or self._start(preloads, closings)
             yield server
         finally:
             with self._lock:
@@ -218,10 +223,11 @@ class ForkServerPool:
         """Start a server in a thread, unless there is one already. If it does not start, the first attempt that needs
         it tries again and reports the reason.
         """
-        threading.Thread(target=self._prepare, args=(preloads,), name="datakit-boot", daemon=True).start()
+        arguments = preloads, self._closings
+        threading.Thread(target=self._prepare, args=arguments, name="datakit-boot", daemon=True).start()
 
-    def _prepare(self, preloads: tuple[Preload, ...]) -> None:
-        with contextlib.suppress(BootError, OSError), self.use(preloads):
+    def _prepare(self, preloads: tuple[Preload, ...], closings: int) -> None:
+        with contextlib.suppress(BootError, OSError), self._use(preloads, closings):
             pass
 
     def _find(self, preloads: tuple[Preload, ...]) -> ForkServer | None:
@@ -234,23 +240,31 @@ class ForkServerPool:
             server.close()
         return None
 
-    def _start(self, preloads: tuple[Preload, ...]) -> ForkServer:
+    def _start(self, preloads: tuple[Preload, ...], closings: int) -> ForkServer:
         with self._lock:
+            self._require_open(closings)
             idle = [key for key in self._servers if not self._uses[key]]
             surplus = [self._servers.pop(key) for key in idle[: max(0, len(self._servers) + 1 - self._limit)]]
-            template, closings = self._living_template(), self._closings
+            template = self._living_template()
         for unused in surplus:
             unused.close()
         try:
             server = ForkServer(template, preloads, partial(self._compiles, preloads))
         finally:
             self._compiling.discard(preloads)
-        with self._lock:
-            if closings == self._closings:
+        try:
+            with self._lock:
+                self._require_open(closings)
                 self._servers[preloads] = server
                 return server
-        server.close()
-        raise ConnectionError("the fork servers were closed while this one started")
+        except ConnectionError:
+            server.close()
+            raise
+
+    def _require_open(self, closings: int) -> None:
+        """Raise ConnectionError if the pool was closed since it had been closed `closings` times."""
+        if closings != self._closings:
+            raise ConnectionError("the fork servers were closed before this one had started")
 
     def _living_template(self) -> Template:
         if self._template is not None and not self._template.alive():

@@ -80,21 +80,22 @@ class LocalExecutor(Executor):
         except queue.Empty:
             return [outcome for outcome, cancelled in ended if not cancelled.is_set()]
 
-    def cancel(self, step_directory: str) -> None:
-        """Kill the step's attempts, but keep the fork servers. A killed attempt keeps its slot and its memory until it
-        has ended.
+    def cancel(self, *step_directories: str) -> None:
+        """Kill the attempts of these steps, but keep the fork servers. A killed attempt keeps its slot and its
+        memory until it has ended.
         """
+        stopped = frozenset(step_directories)
         with self._lock:
-            self._waiting = deque(one for one in self._waiting if one.step_directory != step_directory)
-            cancelled = self._cancelled.pop(step_directory, None)
-        if cancelled is not None:
-            cancelled.set()
+            self._waiting = deque(one for one in self._waiting if one.step_directory not in stopped)
+            for cancelled in [self._cancelled.pop(one) for one in stopped if one in self._cancelled]:
+                cancelled.set()
         self._start_what_fits()
 
     def close(self) -> None:
         """Kill all running attempts and all fork servers, and remove what they left in the temporary folder."""
-        for step_directory in list(self._cancelled):
-            self.cancel(step_directory)
+        with self._lock:
+            self._waiting.clear()  # otherwise, attempts of one step would start once those of another are cancelled
+        self.cancel(*self._cancelled)
         self._servers.close()
         with self._lock:
             waited_for = list(self._threads)

@@ -118,8 +118,8 @@ class VirtualExecutor:
             found.append(outcome)
         return found
 
-    def cancel(self, step_directory: str) -> None:
-        self._waiting = deque(one for one in self._waiting if one.step_directory != step_directory)
+    def cancel(self, *step_directories: str) -> None:
+        self._waiting = deque(one for one in self._waiting if one.step_directory not in step_directories)
 
     def close(self) -> None:
         self._waiting.clear()

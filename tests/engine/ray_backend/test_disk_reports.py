@@ -6,8 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from datakit.engine.disk_limits import DiskLimits
 from datakit.engine.executor import Attempt, Cause
+from datakit.engine.ray_backend import disk_reports
 from datakit.engine.ray_backend.executor import RayExecutor
 from datakit.errors import ExpansionError, NoSpaceError
 from tests.support.engine.attempts import run_all
@@ -42,3 +45,22 @@ def test_driver_sees_what_running_attempts_have_written(executor: RayExecutor, t
     gate.touch()
     wait_until(lambda: bool(executor.wait(1.0)))
     wait_until(lambda: executor.written(str(tmp_path)) == 0)
+
+
+def test_steps_that_run_together_have_totals_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = {"a-1": b"5", "a-2": b"6", "b-1": b"700"}
+    asked: list[str] = []
+
+    def get(key: str, namespace: bytes) -> bytes | None:
+        asked.append(key)
+        return stored.get(key)
+
+    monkeypatch.setattr(disk_reports.internal_kv, "_internal_kv_get", get)
+    monkeypatch.setattr(disk_reports, "REPORT_SECONDS", 1e9)
+    reports = disk_reports.DiskReports()
+    keys = [*stored, "b-2"]
+    for _ in range(2):
+        for own, total in ((keys[:2], 11), (keys[2:], 700)):
+            reports.refresh(keys)
+            assert reports.total(own) == total
+    assert asked == keys, "each report is read once in REPORT_SECONDS, whatever the number of steps"

@@ -8,15 +8,21 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from datakit.engine.ledger.ledger import DroppedLine, read_ledger
+from datakit.engine.ledger.ledger import AnyLine, DroppedLine, read_ledger, read_segments
 from datakit.engine.ledger.status import read_status
-from datakit.engine.scheduler import drops
+from datakit.engine.observe.observer import Observer
+from datakit.engine.scheduler import drops, earlier_results
+from datakit.engine.scheduler.driver import run_step
+from datakit.errors import PartialError
 from tests.support.engine.dropping import FOLDERS, GATE, dropping_step, plan
-from tests.support.engine.runs import attempts, outputs, run_step_of, wait_until
+from tests.support.engine.engine_tasks import number_step, numbers
+from tests.support.engine.inline_executor import InlineExecutor
+from tests.support.engine.runs import attempts, outputs, run_numbers, run_step_of, wait_until
 from tests.support.paths import REPOSITORY
 
 
@@ -118,3 +124,24 @@ def test_a_damaged_leftover_is_not_taken_for_a_dropped_file(tmp_path: Path) -> N
     killed(tmp_path / "killed", "second", "after")
     shutil.rmtree(tmp_path / "killed" / "exchange" / "third")
     assert content(finish(tmp_path / "killed")) == content(finish(tmp_path / "calm"))
+
+
+def test_tasks_that_miss_a_file_do_not_read_the_whole_ledger_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, the work would grow with the number of failures times the number of tasks."""
+    read: list[str] = []
+
+    def reading(segments: Sequence[str]) -> Iterator[AnyLine]:
+        read.extend(segments)
+        return read_segments(segments)
+
+    run_numbers(tmp_path / "other")
+    (other,) = (tmp_path / "other" / "ledger").iterdir()
+    (ledger := tmp_path / "step" / "ledger").mkdir(parents=True)
+    shutil.copy(other, ledger)
+    monkeypatch.setattr(earlier_results, "read_segments", reading)
+    step = number_step(str(tmp_path / "step"))
+    with pytest.raises(PartialError, match="4 of 16 tasks failed"):
+        run_step(step, numbers(16, dict.fromkeys(range(4), "missing")), InlineExecutor, Observer())
+    assert [Path(segment).name for segment in read] == [other.name]

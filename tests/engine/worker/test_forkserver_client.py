@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +76,21 @@ def test_a_pool_no_longer_compiles_once_the_server_runs(
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     with pool.use(COMPILED):
         assert not pool.compiling
+
+
+def test_a_closed_pool_starts_none_of_the_servers_that_were_prepared(pool: ForkServerPool) -> None:
+    """Closing the pool meets one thread that is about to start a server, and one that has not begun."""
+    with pool._starting[NONE]:
+        pool.prepare(NONE)
+        wait_until(lambda: pool._uses[NONE] == 1)
+        pool.close()
+    with pool._lock:  # neither the thread nor the closing can begin
+        pool.prepare(NONE)
+        (closing := threading.Thread(target=pool.close)).start()
+    for thread in threading.enumerate():
+        if thread is closing or thread.name == "datakit-boot":
+            thread.join(120)
+    assert pool._template is None
 
 
 def test_servers_of_a_pool_share_a_template_but_no_session(pool: ForkServerPool) -> None:

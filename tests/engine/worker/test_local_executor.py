@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import threading
 from pathlib import Path
 
 import psutil
 import pytest
 
-from datakit.engine.executor import Attempt, Cause
+from datakit.engine.executor import Attempt, Cause, Outcome
 from datakit.engine.task import Task
+from datakit.engine.worker import local_executor
 from datakit.storage import stale_files
 from tests.support.engine import poison_tasks
 from tests.support.engine.runs import (
@@ -47,6 +49,22 @@ def test_closing_leaves_no_process(tmp_path: Path) -> None:
         local.submit(Attempt(task, "test", str(tmp_path), 1, 1, 1 << 30))
         wait_until(lambda: len(children() - before) >= 4)
     wait_until(lambda: children() <= before)
+
+
+def test_closing_starts_nothing_that_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+
+    def waits(attempt: Attempt, servers: object, cancelled: threading.Event, *reports: object) -> Outcome:
+        started.append(attempt.task.key)
+        assert cancelled.wait(120)
+        return Outcome.of(attempt, Cause.CANCELLED)
+
+    monkeypatch.setattr(local_executor, "run_attempt", waits)
+    with fresh_executor(1) as local:
+        for name in ("runs", "waits"):
+            local.submit(Attempt(Task(name, "tests:none", {}), "test", str(tmp_path / name), 1, 1, 1 << 30))
+        wait_until(lambda: started == ["runs"])
+    assert started == ["runs"] and not local._running
 
 
 def test_silent_attempt_lends_its_slot(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from datakit.engine.task import Output, OutputFile, Phase, Plan, Preload, Step, Task, TaskContext, TaskResult
-from datakit.errors import ColumnError
+from datakit.errors import ColumnError, NotFoundError
 from datakit.storage import atomic, urls
 from datakit.storage.manifest import Partition
 
@@ -58,6 +58,10 @@ def _refuse() -> None:
     raise ColumnError("part.jsonl has no column 'text'; it has 'body'")
 
 
+def _miss_a_file() -> None:
+    raise NotFoundError("exchange/runs/7.run does not exist")
+
+
 def _fill_the_disk() -> None:
     with atomic.storage_errors("/dev/full"), open("/dev/full", "wb", buffering=0) as file:
         file.write(b"0")
@@ -65,6 +69,7 @@ def _fill_the_disk() -> None:
 
 FAULTS = {
     "full": _fill_the_disk,
+    "missing": _miss_a_file,
     "raise": _raise,
     "refuse": _refuse,
     "memory": _eat_memory,

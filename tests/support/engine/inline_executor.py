@@ -42,8 +42,8 @@ class InlineExecutor:
     def written(self, step_directory: str) -> int:
         return 0
 
-    def cancel(self, step_directory: str) -> None:
-        self._ended = [outcome for outcome in self._ended if outcome.step_directory != step_directory]
+    def cancel(self, *step_directories: str) -> None:
+        self._ended = [outcome for outcome in self._ended if outcome.step_directory not in step_directories]
 
     def close(self) -> None:
         pass
