@@ -25,7 +25,6 @@ from datakit.storage.manifest import (
     FILE_NAME,
     Column,
     Manifest,
-    Partition,
     find_manifest,
     manifest_url,
     read_manifest,
@@ -212,10 +211,7 @@ def _description(directory: str, manifest: Manifest, beside: tuple[str, ...]) ->
 
 
 def _source_totals(manifest: Manifest) -> Iterator[SourceTotals]:
-    by_source: dict[str, list[Partition]] = {}
-    for partition in manifest.partitions:
-        by_source.setdefault(partition.source, []).append(partition)
-    for source, parts in by_source.items():
+    for source, parts in manifest.by_source.items():
         totals = totals_of(parts)
         yield SourceTotals(source, len(parts), totals.rows, totals.bytes, totals.text_bytes, totals.tokens)
 

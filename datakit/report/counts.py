@@ -15,7 +15,7 @@ from typing import Any
 from datakit.pipeline.root_layout import stage_order
 from datakit.pipeline.run_summary import DROPPED
 from datakit.report.subject import Subject
-from datakit.storage.manifest import Manifest, Partition, totals_of
+from datakit.storage.manifest import Manifest, totals_of
 
 MOST_SOURCES = 200
 REASONS = {"exact": "exact duplicates across sources", "fuzzy": "fuzzy duplicates"}
@@ -84,21 +84,13 @@ def _of_steps(steps: Sequence[Manifest]) -> list[SourceCounts]:
                 for name, own in manifest.details["sources"].items():
                     found[name] = _consolidated(found.get(name, SourceCounts(name)), own)
             case "tokenize":
-                shards = _by_source(manifest)
+                shards = manifest.by_source
                 for name in [*found, *(name for name in shards if name not in found)]:
                     totals = totals_of(shards.get(name, []))  # a source of which nothing is left has no shard
                     before = found.get(name, SourceCounts(name))
                     size = before.text_bytes if totals.text_bytes is None else totals.text_bytes
                     found[name] = replace(before, kept=totals.rows, tokens=totals.tokens, text_bytes=size)
     return list(found.values())
-
-
-def _by_source(manifest: Manifest) -> dict[str, list[Partition]]:
-    """Return the partitions of each source."""
-    found: dict[str, list[Partition]] = {}
-    for partition in manifest.partitions:
-        found.setdefault(partition.source, []).append(partition)
-    return found
 
 
 def _normalized(manifest: Manifest) -> SourceCounts:

@@ -10,7 +10,7 @@ Cost: reading the ids, and writing one small row per document that leaves. No te
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -69,7 +69,10 @@ def plan(step: Step) -> Plan:
     tasks = tuple(_task(pairs[group.start : group.stop], drop) for group in groups)
     results = yield Phase("select", tasks, memory_per_input_byte=0, hang_seconds=BATCH_HANG_SECONDS)
     written = [msgspec.convert(entry, Written) for result in results for entry in result.details["partitions"]]
-    sources = {str(entry.source): _counts(entry, written) for entry in step.inputs_of("normalize")}
+    by_source = defaultdict[str, list[Written]](list)
+    for one in written:
+        by_source[one.partition.source].append(one)
+    sources = {str(entry.source): _counts(entry, by_source[str(entry.source)]) for entry in step.inputs_of("normalize")}
     if not any(source.records_out for source in sources.values()):
         raise EmptyStageError(
             f"select removed all {sum(source.records_in for source in sources.values())} documents; check the counters "
@@ -82,15 +85,15 @@ def plan(step: Step) -> Plan:
 def _pairs(step: Step, entry: StepInput) -> list[Pair]:
     """Return the partitions of a source, each with the lists of its marked documents."""
     assert entry.source is not None
-    partitions = entry.manifest.partitions_of(entry.source)
-    lists = [aligned(one.directory, one.manifest, entry.source, partitions) for one in step.inputs_of("dedup")]
+    partitions, dedups = entry.manifest.partitions_of(entry.source), step.inputs_of("dedup")
+    lists = [aligned(one.directory, one.manifest, entry.source, partitions) for one in dedups]
     return [
         Pair(
             source=entry.source,
             dataset=urls.join(entry.directory, partition.path),
             marks=[
                 urls.join(dedup.directory, marks[number].path)
-                for dedup, marks in zip(step.inputs_of("dedup"), lists, strict=True)
+                for dedup, marks in zip(dedups, lists, strict=True)
                 if marks[number].rows
             ],
             output=data_path(entry.source, urls.name(partition.path)),
@@ -107,9 +110,8 @@ def _task(pairs: Sequence[Pair], drop: list[str]) -> Task:
     return Task(key, "datakit.select.write_selections:select", work, size, bisect_argument="partitions")
 
 
-def _counts(entry: StepInput, written: Sequence[Written]) -> SourceCounts:
-    """Add up the counts of a source. Raises CorruptError if they contradict those of the source's normalize step."""
-    mine = [one for one in written if one.partition.source == entry.source]
+def _counts(entry: StepInput, mine: Sequence[Written]) -> SourceCounts:
+    """Add up the counts of a source. Raises CorruptError if they contradict its normalize step."""
     combinations = sum((Counter(one.combinations) for one in mine), Counter[str]())
     leaving = Counter[str]()
     for combination, count in combinations.items():

@@ -39,9 +39,10 @@ class Current(msgspec.Struct, frozen=True):
 class Latest(msgspec.Struct, frozen=True, omit_defaults=True):
     """The content of `latest.json`. step: the last step of the last complete run. cache: the last token cache, which is
     from an earlier run if the last complete run ended before tokenize; None if there is no cache. documents: the
-    consolidate step; None if there is no such step, or if it is `step`. Neither `step` nor `cache` was made from it, so
-    a version that ignores this field would remove the consolidate step; therefore the format with this field has a new
-    number. licenses: the licenses that the recipe of the last complete run gives, by source.
+    consolidate step of the run that made `cache`, or of a later run that ended with train-tokenizer; None if there is
+    no such step. `cache` was not made from it, so a version that ignores this field would remove the consolidate step;
+    therefore the format with this field has a new number. licenses: the licenses that the recipe of the last complete
+    run gives, by source.
     """
 
     step: Current
@@ -71,7 +72,7 @@ def record_latest(
     except CorruptError:  # this run replaces the damaged file
         before = None
     if cache is None and before is not None:
-        cache, documents = before.cache, documents or (before.documents if before.documents != step else None)
+        cache, documents = before.cache, documents or before.documents
     latest = Latest(step, cache, documents, dict(licenses), FORMAT if documents else WITHOUT_DOCUMENTS)
     if latest != before:
         atomic.replace_bytes(msgspec.json.format(msgspec.json.encode(latest, order="sorted"), indent=1) + b"\n", url)
@@ -140,7 +141,7 @@ def current_documents(dataset: str) -> tuple[str, Manifest] | None:
     """
     latest = read_latest(dataset)
     if latest is not None:
-        return None if latest.documents is None else _resolved(dataset, latest.documents)
+        return None if latest.documents in (None, latest.step) else _resolved(dataset, latest.documents)
     steps = [urls.join(dataset, name) for name in subdirectories(dataset) if name.startswith(f"{DOCUMENTS_STAGE}-")]
     finished = [(step, manifest) for step in steps if (manifest := find_manifest(step)) is not None]
     return finished[0] if len(finished) == 1 else None

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -111,7 +112,7 @@ class Quarantine(msgspec.Struct, frozen=True):
     path: str = "quarantine/"
 
 
-class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
+class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     """A step's result. `details` holds data, in the stage's own format, that only readers of the stage's output need.
 
     version: the stage's format version, which the fingerprint covers; None in format 1. files: all files except those
@@ -138,7 +139,12 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def partitions_of(self, source: str) -> list[Partition]:
         """Return the partitions of one source, in order."""
-        return [partition for partition in self.partitions if partition.source == source]
+        return list(self.by_source.get(source, ()))
+
+    @cached_property
+    def by_source(self) -> dict[str, list[Partition]]:
+        """The partitions of each source, in order. Computed once, because a step may have thousands of sources."""
+        return grouped(self.partitions)
 
 
 def data_path(source: str, name: str) -> str:
@@ -147,6 +153,14 @@ def data_path(source: str, name: str) -> str:
     Nothing else lies below `data/`, so no name of a source can collide with a file or folder of the step itself.
     """
     return f"{DATA_FOLDER}/{source}/{name}"
+
+
+def grouped(partitions: Iterable[Partition]) -> dict[str, list[Partition]]:
+    """Return the partitions of each source, in order."""
+    found: dict[str, list[Partition]] = {}
+    for partition in partitions:
+        found.setdefault(partition.source, []).append(partition)
+    return found
 
 
 def totals_of(partitions: list[Partition]) -> Totals:

@@ -126,3 +126,13 @@ def test_consolidate_step_beside_the_cache_is_recorded_in_a_format_of_its_own(ro
     assert current_documents(root) is None, "the step is the current one"
     record_latest(root, NEW, NEW)
     assert current_documents(root) is None, "a run with a cache and without the step has no such step"
+
+
+def test_consolidate_step_is_kept_by_every_run_that_ended_before_the_cache(root: str) -> None:
+    """The cache is kept, too, and what belongs to it must not be lost because one such run ended with consolidate."""
+    finish(root, TEXTS)
+    record_latest(root, NEW, NEW, documents=TEXTS)
+    record_latest(root, TEXTS, None)
+    record_latest(root, OLD, None)
+    found = read_latest(root)
+    assert found is not None and (found.cache, found.documents) == (NEW, TEXTS)

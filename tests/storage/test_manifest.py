@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -123,3 +124,26 @@ def test_format_of_no_version_is_corrupt(name: str) -> None:
     plain = json.loads(b"".join(manifests.pieces(made([])))) | {"format": name}
     with pytest.raises(CorruptError, match="here has format"):
         manifests.decode(json.dumps(plain).encode(), "here")
+
+
+class CountingList(list[Partition]):
+    """A list that counts how often somebody goes through it."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[Partition]:
+        self.passes += 1
+        return super().__iter__()
+
+
+def test_partitions_of_many_sources_are_found_in_one_pass() -> None:
+    """Otherwise, planning a step with thousands of sources would take time that grows with their square."""
+    names = [f"s{number % 50}" for number in range(200)]
+    parts = CountingList(Partition(f"data/{name}/{n}", name, n, 0, "0") for n, name in enumerate(names))
+    manifest = msgspec.structs.replace(made([]), partitions=parts)
+    before = parts.passes
+    for name in dict.fromkeys(names):
+        assert [part.rows for part in manifest.partitions_of(name)] == [n for n in range(200) if names[n] == name]
+    assert parts.passes - before == 1 and manifest.partitions_of("none") == []
+    fewer = msgspec.structs.replace(manifest, partitions=list(parts)[:3])
+    assert [len(fewer.partitions_of(name)) for name in ("s0", "s2", "s3")] == [1, 1, 0]

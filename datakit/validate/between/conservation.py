@@ -153,9 +153,9 @@ def _select(step: Subject, result: Result) -> Iterator[Equation]:
         left = sum(entry["combinations"].values())
         yield f"the number of documents that leave {source!r}", left, "the number of its rows", rows[source]
         yield f"what stays in {source!r}", entry["records_out"], "the rest of its documents", entry["records_in"] - left
-        reasons = Counter(
-            reason for name, number in entry["combinations"].items() for reason in name.split("+") * number
-        )
+        reasons = Counter[str]()
+        for combination, number in entry["combinations"].items():
+            reasons.update(dict.fromkeys(combination.split("+"), number))
         yield f"the count by reason of {source!r}", entry["leaving"], "the sum of combinations", dict(reasons)
     if not step.missing("normalize"):
         totals = _rows(above for _, above in step.inputs_of("normalize"))
