@@ -27,7 +27,8 @@ from datakit.storage.manifest import read_manifest
 
 RECIPE = Path(__file__).with_name("text_corpus.toml")
 BESIDE = "../../shared/data"  # the folder of texts, as the recipe names it
-ORDER = ("download", "normalize", "signatures", "dedup", "select", "consolidate", "train-tokenizer", "tokenize")
+ORDER = ("download", "normalize", "signatures", "dedup", "select", "consolidate", "train-tokenizer", "contract",
+         "tokenize")  # fmt: skip
 
 
 @dataclass

@@ -69,10 +69,11 @@ def run_stage(clean: Path, tokenizer: str, scratch: Path) -> int:
     """Run the whole step in this process, as its tasks run in theirs; return the bytes written."""
     import hashlib
 
+    from tests.support.caches import contract
+
     parameters = {"tokenizer_sha256": hashlib.sha256(Path(tokenizer).read_bytes()).hexdigest()}
-    step = Step(
-        "tokenize", "texts", str(scratch), "0" * 32, parameters, tuple(inputs(clean)), {"tokenizer_path": tokenizer}
-    )
+    settled = contract(scratch, parameters, operations={"tokenizer_path": tokenizer})
+    step = Step("tokenize", "texts", str(scratch / "cache"), "0" * 32, parameters, (*inputs(clean), settled))
     run_plan_inline(stage.plan(step), step.directory)
     return sum(path.stat().st_size for path in scratch.rglob("*") if path.is_file())
 

@@ -28,12 +28,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from benchmarks.tokenize import inputs, make_clean
-from datakit.engine.task import Phase, Step, Task, decode, encode
+from datakit.engine.task import Phase, Step, Task, TaskResult, decode, encode
 from datakit.engine.worker import forkserver_client, forkserver_template
 from datakit.engine.worker.preloaded_values import preloaded
 from datakit.tokenize import stage
 from datakit.tokenize.encoders.tokenizer import Tokenizer, limit_threads
 from datakit.tokenize.text_batches import text_batches
+from tests.support.caches import contract
 from tests.support.data import data_dir
 from tests.support.engine.inline import run_task_inline
 
@@ -76,16 +77,20 @@ def added(costs: Iterable[Cost]) -> Cost:
 
 
 def encode_phase(clean: Path, tokenizer: str, directory: str) -> Phase:
-    """The phase that encodes, planned as in a run. The contract is made in a child."""
+    """The phase that encodes, planned as in a run. The contract is made, and its tokenizer copied, in children."""
     parameters = {"tokenizer_sha256": hashlib.sha256(Path(tokenizer).read_bytes()).hexdigest()}
-    step = Step(
-        "tokenize", "texts", directory, "0" * 32, parameters, tuple(inputs(clean)), {"tokenizer_path": tokenizer}
-    )
+    operations = {"tokenizer_path": tokenizer}
+
+    def make() -> bytes:
+        contract(Path(directory), parameters, operations=operations)
+        return b""
+
+    in_child(make)
+    settled = contract(Path(directory), parameters, operations=operations)  # finished, so only its manifest is read
+    step = Step("tokenize", "texts", f"{directory}/cache", "0" * 32, parameters, (*inputs(clean), settled))
     plan = stage.plan(step)
     first = next(plan)
-    answer, _ = in_child(lambda: encode(run_task_inline(first.tasks[0], first, directory)))
-    from datakit.engine.task import TaskResult
-
+    answer, _ = in_child(lambda: encode(run_task_inline(first.tasks[0], first, step.directory)))
     return plan.send([decode(answer, TaskResult)])
 
 

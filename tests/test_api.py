@@ -45,7 +45,7 @@ def test_run_returns_a_cache_to_read(finished_run: datakit.RunResult) -> None:
 def test_printed_results_are_a_few_lines(finished_run: datakit.RunResult, finished: Path) -> None:
     shown = str(finished_run)
     assert len(shown.splitlines()) <= 6
-    assert shown.startswith("shelf: 11 steps, done in ")
+    assert shown.startswith("shelf: 12 steps, done in ")
     assert f"cache:     {finished_run.cache}" in shown
     assert "kept" in shown and "Manifest" not in shown
     assert "<table>" in finished_run._repr_html_() and "tokenize" in finished_run._repr_html_()

@@ -27,8 +27,8 @@ from datakit.normalize import stage as normalize
 from datakit.recipe import Recipe, Source
 from datakit.select import stage as select
 from datakit.storage import urls
+from datakit.tokenize import contract_stage, train_stage
 from datakit.tokenize import stage as tokenize
-from datakit.tokenize import train_stage
 from datakit.tokenize.encoders.custom import is_custom
 from datakit.toml_config import convert, mistakes, names_of, refuse
 
@@ -43,6 +43,7 @@ CHOICES = """tokenize.tokenizer can be
   "package.module:function"    a tokenizer of your own"""
 TRAIN_TABLE = "train"  # the subtable [tokenize.train], which holds the settings for training
 LIMITS = "limits"  # the table of limits on disk use, which belongs to no stage
+PATH = "tokenizer_path"  # the operation parameter that holds the path of a tokenizer file
 ENABLED = "enabled"
 WRITE = "write"  # `false` skips the consolidate step; no other step reads its output
 MOVED = {(consolidate.NAME, "drop"): f"[{select.NAME}]"}  # keys that earlier versions read in another table
@@ -91,6 +92,8 @@ def configure(recipe: Recipe) -> Configuration:
     configuration: Configuration = {}
     for table, config in zip(tables, configs, strict=True):
         configuration.setdefault(table.stage, {})[table.source] = _settings(table, config, recipe.folder)
+    if tokenize.NAME in configuration:
+        configuration[contract_stage.NAME] = {None: _contract_settings(configuration[tokenize.NAME][None])}
     return configuration
 
 
@@ -196,9 +199,15 @@ def _settings(table: _Table, config: Any, folder: str) -> Settings:
         content["source"] = table.source
         operations |= {CODE_FOLDER: folder} if content["transform"] else {}
     if table.stage == tokenize.NAME and content["tokenizer"] != TRAIN and not is_custom(content["tokenizer"]):
-        operations["tokenizer_path"] = content.pop("tokenizer")
-        content["tokenizer_sha256"] = _file_hash(operations["tokenizer_path"])
+        operations[PATH] = content.pop("tokenizer")
+        content["tokenizer_sha256"] = _file_hash(operations[PATH])
     return Settings(content, operations)
+
+
+def _contract_settings(tokenize: Settings) -> Settings:
+    """Return the settings of the contract stage, which are those of the tokenize stage that determine the contract."""
+    content = {key: tokenize.content[key] for key in names_of(contract_stage.Config) if key in tokenize.content}
+    return Settings(content, {key: tokenize.operations[key] for key in (PATH,) if key in tokenize.operations})
 
 
 def _file_hash(path: str) -> str:

@@ -34,6 +34,7 @@ WHY = {  # (stage, format version) -> what changed in that version
     ("train-tokenizer", 2): "it now reads the normalized documents and the selection",
     ("tokenize", 4): f"{LAYOUT}; the handling of chats, loss masks of prebuilt tokens and long documents changed",
     ("tokenize", 5): "it now reads the normalized documents and the selection",
+    ("tokenize", 6): "a step of its own now makes the contract",
 }
 FORMERLY = {"select": ("consolidate", 3)}  # stage -> the stage that did its work before that stage's format version
 INPUTS = "its inputs are made again"

@@ -26,6 +26,7 @@ OUTPUT_SHARE = {  # bytes that remain on disk per byte of text
     "select": 0.0005,
     "consolidate": 0.30,
     "train-tokenizer": 0.0,
+    "contract": 0.0,
     "tokenize": 0.65,  # for tokens stored as uint16; about 50 % more for a vocabulary above 65,536
 }
 EXCHANGE_SHARE = {"normalize": 1.05, "dedup": 0.15}  # temporary bytes on disk per byte of text during the step
@@ -38,8 +39,10 @@ WORK_SECONDS = {
     "dedup": 0.0063,
     "consolidate": 0.0122,
     "train-tokenizer": 0.005,
+    "contract": 0.0,
     "tokenize": 0.032,
 }
+FIXED_SECONDS = {"contract": 1.2}  # CPU-seconds that do not depend on the text
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ def manifest_text_bytes(manifest: Manifest) -> int | None:
 
 def work_seconds(stage: str, text_bytes: int) -> float:
     """Return the estimated number of CPU-seconds that the tasks of a step take."""
-    return WORK_SECONDS.get(stage, 0.01) * text_bytes / 1e6
+    return FIXED_SECONDS.get(stage, 0.0) + WORK_SECONDS.get(stage, 0.01) * text_bytes / 1e6
 
 
 def disk_bytes(stage: str, text_bytes: int) -> tuple[int, int]:

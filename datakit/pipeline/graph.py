@@ -5,7 +5,9 @@ directory that holds a step with other settings.
     dedup                               all sources together: normalized texts and signatures
     select                              normalized texts (only their ids) and the removals found by dedup
     consolidate                         normalized texts and the selection; no other stage reads its output
-    train-tokenizer, tokenize           normalized texts and the selection
+    train-tokenizer                     normalized texts and the selection
+    contract                            the trained tokenizer, if the recipe trains one; otherwise nothing
+    tokenize                            normalized texts, the selection and the contract
 
 A step's directory depends on the identities of its inputs. The identity of an input is final only once that input is
 finished, because quarantined records change it. So directories are determined node by node: `Graph.locate` is given the
@@ -39,8 +41,8 @@ from datakit.select import stage as select
 from datakit.storage import urls
 from datakit.storage.fingerprint import fingerprint
 from datakit.storage.manifest import Manifest, find_manifest, manifest_url
+from datakit.tokenize import contract_stage, train_stage
 from datakit.tokenize import stage as tokenize
-from datakit.tokenize import train_stage
 
 # stage -> the stages whose output it reads if they are enabled, in the order of its inputs
 READS: dict[ModuleType, tuple[ModuleType, ...]] = {
@@ -51,7 +53,8 @@ READS: dict[ModuleType, tuple[ModuleType, ...]] = {
     select: (normalize, dedup),
     consolidate: (normalize, select),
     train_stage: (normalize, select),
-    tokenize: (normalize, select, train_stage),
+    contract_stage: (train_stage,),
+    tokenize: (normalize, select, contract_stage),
 }
 
 

@@ -17,7 +17,7 @@ from datakit.cache.contract import Contract
 from datakit.errors import CorruptError, NotFoundError
 from datakit.normalize.inspection.report import RawReport, inspect_source
 from datakit.pipeline.columns import all_columns
-from datakit.pipeline.root_layout import STEP_NAME, stage_order, steps_in
+from datakit.pipeline.root_layout import STEP_NAME, last_stage, stage_order, steps_in
 from datakit.signed_urls import split_query
 from datakit.storage import urls
 from datakit.storage.latest import current_documents, current_step, only_finished
@@ -185,7 +185,7 @@ def _last_step(place: str, finished: list[str]) -> tuple[str, Manifest] | None:
     """Return the directory and manifest of the step in `finished` that belongs to the last stage. Raises UsageError if
     several steps belong to that stage.
     """
-    last = max(map(_stage, finished), key=stage_order, default="")
+    last = max(map(_stage, finished), key=last_stage, default="")
     step = only_finished(place, [step for step in finished if _stage(step) == last])
     return (step, read_manifest(step)) if step else None
 

@@ -17,7 +17,7 @@ from typing import Any
 from datakit.errors import CorruptError, InputError, NewerFormatError, NotFoundError, UsageError
 from datakit.pipeline.graph import READS
 from datakit.pipeline.lineage import finished_step
-from datakit.pipeline.root_layout import SOURCES, stage_order, steps_in
+from datakit.pipeline.root_layout import CONTRACT, SOURCES, stage_order, steps_in
 from datakit.storage import urls
 from datakit.storage.latest import CACHE_STAGE, current_cache, current_documents, read_latest
 from datakit.storage.latest import FILE_NAME as LATEST
@@ -131,10 +131,13 @@ def _current(
             last = finished_step(home, readable)
             cache = current_cache(home) if any(one.stage == CACHE_STAGE for one in own) else None
             documents = current_documents(home)
+            ends = [step[0] for step in (last, cache, documents) if step]
+            if read_latest(home) is None:  # of an unfinished run, the contract step is not behind the last step
+                ends += [one.directory for one in own if one.stage == CONTRACT and one.state == SUPERSEDED]
         except (UsageError, NotFoundError, CorruptError, NewerFormatError) as error:
             problems[home] = str(error)
         else:
-            _add_behind([step[0] for step in (last, cache, documents) if step], steps, found)
+            _add_behind(ends, steps, found)
     return found, problems
 
 

@@ -29,7 +29,8 @@ SOURCES = "sources"
 RUNS = "runs"
 TOKENIZERS = "tokenizers"
 SOURCE_STAGES = ("download", "normalize", "signatures")  # their steps are in the folder of a source
-STAGE_NAMES = (*SOURCE_STAGES, "dedup", "select", "consolidate", "train-tokenizer", "tokenize")
+CONTRACT = "contract"
+STAGE_NAMES = (*SOURCE_STAGES, "dedup", "select", "consolidate", "train-tokenizer", CONTRACT, "tokenize")
 PACKING = r"packing-\d+-[a-z]+(?:-\d+)?"  # a step of a mixture, not of a recipe
 STEP_NAME = re.compile(rf"({'|'.join(STAGE_NAMES)}|{PACKING})-[0-9a-f]{{{SHOWN_DIGITS}}}")
 
@@ -118,6 +119,13 @@ def _logged_sources(dataset: str) -> Iterator[dict[str, str]]:
 def stage_order(stage: str) -> int:
     """Return a stage's position in the flow of data, or -1 for a stage that is not part of this flow."""
     return STAGE_NAMES.index(stage) if stage in STAGE_NAMES else -1
+
+
+def last_stage(stage: str) -> tuple[bool, int]:
+    """Return a key that is highest for the stage whose step stands for its dataset: the last one, but never the
+    contract step if there is another, because it holds no documents.
+    """
+    return stage != CONTRACT, stage_order(stage)
 
 
 def flow_order(directory: str) -> tuple[bool, str, int, str]:

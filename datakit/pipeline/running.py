@@ -26,7 +26,7 @@ from datakit.leases.pins import refuse_pinned
 from datakit.pipeline.graph import Graph, LocatedStep, build, check_workers
 from datakit.pipeline.lazy_executor import LazyExecutor
 from datakit.pipeline.resolve_sources import ListingOptions, local_folders
-from datakit.pipeline.root_layout import run_directory, stage_order
+from datakit.pipeline.root_layout import last_stage, run_directory
 from datakit.pipeline.run_summary import RunResult, StepResult
 from datakit.pipeline.schedule.graph_run import GraphRun
 from datakit.recipe import Recipe
@@ -112,7 +112,7 @@ def _record_latest(dataset: str, steps: Sequence[StepResult], recipe: Recipe) ->
     own = [step for step in steps if step.source is None]
     if not own:
         return ""
-    last = max(own, key=lambda step: stage_order(step.stage))
+    last = max(own, key=lambda step: last_stage(step.stage))
     cache = [step for step in own if step.stage == TOKENIZE]
     licenses = {source.name: source.license for source in recipe.sources if source.license}
     documents = [step for step in own if step.stage == CONSOLIDATE and step is not last]

@@ -1,9 +1,10 @@
-"""Implements the tasks of the tokenize stage (one makes the contract, the others encode partitions into shards), and
-computes the step's counters from the shards that were written.
+"""Implements the tasks of the tokenize stage (one takes over the tokenizer, the others encode partitions into shards),
+and computes the step's counters from the shards that were written.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from typing import Any
 
@@ -15,42 +16,51 @@ from datakit.cache.writer import write_shard
 from datakit.cache.written_shards import WrittenShard
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
 from datakit.engine.worker.preloaded_values import preloaded
+from datakit.errors import TokenizerError
 from datakit.storage import atomic, urls
 from datakit.tokenize.config import Config
+from datakit.tokenize.contract_stage import limit_encoders
 from datakit.tokenize.encode_documents import Encoding, PartitionToEncode, encoded_documents
-from datakit.tokenize.encoders.base import Encoder
 from datakit.tokenize.encoders.custom import code_of
-from datakit.tokenize.encoders.tokenizer import ENCODERS, limit_threads, parse
+from datakit.tokenize.encoders.tokenizer import ENCODERS
 from datakit.tokenize.guarded_batches import PartitionGuard
-from datakit.tokenize.make_contract import AnyTokenizer, make_contract
+from datakit.tokenize.make_contract import AnyTokenizer
 from datakit.tokenize.reference_check import Verification
 
 LOAD = "datakit.tokenize.encoders.tokenizer:load"
 
 
-def settle_contract(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Write tokenizer.json into the cache's directory, and return the cache's contract."""
-    data, url = shared["tokenizer"], urls.join(context.step_directory, TOKENIZER_FILE)
-    tokenizer = parse(data, url, shared.get("code", ""))
-    encoder = tokenizer.encoder(arguments["encoder"], arguments["special_strings"])
-    _limit_threads(tokenizer, encoder, context)
-    ends = (arguments[key] for key in ("add", "bos", "eos"))
-    contract = make_contract(tokenizer, encoder, *ends, special_strings=arguments["special_strings"])
-    committed = atomic.commit_bytes(data, url)
+def take_tokenizer(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """Write a copy of the contract's tokenizer.json into the cache's directory, and return the version of the encoder.
+    Raises TokenizerError if the copy differs from the file that the contract names, or if the encoder gives the
+    contract's sample strings other ids: its library may be newer than that with which the contract was made.
+    """
+    encoding = _encoding(shared, context)
+    contract, encoder, place = encoding.contract, encoding.texts.encoder, shared["tokenizer"]
+    ids, lengths = encoder.encode_batch([golden.text for golden in contract.golden])
+    ends = lengths.cumsum().tolist()
+    for golden, start, end in zip(contract.golden, [0, *ends], ends, strict=False):
+        if ids[start:end].tolist() != golden.ids:
+            raise TokenizerError(
+                f"{encoder.name} {encoder.version} encodes the string {golden.text!r} differently from version "
+                f"{contract.encoder_version}, with which {urls.parent(place)} was made; install that version, or "
+                "remove this directory and run again"
+            )
+    data = urls.read_bytes(place)
+    contract.require(hashlib.sha256(data).hexdigest(), urls.parent(place))
+    committed = atomic.commit_bytes(data, urls.join(context.step_directory, TOKENIZER_FILE))
     file = OutputFile(TOKENIZER_FILE, committed.bytes, committed.xxh3)
-    return TaskResult((file,), details={"contract": msgspec.to_builtins(contract)})
+    return TaskResult((file,), details={"encoder_version": encoder.version})
 
 
 def encode(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    contract = msgspec.convert(shared["contract"], Contract)
-    config = msgspec.convert(shared["config"], Config)
-    encoding = _encoding(contract, config, context)
+    encoding, config = _encoding(shared, context), msgspec.convert(shared["config"], Config)
     counters, outputs, shards, quarantined = Counter[str](), [], [], []
     for partition in msgspec.convert(arguments["partitions"], list[PartitionToEncode]):
         check = encoding.verification(partition.rows, partition.text_bytes, partition.url)
         guard = PartitionGuard(partition.name, context)
         documents = encoded_documents(partition, config, encoding, check, guard, counters=counters)
-        shard, files = write_shard(partition.source, partition.shard, documents, contract, context)
+        shard, files = write_shard(partition.source, partition.shard, documents, encoding.contract, context)
         shard = msgspec.structs.replace(shard, text_bytes=guard.text_bytes, quarantined=len(guard.quarantined))
         outputs += files
         shards.append(shard)
@@ -62,22 +72,16 @@ def encode(arguments: dict[str, Any], shared: dict[str, Any], context: TaskConte
     return TaskResult(tuple(outputs), dict(counters), details, tuple(quarantined), *done)
 
 
-def _encoding(contract: Contract, config: Config, context: TaskContext) -> Encoding:
+def _encoding(shared: dict[str, Any], context: TaskContext) -> Encoding:
     """Return the encoders of the preloaded tokenizer. They use the library that the contract names."""
-    place = urls.join(context.step_directory, TOKENIZER_FILE)
+    contract, place = msgspec.convert(shared["contract"], Contract), shared["tokenizer"]
+    config = msgspec.convert(shared["config"], Config)
     tokenizer: AnyTokenizer = preloaded(LOAD, place, code_of(config.tokenizer))
-    contract.require(tokenizer.sha256, context.step_directory)
+    contract.require(tokenizer.sha256, urls.parent(place))
     name = contract.encoder if contract.encoder in ENCODERS else "auto"
     encoding = Encoding.of(tokenizer, name, config, contract)
-    _limit_threads(tokenizer, encoding.texts.encoder, context)
+    limit_encoders(tokenizer, encoding.texts.encoder, context)
     return encoding
-
-
-def _limit_threads(tokenizer: AnyTokenizer, encoder: Encoder, context: TaskContext) -> None:
-    """Make the encoder and the reference encoder each start their threads now, at most as many as the task has CPUs."""
-    for each in (encoder, tokenizer.reference_encoder()):
-        if each is not None:
-            limit_threads(each, context.cpus)
 
 
 def _counts(shard: WrittenShard, check: Verification | None) -> dict[str, int]:

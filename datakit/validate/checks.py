@@ -17,7 +17,7 @@ from datakit.validate.subject import Subject, is_installed
 WITH_DOCUMENTS = ("normalize", "consolidate")
 WITH_IDS = ("signatures", "dedup", "select")
 PARQUET = (*WITH_DOCUMENTS, *WITH_IDS)
-CACHE, RUN = ("tokenize",), ("train",)
+CACHE, CONTRACT, RUN = ("tokenize",), ("contract",), ("train",)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,8 @@ CHECKS = (
         ("normalize",), ARROW,
     ),
     Check(
-        "contract", "the tokenizer fulfills the contract", "loads the tokenizer", "inside.contract_claims:check", CACHE,
+        "contract", "the tokenizer fulfills the contract", "loads the tokenizer", "inside.contract_claims:check",
+        (*CONTRACT, *CACHE),
     ),
     Check(
         "lists", "lengths, ids and sums agree", "reads the lists of documents", "inside.token_cache:check_lists", CACHE,

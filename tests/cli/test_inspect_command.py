@@ -22,7 +22,7 @@ def test_inspect_shows_lineage_up_to_the_raw_files(finished: Path) -> None:
     assert "download novels: 47.9 kB in 1 raw file: a.jsonl" in shown.stdout
     found = json.loads(invoke("inspect", "root/shelf", "--json", cwd=finished).stdout)
     assert {entry["stage"] for entry in found["lineage"]} == {
-        "select", "dedup", "normalize", "signatures", "download", "train-tokenizer",
+        "select", "dedup", "normalize", "signatures", "download", "train-tokenizer", "contract",
     }  # fmt: skip
     assert all(entry["found"] for entry in found["lineage"])
     assert len(set(found["sample_ids"])) == 3

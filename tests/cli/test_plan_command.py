@@ -12,7 +12,7 @@ def test_plan_shows_states_and_reasons(finished: Path) -> None:
     shown = invoke("plan", "shelf/shelf.toml", "--root", "root", cwd=finished)
     done = shown.stdout
     assert "next: datakit run shelf/shelf.toml --root root" in shown.stderr
-    assert "11 steps, 11 done" in " ".join(done.split())
+    assert "12 steps, 12 done" in " ".join(done.split())
     assert "workers:" in done
     assert "memory:" in done
     assert "disk:    about 0 B more needed" in done
@@ -21,7 +21,7 @@ def test_plan_shows_states_and_reasons(finished: Path) -> None:
     )
     plan = json.loads(changed.stdout)
     assert [entry["stage"] for entry in plan["steps"] if entry["state"] == "to run"] == [
-        "dedup", "select", "consolidate", "train-tokenizer", "tokenize",
+        "dedup", "select", "consolidate", "train-tokenizer", "contract", "tokenize",
     ]  # fmt: skip
 
 

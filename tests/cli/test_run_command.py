@@ -82,7 +82,7 @@ def test_fresh_redoes_own_steps_and_keeps_sources(finished_copy: Path) -> None:
     assert again.returncode == 0, again.stderr
     removed = [line.rpartition(" ")[2] for line in again.stderr.splitlines() if line.startswith("removed first")]
     assert [Path(place).name.rpartition("-")[0] for place in removed] == [
-        "dedup", "select", "consolidate", "train-tokenizer", "tokenize",
+        "dedup", "select", "consolidate", "train-tokenizer", "contract", "tokenize",
     ]  # fmt: skip
     assert "dedup shelf: running" in again.stderr
     assert "normalize novels: running" not in again.stderr

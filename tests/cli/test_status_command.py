@@ -11,10 +11,10 @@ from tests.support.command_line import invoke
 def test_done_steps_have_one_line_each(finished: Path) -> None:
     shown = invoke("status", "root", cwd=finished)
     lines = shown.stdout.splitlines()
-    assert lines[0] == "done:" and len(lines) == 2 + 2 * 11, "a line and a directory each"
+    assert lines[0] == "done:" and len(lines) == 2 + 2 * 12, "a line and a directory each"
     stages = [line.split()[0] for line in lines[2::2]]
     assert stages[:6] == [*["download"] * 2, *["normalize"] * 2, *["signatures"] * 2]
-    assert stages[6:] == ["dedup", "select", "consolidate", "train-tokenizer", "tokenize"]
+    assert stages[6:] == ["dedup", "select", "consolidate", "train-tokenizer", "contract", "tokenize"]
     assert "route" not in shown.stdout and "--all" in shown.stderr
     assert max(map(len, lines[2::2])) <= 80
 
@@ -41,11 +41,11 @@ def test_partial_first_run_is_shown_for_its_dataset(tmp_path: Path) -> None:
 def test_status_shows_every_task_of_a_root(finished: Path) -> None:
     shown = invoke("status", "root", "--all", cwd=finished)
     assert shown.returncode == 0
-    assert shown.stdout.count("\n  done, ") == 11
+    assert shown.stdout.count("\n  done, ") == 12
     order = [Path(line).name.partition("-")[0] for line in shown.stdout.splitlines() if line.startswith("/")]
     assert order == [*["download"] * 2, *["normalize"] * 2, *["signatures"] * 2, *order[6:]]
-    assert order[6:] == ["dedup", "select", "consolidate", "train", "tokenize"]
-    assert shown.stdout.count(", last active 20") == 11
+    assert order[6:] == ["dedup", "select", "consolidate", "train", "contract", "tokenize"]
+    assert shown.stdout.count(", last active 20") == 12
     steps = json.loads(invoke("status", "root", "--json", cwd=finished).stdout)["steps"]
     assert {task["state"] for entry in steps for task in entry["tasks"]} == {"done"}
     assert all(entry["ended"] > 0 and entry["elapsed"] >= 0 for entry in steps)

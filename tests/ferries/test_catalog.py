@@ -55,7 +55,8 @@ def test_nightly_states_its_requests_and_can_be_planned(tmp_path: Path) -> None:
     recipe = load_recipe(nightly.recipe)
     assert recipe.sources[0].revision and recipe.sources[0].url.startswith("hf://")
     assert [step.stage for step in plan(recipe, tmp_path, offline=True).steps] == [
-        "download", "normalize", "signatures", "dedup", "select", "consolidate", "train-tokenizer", "tokenize",
+        "download", "normalize", "signatures", "dedup", "select", "consolidate", "train-tokenizer",
+        "contract", "tokenize",
     ]  # fmt: skip
 
 

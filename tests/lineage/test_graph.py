@@ -12,7 +12,17 @@ from datakit.lineage import Lineage, read_lineage
 from datakit.storage.manifest import read_manifest
 from tests.support.small_shelf import step
 
-STAGES = {"download", "normalize", "signatures", "dedup", "select", "consolidate", "train-tokenizer", "tokenize"}
+STAGES = {
+    "download",
+    "normalize",
+    "signatures",
+    "dedup",
+    "select",
+    "consolidate",
+    "train-tokenizer",
+    "contract",
+    "tokenize",
+}
 
 
 @pytest.fixture
@@ -22,7 +32,7 @@ def lineage(finished: Path) -> Lineage:
 
 def test_lineage_holds_every_step_with_its_manifest_numbers(lineage: Lineage) -> None:
     assert {one.stage for one in lineage.steps} == STAGES
-    assert len(lineage.steps) == 11
+    assert len(lineage.steps) == 12
     for one in lineage.steps:
         manifest = read_manifest(one.directory)
         assert (one.identity, one.checksum, one.rows) == (manifest.identity, manifest.checksum, manifest.totals.rows)

@@ -39,14 +39,14 @@ def changed(recipe_file: Path, root: Path, *settings: str) -> set[str]:
     return {name for name in after if after[name] != before.get(name)}
 
 
-END = {"select", "consolidate", "train-tokenizer", "tokenize"}
+END = {"select", "consolidate", "train-tokenizer", "contract", "tokenize"}
 
 
 @pytest.mark.parametrize(
     ("setting", "expected"),
     [
-        ("tokenize.add=both", {"tokenize"}),
-        ("tokenize.train.vocabulary=500", {"train-tokenizer", "tokenize"}),
+        ("tokenize.add=both", {"contract", "tokenize"}),
+        ("tokenize.train.vocabulary=500", {"train-tokenizer", "contract", "tokenize"}),
         ('select.drop=["exact"]', END),
         ("consolidate.write=false", set()),
         ("consolidate.max_quarantined=3", set()),

@@ -23,7 +23,7 @@ def described(target: Path) -> StepDescription:
 def test_lineage_leads_to_the_raw_files(finished: Path) -> None:
     found = described(finished / "root" / "shelf")
     assert {entry.stage for entry in found.lineage} == {
-        "select", "dedup", "normalize", "signatures", "download", "train-tokenizer",
+        "select", "dedup", "normalize", "signatures", "download", "train-tokenizer", "contract",
     }  # fmt: skip
     assert all(entry.found for entry in found.lineage)
     assert {entry.files for entry in found.lineage if entry.stage == "download"} == {("a.jsonl",), ("b.jsonl",)}

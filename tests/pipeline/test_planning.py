@@ -36,7 +36,7 @@ import datakit.pipeline  # what imports write (nothing, but caches of numba) is 
 from datakit.recipe import load_recipe
 sys.addaudithook(hook)
 plan = datakit.pipeline.plan(load_recipe(sys.argv[1]), sys.argv[2])
-assert len(plan.steps) == 11, len(plan.steps)
+assert len(plan.steps) == 12, len(plan.steps)
 assert not written, written
 """
 

@@ -22,7 +22,7 @@ from tests.support.small_shelf import step, write_pages
 def test_run_covers_the_steps_that_its_log_names(finished: Path) -> None:
     place = step(finished, "root/shelf/runs/*")
     found = subject_of(str(place))
-    assert (found.kind, found.name, len(found.steps)) == ("run", "shelf", 11)
+    assert (found.kind, found.name, len(found.steps)) == ("run", "shelf", 12)
     assert found.run is not None and (found.run.exit_code, found.run.reason) == (0, "done")
     assert subject_of(str(place / "events.jsonl")) == found
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -27,11 +28,12 @@ from datakit.storage.manifest import (
     Partition,
     Quarantine,
     data_path,
+    find_manifest,
     read_manifest,
     totals_of,
     write_manifest,
 )
-from datakit.tokenize import stage
+from datakit.tokenize import contract_stage, stage
 from datakit.tokenize.encoders.tokenizer import Tokenizer, parse
 from datakit.tokenize.make_contract import make_contract
 from datakit.tokenize.train_stage import Config, train
@@ -74,14 +76,31 @@ def clean(
 
 
 def tokenize_step(directory: str | Path, inputs: Sequence[StepInput], tokenizer: Path, **choices: Any) -> Step:
-    """The step that makes a cache in `directory` with a tokenizer file."""
+    """The step that makes a cache in `directory` with a tokenizer file. Its contract is made beside the tokenizer."""
     sha256 = hashlib.sha256(tokenizer.read_bytes()).hexdigest()
-    made = step(Path("unused"), "tokenize", inputs, **{**CHOICES, "tokenizer_sha256": sha256, **choices})
-    return replace(made, directory=str(directory), operations={"tokenizer_path": str(tokenizer)})
+    settings = {**CHOICES, "tokenizer_sha256": sha256, **choices}
+    settled = contract(tokenizer.parent, settings, operations={"tokenizer_path": str(tokenizer)})
+    return replace(step(Path("unused"), "tokenize", [*inputs, settled], **settings), directory=str(directory))
+
+
+def contract(
+    root: Path,
+    settings: Mapping[str, Any],
+    inputs: Sequence[StepInput] = (),
+    operations: Mapping[str, Any] = MappingProxyType({}),
+) -> StepInput:
+    """The finished contract step with these settings of the tokenize stage, in a directory of its own below `root`."""
+    names = {field.name for field in fields(contract_stage.Config)} & {*settings}
+    made = step(root, contract_stage.NAME, inputs, **{name: settings[name] for name in names})
+    made = replace(made, directory=str(root / f"contract-{made.fingerprint}"), operations=dict(operations))
+    if (done := find_manifest(made.directory)) is None:
+        output, results = run_plan_inline(contract_stage.plan(made), made.directory)
+        done = finish_inline(made, output, results)
+    return StepInput(contract_stage.NAME, None, made.directory, done)
 
 
 def run(made: Step) -> Manifest:
-    """Run a step to its manifest, in this process."""
+    """Run a tokenize step to its manifest, in this process."""
     output, results = run_plan_inline(stage.plan(made), made.directory)
     return finish_inline(made, output, results)
 

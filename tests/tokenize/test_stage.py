@@ -12,6 +12,7 @@ import tokenizers
 
 from datakit.cache.layout import array_form
 from datakit.cache.reader import open_cache
+from datakit.engine.task import Step
 from datakit.errors import EmptyStageError, TokenizerError
 from datakit.storage.manifest import Manifest
 from datakit.tokenize import text_batches as text_batches_module
@@ -114,15 +115,39 @@ def test_empty_documents_are_counted_and_readable(tmp_path: Path) -> None:
     assert require_intact(cache) > 0
 
 
-def test_tokenizer_other_than_planned_is_refused(tmp_path: Path) -> None:
+def test_cache_holds_the_tokenizer_of_its_contract(tmp_path: Path) -> None:
+    """The copy is checked, so a contract step whose file was replaced is noticed."""
+    source, tokenizer = clean(tmp_path, {"web": words(1, 5)}), write_tokenizer(tmp_path, trained())
+    made = tokenize_step(tmp_path / "cache", source, tokenizer)
+    settled = made.inputs[-1]
+    manifest = run(made)
+    assert (tmp_path / "cache" / "tokenizer.json").read_bytes() == trained()
+    assert manifest.details["contract"] == settled.manifest.details["contract"]
+    moved = replace(settled, directory=str(tmp_path / "moved"))
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "moved" / "tokenizer.json").write_bytes(trained(500))
+    with pytest.raises(TokenizerError, match="moved was made with the tokenizer whose sha256 is"):
+        run(replace(made, directory=str(tmp_path / "other"), inputs=(*made.inputs[:-1], moved)))
+
+
+def test_libraries_that_no_longer_fulfill_the_contract_are_refused(tmp_path: Path) -> None:
+    """A contract may have been made long before the cache, with other versions of the libraries."""
     made = tokenize_step(
         tmp_path / "cache", clean(tmp_path, {"web": words(1, 5)}), write_tokenizer(tmp_path, trained())
     )
-    write_tokenizer(tmp_path, trained(500))
-    with pytest.raises(TokenizerError, match="planned with"):
-        run(made)
-    with pytest.raises(TokenizerError, match=r"not a tokenizer\.json"):
-        make_cache(tmp_path / "broken", {"web": words(1, 5)}, b'{"model": 7}')
+    settled = made.inputs[-1]
+    older = {**settled.manifest.details["contract"], "encoder_version": "0.0.1"}
+    assert run_with(made, tmp_path / "b", older).details["contract"] == settled.manifest.details["contract"]
+    older["golden"] = [{**entry, "ids": [0]} for entry in older["golden"]]
+    with pytest.raises(TokenizerError, match=r"differently from version 0\.0\.1, with which .*contract-"):
+        run_with(made, tmp_path / "c", older)
+
+
+def run_with(made: Step, directory: Path, contract: dict[str, object]) -> Manifest:
+    """Run a tokenize step with another contract."""
+    settled = made.inputs[-1]
+    altered = replace(settled, manifest=msgspec.structs.replace(settled.manifest, details={"contract": contract}))
+    return run(replace(made, directory=str(directory), inputs=(*made.inputs[:-1], altered)))
 
 
 def write_tokenizer(folder: Path, data: bytes) -> Path:

@@ -17,7 +17,7 @@ from datakit.engine.task import Output, StepInput
 from datakit.errors import EmptyStageError, RecipeError
 from datakit.tokenize.encoders.tokenizer import Tokenizer, parse
 from datakit.tokenize.train_stage import NAME, Config, plan, train
-from tests.support.caches import CHOICES, clean, run
+from tests.support.caches import CHOICES, clean, contract, run
 from tests.support.data import need_data
 from tests.support.engine.inline import run_plan_inline
 from tests.support.partitions import contents, documents, normalized, step, words
@@ -111,7 +111,8 @@ def test_cache_is_made_with_the_trained_tokenizer(tmp_path: Path) -> None:
     trained_on(tmp_path, source)
     tokenizer = normalized(tmp_path, "unused", [])  # any finished step: only role and directory matter
     tokenizer = StepInput(NAME, None, str(tmp_path / "tokenizer"), tokenizer.manifest)
-    run(step(tmp_path / "cache", "tokenize", [*source, tokenizer], **CHOICES, tokenizer="train"))
+    settings = {**CHOICES, "tokenizer": "train"}
+    run(step(tmp_path / "cache", "tokenize", [*source, contract(tmp_path, settings, [tokenizer])], **settings))
     cache = open_cache(str(tmp_path / "cache"))
     data = (tmp_path / "tokenizer" / "tokenizer.json").read_bytes()
     assert (tmp_path / "cache" / "tokenizer.json").read_bytes() == data

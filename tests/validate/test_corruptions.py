@@ -32,7 +32,8 @@ def test_clean_root_has_no_finding(whole_root: Path) -> None:
     assert [str(finding) for finding in report.findings] == []
     stages = {step.stage.partition("-")[0] for step in report.steps}
     assert stages == {
-        *("download", "normalize", "signatures", "dedup", "select", "consolidate", "train", "tokenize", "packing"),
+        *("download", "normalize", "signatures", "dedup", "select", "consolidate", "train", "contract", "tokenize",
+          "packing"),
     }  # fmt: skip
     skipped = [(step.stage, result.check) for step in report.steps for result in step.results if result.skipped]
     assert skipped == [("download", "files")] * 2, "the novels and the letters are read in place"

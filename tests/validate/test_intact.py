@@ -42,7 +42,7 @@ def forge(directory: Path, change: Callable[[Plain], object]) -> None:
 def test_every_step_of_a_run_is_intact(finished: Path) -> None:
     directories = steps_in(str(finished / "root"))
     assert {Path(directory).name.partition("-")[0] for directory in directories} == {
-        "download", "normalize", "signatures", "dedup", "select", "consolidate", "train", "tokenize",
+        "download", "normalize", "signatures", "dedup", "select", "consolidate", "train", "contract", "tokenize",
     }  # fmt: skip
     assert [found for directory in directories for found in damage(directory)] == []
 

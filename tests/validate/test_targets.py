@@ -17,7 +17,7 @@ from tests.support.small_shelf import step
 
 def test_steps_follow_their_inputs_and_appear_once(finished: Path) -> None:
     steps = targets_of(str(finished / "root")).steps
-    assert len(steps) == len(set(steps)) == 11
+    assert len(steps) == len(set(steps)) == 12
     for number, directory in enumerate(steps):
         above = {urls.parent(urls.join(directory, entry.path)) for entry in read_manifest(directory).inputs}
         assert above <= set(steps[:number])
@@ -27,7 +27,7 @@ def test_unfinished_step_of_a_root_is_listed_without_a_finding(finished_copy: Pa
     (finished_copy / "root/shelf/consolidate-000000000000/ledger").mkdir(parents=True)
     report = validate(str(finished_copy / "root"))
     assert [urls.name(place) for place in report.targets.unfinished] == ["consolidate-000000000000"]
-    assert (report.findings, len(report.steps)) == ([], 11)
+    assert (report.findings, len(report.steps)) == ([], 12)
 
 
 def test_dataset_that_names_an_unfinished_step_has_a_finding(finished_copy: Path) -> None:

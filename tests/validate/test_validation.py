@@ -18,7 +18,7 @@ pytest.importorskip("s3fs")
 def test_root_in_an_object_store_is_checked(finished_copy: Path) -> None:
     with s3_root(holding=str(finished_copy / "root")) as root:
         report = validate(root, deep=True)
-        assert ([str(one) for one in report.findings], len(report.steps)) == ([], 11)
+        assert ([str(one) for one in report.findings], len(report.steps)) == ([], 12)
 
 
 def test_damage_in_an_object_store_is_found(finished_copy: Path) -> None:

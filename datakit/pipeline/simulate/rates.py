@@ -54,7 +54,8 @@ RATES: dict[str, Rate] = {
     "datakit.consolidate.write_partitions:consolidate": Rate(0.03, 0.0118, 110 * MIB, 0.0),
     "datakit.consolidate.stage:write_card": Rate(0.02, 0.0, 5 * MIB, 0.0),
     "datakit.tokenize.train_stage:train_task": Rate(1.0, 0.1, 500 * MIB, 1.0),
-    "datakit.tokenize.tasks:settle_contract": Rate(1.5, 0.0, 140 * MIB, 0.0),
+    "datakit.tokenize.contract_stage:settle": Rate(1.5, 0.0, 140 * MIB, 0.0),
+    "datakit.tokenize.tasks:take_tokenizer": Rate(0.05, 0.0, 30 * MIB, 0.0),
     "datakit.tokenize.tasks:encode": Rate(0.05, 0.0315, 30 * MIB, 5.0),
 }
 

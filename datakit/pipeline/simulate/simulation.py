@@ -181,7 +181,7 @@ class _SimulatedRun:
         opened = self._open.pop(ended.step.directory)
         node, about = opened.located.node, opened.run.metadata
         self._done[node.label] = replace(opened.located, manifest=ended.manifest)
-        if node.stage == train_stage.NAME:  # the plan of tokenize reads the tokenizer
+        if node.stage == train_stage.NAME:  # the plan of the contract step reads the tokenizer
             folder = Path(ended.step.directory)
             folder.mkdir(parents=True)
             (folder / TOKENIZER_FILE).write_bytes(b"{}")

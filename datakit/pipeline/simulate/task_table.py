@@ -36,7 +36,8 @@ SIMULATORS: dict[str, Simulator] = {
     "datakit.consolidate.write_partitions:consolidate": tokens.consolidate,
     "datakit.consolidate.stage:write_card": tokens.write_card,
     "datakit.tokenize.train_stage:train_task": tokens.train_task,
-    "datakit.tokenize.tasks:settle_contract": tokens.settle_contract,
+    "datakit.tokenize.contract_stage:settle": tokens.settle_contract,
+    "datakit.tokenize.tasks:take_tokenizer": tokens.take_tokenizer,
     "datakit.tokenize.tasks:encode": tokens.encode,
 }
 

@@ -1,4 +1,4 @@
-"""Simulates the tasks of the stages select, consolidate, train-tokenizer and tokenize."""
+"""Simulates the tasks of the stages select, consolidate, train-tokenizer, contract and tokenize."""
 
 from __future__ import annotations
 
@@ -137,9 +137,22 @@ def settle_contract(about: PhaseOf) -> Run:
     def run(task: Task) -> Effect:
         data = about.phase.shared["tokenizer"]
         contract = Contract(CHECKSUM * 2, "fastokens", vocabulary_size(data, about.corpus.vocabulary), None, None, [])
-        file = OutputFile(TOKENIZER_FILE, len(data), CHECKSUM)
+        file = OutputFile(TOKENIZER_FILE, len(data), CHECKSUM, contract.vocabulary_size)
         details = {"contract": msgspec.to_builtins(contract)}
-        return Effect(TaskResult((file,), details=details), writes=1)
+        counters = {"contract/vocabulary": contract.vocabulary_size}
+        return Effect(TaskResult((file,), counters, details), writes=1)
+
+    return run
+
+
+def take_tokenizer(about: PhaseOf) -> Run:
+    """Simulate the copy of the contract's tokenizer."""
+
+    def run(task: Task) -> Effect:
+        (settled,) = about.step.inputs_of("contract")
+        (file,) = settled.manifest.partitions
+        copied = OutputFile(TOKENIZER_FILE, file.bytes, CHECKSUM)
+        return Effect(TaskResult((copied,), details={"encoder_version": ""}), 1, 1, file.bytes)
 
     return run
 

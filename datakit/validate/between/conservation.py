@@ -225,6 +225,22 @@ def _train_tokenizer(step: Subject, result: Result) -> Iterator[Equation]:
         yield "the size of the sample at most", min(text, most), "its size", text
 
 
+def _contract(step: Subject, result: Result) -> Iterator[Equation]:
+    counted, stated = step.manifest.counters["contract/vocabulary"], step.manifest.details["contract"]
+    yield "contract/vocabulary", counted, "the contract's vocabulary_size", stated["vocabulary_size"]
+    yield "contract/vocabulary", counted, "the total of rows", step.manifest.totals.rows
+    yield from _trained_tokenizer(step)
+
+
+def _trained_tokenizer(step: Subject) -> Iterator[Equation]:
+    for trained, _ in step.inputs_of("train-tokenizer"):
+        place = urls.join(trained.directory, TOKENIZER_FILE)
+        if step.sound(place):
+            found = hashlib.sha256(urls.read_bytes(place)).hexdigest()
+            stated = step.manifest.details["contract"]["tokenizer_sha256"]
+            yield "the sha256 of the tokenizer", stated, f"that of {place}", found
+
+
 def _tokenize(step: Subject, result: Result) -> Iterator[Equation]:
     manifest, counters = step.manifest, step.manifest.counters
     if "imported" in manifest.parameters:
@@ -235,12 +251,12 @@ def _tokenize(step: Subject, result: Result) -> Iterator[Equation]:
     yield "tokenize/tokens", counters["tokenize/tokens"], "the number of tokens", totals.tokens
     yield "tokenize/text_bytes", counters["tokenize/text_bytes"], "the bytes of text", totals.text_bytes
     yield "tokenize/quarantined", left_out, "the list's length", manifest.quarantine.records
-    for trained, _ in step.inputs_of("train-tokenizer"):
-        place = urls.join(trained.directory, TOKENIZER_FILE)
-        if step.sound(place):
-            found = hashlib.sha256(urls.read_bytes(place)).hexdigest()
-            stated = manifest.details["contract"]["tokenizer_sha256"]
-            yield "the sha256 of the tokenizer", stated, f"that of {place}", found
+    for _, settled in step.inputs_of("contract"):
+        stated = manifest.details["contract"]  # made with another version of the library, perhaps
+        made = {**settled.details["contract"], "encoder_version": stated["encoder_version"]}
+        for name in sorted({*stated, *made}):
+            yield f"the contract's {name}", stated.get(name), "that of the contract step", made.get(name)
+    yield from _trained_tokenizer(step)  # a step of an earlier version
     yield from _tokenize_inputs(step)
     for _, above in step.inputs_of("consolidate"):  # a step of an earlier version
         read = above.totals.rows
@@ -304,6 +320,7 @@ EQUATIONS: dict[str, Callable[[Subject, Result], Iterator[Any]]] = {
     "select": _select,
     "consolidate": _consolidate,
     "train-tokenizer": _train_tokenizer,
+    "contract": _contract,
     "tokenize": _tokenize,
     "train": _train,
 }

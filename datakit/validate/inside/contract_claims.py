@@ -1,5 +1,5 @@
-"""Rebuilds a token cache's contract from the cache's tokenizer.json and parameters, and compares it with the recorded
-contract.
+"""Rebuilds the contract of a token cache or of a contract step from the step's tokenizer.json and parameters, and
+compares it with the recorded contract.
 
 The encoder's name, version and handling of long texts depend on the installed libraries, so they are not compared. The
 contract is compared only on machines that have the library `tokenizers`. If the tokenizer.json names a Python function,
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from datakit.cache.contract import AS_TEXT, Contract
-from datakit.cache.layout import REMEDY, TOKENIZER_FILE, CacheDetails, content_of
+from datakit.cache.layout import REMEDY, STAGE, TOKENIZER_FILE, content_of
 from datakit.errors import TokenizerError
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest
@@ -30,18 +30,31 @@ COMPARED = ("vocabulary_size", "bos", "eos", "golden", "special_strings")
 
 def check(step: Subject, result: Result) -> None:
     """Find where the contract contradicts the parameters or the tokenizer.json."""
-    if step.details is None:
+    contract = _recorded(step)
+    if contract is None:
         return result.skip("the manifest contradicts itself")
     if not step.sound(step.url(TOKENIZER_FILE)):
         return result.skip(f"{TOKENIZER_FILE} is damaged")
     result.count("contract")
-    for difference in _differences(step.directory, step.manifest, step.details, result):
+    for difference in _differences(step.directory, step.manifest, contract, result):
         result.find(step.manifest_url, difference, REMEDY)
     return None
 
 
-def _differences(directory: str, manifest: Manifest, details: CacheDetails, result: Result) -> Iterator[str]:
-    contract, parameters = details.contract, manifest.parameters
+def _recorded(step: Subject) -> Contract | None:
+    """Return the contract that a manifest holds, or None if it holds none."""
+    if step.details is not None:
+        return step.details.contract
+    try:
+        return (
+            msgspec.convert(step.manifest.details.get("contract"), Contract) if step.manifest.stage != STAGE else None
+        )
+    except msgspec.ValidationError:
+        return None
+
+
+def _differences(directory: str, manifest: Manifest, contract: Contract, result: Result) -> Iterator[str]:
+    parameters = manifest.parameters
     if "imported" in parameters:
         if msgspec.convert(parameters["contract"], Contract) != contract:
             yield "has two different contracts"

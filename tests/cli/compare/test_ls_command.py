@@ -36,7 +36,14 @@ def test_steps_of_an_earlier_run_are_superseded(finished_copy: Path) -> None:
 
 def test_dataset_and_source_show_their_own_steps(finished: Path) -> None:
     shelf, novels = (ls(finished / "root" / place) for place in ("shelf", "sources/novels"))
-    assert {one.stage for one in shelf.steps} == {"dedup", "select", "consolidate", "train-tokenizer", "tokenize"}
+    assert {one.stage for one in shelf.steps} == {
+        "dedup",
+        "select",
+        "consolidate",
+        "train-tokenizer",
+        "contract",
+        "tokenize",
+    }
     assert {(one.stage, one.dataset, one.state) for one in novels.steps} == {
         (stage, "novels", "current") for stage in ("download", "normalize", "signatures")
     }
@@ -74,4 +81,11 @@ def test_output_is_a_table_or_json(finished: Path) -> None:
     assert (row[4], row[-1]) == ("143", "current")
     assert "look at a cache: datakit inspect" in shown.stderr
     found = json.loads(invoke("ls", "root/shelf", "--json", cwd=finished).stdout)
-    assert {one["stage"] for one in found["steps"]} == {"dedup", "select", "consolidate", "train-tokenizer", "tokenize"}
+    assert {one["stage"] for one in found["steps"]} == {
+        "dedup",
+        "select",
+        "consolidate",
+        "train-tokenizer",
+        "contract",
+        "tokenize",
+    }

@@ -21,7 +21,7 @@ def test_text_names_sources_steps_parameters_and_versions(finished: Path) -> Non
 
 def test_json_holds_every_step_and_its_hashes(finished: Path) -> None:
     found = json.loads(invoke("lineage", "root/shelf", "--format", "json", cwd=finished).stdout)
-    assert len(found["steps"]) == 11 and len(found["sources"]) == 2
+    assert len(found["steps"]) == 12 and len(found["sources"]) == 2
     for one in found["steps"]:
         assert one["checksum"] == read_manifest(one["directory"]).checksum
 

@@ -94,10 +94,10 @@ def test_several_directories_are_all_checked(cache: str, tmp_path: Path, capsys:
 def test_dataset_stands_for_its_current_steps(finished_copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shelf = finished_copy / "root" / "shelf"
     stages = [one["stage"] for one in run_json(capsys, "validate", str(shelf))["steps"]]
-    assert stages[-5:] == ["dedup", "select", "consolidate", "train-tokenizer", "tokenize"]
-    assert sorted(stages[:-5]) == [name for name in ("download", "normalize", "signatures") for _ in range(2)]
+    assert stages[-6:] == ["dedup", "select", "consolidate", "train-tokenizer", "contract", "tokenize"]
+    assert sorted(stages[:-6]) == [name for name in ("download", "normalize", "signatures") for _ in range(2)]
     shutil.copytree(step(shelf, "tokenize-*"), shelf / "tokenize-000000000000")
-    assert len(run_json(capsys, "validate", str(shelf))["steps"]) == 11
+    assert len(run_json(capsys, "validate", str(shelf))["steps"]) == 12
     (shelf / "latest.json").unlink()
     code, _, err = run_command(capsys, "validate", str(shelf))
     assert (code, "name one of them" in err) == (2, True)

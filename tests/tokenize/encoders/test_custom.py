@@ -26,7 +26,7 @@ from datakit.validate.finding import Result
 from datakit.validate.inside import contract_claims
 from datakit.validate.intact import require_intact
 from datakit.validate.subject import Subject
-from tests.support.caches import CHOICES, clean, make_cache, run, trained
+from tests.support.caches import CHOICES, clean, contract, make_cache, run, trained
 from tests.support.partitions import step
 from tests.support.paths import REPOSITORY
 from tests.support.tokens.dna import Codons
@@ -37,15 +37,16 @@ CODONS = "tests.support.tokens.dna:codons"
 def tokenize_with(folder: Path, texts: list[str], tokenizer: str, **settings: Any) -> Cache:
     """A cache of these texts, made in this process."""
     parameters = {**CHOICES, "tokenizer": tokenizer, **settings}
-    run(step(folder / "cache", "tokenize", clean(folder / "clean", {"web": texts}), **parameters))
+    inputs = [*clean(folder / "clean", {"web": texts}), contract(folder, parameters)]
+    run(step(folder / "cache", "tokenize", inputs, **parameters))
     return open_cache(str(folder / "cache"))
 
 
 def test_bytes_are_tokens(tmp_path: Path) -> None:
     texts = ["plain", "naïve <|endoftext|> 漢字", "x" * 300_000]
     cache = tokenize_with(tmp_path, texts, "bytes")
-    contract = cache.contract
-    assert (contract.encoder, contract.vocabulary_size, contract.eos) == ("bytes", 257, Special("<|endoftext|>", 256))
+    made = cache.contract
+    assert (made.encoder, made.vocabulary_size, made.eos) == ("bytes", 257, Special("<|endoftext|>", 256))
     found = sorted(bytes(document.tokens[:-1].astype(np.uint8)).decode() for document in cache.documents())
     assert found == sorted(texts)
     assert all(document.tokens[-1] == 256 for document in cache.documents())

@@ -1,4 +1,6 @@
-"""Lists corruptions of the steps of a dataset without its cache: dedup, select, consolidate, train-tokenizer."""
+"""Lists corruptions of the steps of a dataset without its cache: dedup, select, consolidate, train-tokenizer and
+contract.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.support.validate.corruptions.case import (
+    CACHE,
     CONSOLIDATE,
+    CONTRACT,
     DEDUP,
     NOVELS,
     REMOVED,
@@ -22,7 +26,19 @@ from tests.support.validate.corruptions.case import (
     next_id,
     texts,
 )
-from tests.support.validate.damage import at, column, first, flip, forge, forged, only, table, without
+from tests.support.validate.damage import (
+    at,
+    column,
+    first,
+    flip,
+    forge,
+    forged,
+    only,
+    overwrite,
+    reseal,
+    table,
+    without,
+)
 
 LETTERS_REMOVED = f"{DEDUP}/data/letters/part-00001*"
 
@@ -49,6 +65,13 @@ def removed_representative(before: pa.Table) -> pa.Table:
     names = before["id"].to_pylist()
     changed = column("representative_id", lambda _: names)(before)
     return column("representative_source", lambda values: ["novels"] * len(values))(changed)
+
+
+def other_tokenizer(root: Path) -> None:
+    """Train another tokenizer, and renew its checksum."""
+    directory = only(root, TRAINED)
+    overwrite(directory / "tokenizer.json", (directory / "tokenizer.json").read_bytes() + b"\n")
+    reseal(root, directory, "tokenizer.json")
 
 
 CORRUPTIONS = [
@@ -145,5 +168,19 @@ CORRUPTIONS = [
     Corruption(
         "size of the sample forged", forged(TRAINED, "details", "sampled_bytes", value=1), "conservation",
         f"{TRAINED}/manifest.json", "the size of the sample is 1",
+    ),
+    # contract
+    Corruption(
+        "golden string of the contract step forged",
+        forged(CONTRACT, "details", "contract", "golden", 0, "ids", value=[1]), "contract",
+        f"{CONTRACT}/manifest.json", "says that the contract's golden is",
+    ),
+    Corruption(
+        "contract other than that of its step", forged(CONTRACT, "details", "contract", "fallback", value="x"),
+        "conservation", f"{CACHE}/manifest.json", "the contract's fallback is",
+    ),
+    Corruption(
+        "tokenizer other than the trained one", other_tokenizer, "conservation", f"{CONTRACT}/manifest.json",
+        "the sha256 of the tokenizer is",
     ),
 ]  # fmt: skip
