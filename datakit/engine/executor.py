@@ -153,8 +153,8 @@ class Executor(Protocol):
         ...
 
     def cancel(self, *step_directories: str) -> None:
-        """Kill the running attempts of these steps, drop their queued ones, and discard all their outcomes. The attempts
-        of other steps continue.
+        """Kill the running attempts of these steps, drop their queued ones, and discard all their outcomes. Attempts of
+        other steps continue.
         """
 
     def close(self) -> None:
