@@ -1,11 +1,11 @@
-"""Prints how much memory and CPU time single tasks take whose input grows beyond what they may hold.
+"""Measures the memory and CPU time of single tasks whose input is larger than what they may hold in memory.
 
     python -m benchmarks.bounded_memory copies 2000000    # normalize: copies of one text, beside 200,000 others
     python -m benchmarks.bounded_memory sources 30        # dedup: sources of 200,000 documents that share half of them
     python -m benchmarks.bounded_memory component 300000  # dedup: documents of one component, 60 shingles each
 
-Only anonymous memory counts, as for budgets, and only what is added to that of the process before the task. The input
-is made by a process of its own. The checksum of the outputs shows whether two versions write the same bytes.
+Only anonymous memory counts, as for budgets, and only what the task adds to its process. A separate process makes the
+input. The checksum of the outputs shows whether two versions write the same bytes.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def judge_component(count: int, runs: list[str]) -> Work:
 
 
 def dedup_shared(parts: list[Part], runs: list[str]) -> dict[str, Any]:
-    """Return the shared value of a phase of dedup."""
+    """Return the shared data of a phase of dedup."""
     return msgspec.to_builtins(Shared(parts, BANDS, 5, 0.8, "jaccard", ("longest",), 64, runs=runs))
 
 
@@ -128,7 +128,7 @@ def anonymous_bytes() -> int:
 
 
 def measure(work: Work, context: TaskContext) -> str:
-    """Run a task; describe its CPU time, peak memory, counters and outputs."""
+    """Run a task, and describe its CPU time, peak memory, counters and outputs."""
     before, peak, ended = anonymous_bytes(), [0], threading.Event()
 
     def watch() -> None:
@@ -155,7 +155,7 @@ CASES = {
 
 
 def main() -> None:
-    """Make the input, run the task and print what it took."""
+    """Make the input, run the task, and print its memory and CPU time."""
     name, count = sys.argv[1], int(sys.argv[2])
     write, prepare = CASES[name]
     with tempfile.TemporaryDirectory() as folder:

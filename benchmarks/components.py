@@ -1,14 +1,14 @@
-"""Measure the search for components: real tasks on generated edges, with a limit on the memory of a task.
+"""Measures the search for components: runs the real tasks on generated edges, with a limit on the memory of a task.
 
     python -m benchmarks.components --root DIR [--scale 0.01] [--memory 512] [--workers 2] [--compare] [--ascending]
 
-At scale 1 there are 200 million clustered documents: 50 chains of a million links, a star of 50 million spokes, and 100
-million copies of one text, each connected with the first copy by two bands. Row numbers are in random order, as they
-are within a source; with `--ascending`, those of a chain ascend, which needs the most rounds. Prints a line for each
-phase (tasks, CPU seconds, and the largest memory of a task, counted as for budgets), the time, the number of rounds and
-the largest size of the exchange. The numbers of clustered documents and of components are checked. `--compare` also
-runs the earlier algorithm, which merges forests in a tree of tasks and labels all documents in one task, and compares
-all labels.
+At scale 1, there are 200 million clustered documents: 50 chains of a million links, a star with 50 million spokes, and
+100 million copies of one text, each of which two bands connect with the first copy. Row numbers are in random order, as
+they are within a source. With `--ascending`, the row numbers of a chain ascend, which needs the most rounds. The
+benchmark prints a line for each phase (number of attempts, CPU time, time, and the peak memory of a task, counted as
+for budgets), the time, the number of rounds, and the maximum size of the exchange. It checks the numbers of clustered
+documents and of components. With `--compare`, it also runs the earlier algorithm, which merges forests in a tree of
+tasks and labels all documents in one task, and compares all labels.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def shuffled(numbers: np.ndarray, count: int) -> np.ndarray:
     mask, half = np.uint64((1 << bits) - 1), np.uint64(bits // 2)
     found = numbers.astype(np.uint64)
     outside = np.arange(len(found))
-    while len(outside):  # a number outside of the range is mapped again, until it is inside
+    while len(outside):  # numbers outside of the range are mapped again until they are inside
         values = found[outside]
         for odd in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB):
             values = (values * np.uint64(odd) + np.uint64(0x2545F491)) & mask
@@ -177,7 +177,7 @@ def plan(step: Step, arguments: argparse.Namespace, earlier_memory: int) -> Plan
 
 
 class DiskUse:
-    """Samples the size of a folder in a thread. most: the largest sum of file sizes, in bytes."""
+    """Samples the size of a folder in a thread. most: the maximum of the sum of file sizes, in bytes."""
 
     def __init__(self, folder: Path) -> None:
         self.most = 0
@@ -188,7 +188,7 @@ class DiskUse:
     def _watch(self) -> None:
         while not self._stop.wait(0.5):
             if not (self._folder / "links").exists() and not (self._folder / "large-1").exists():
-                continue  # the generated edges alone
+                continue  # only the generated edges
             sizes = 0
             for path in self._folder.rglob("*"):
                 try:

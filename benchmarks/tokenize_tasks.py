@@ -1,11 +1,11 @@
-"""Measure the tasks of the tokenize stage in CPU-seconds and page faults, beside fastokens alone on the same texts.
+"""Measures the tasks of the tokenize stage in CPU-seconds and page faults, and fastokens alone on the same texts.
 
     python -m benchmarks.tokenize_tasks [--rounds N] [--tasks N] [--clean DIR] [--tokenizer FILE] [--environment K=V]
 
-One process with the environment of a fork server loads the tokenizer once, without encoding anything. In each round,
-every task runs in a child forked from it, as in a run, and fastokens encodes the same texts in other children. CPU time
-of a task covers its whole child (reading, encoding, checking, writing, exit); that of fastokens covers only the calls
-of `encode_batch_flat`, on one CPU. fastokens remembers words, so it is measured twice:
+A process with the environment of a fork server loads the tokenizer once and encodes nothing. In each round, every task
+runs in a child forked from this process, as in a run, and fastokens encodes the same texts in other children. The CPU
+time of a task is that of its whole child (reading, encoding, checking, writing, exit); the CPU time of fastokens is
+that of the calls of `encode_batch_flat`, on one CPU. Because fastokens caches words, it is measured in two ways:
 
     tasks      the tasks of the stage, one child each
     each       fastokens, one child for each task
@@ -77,7 +77,7 @@ def added(costs: Iterable[Cost]) -> Cost:
 
 
 def encode_phase(clean: Path, tokenizer: str, directory: str) -> Phase:
-    """The phase that encodes, planned as in a run. The contract is made, and its tokenizer copied, in children."""
+    """Return the phase that encodes, planned as in a run. The contract is made, and its tokenizer copied, in children."""
     parameters = {"tokenizer_sha256": hashlib.sha256(Path(tokenizer).read_bytes()).hexdigest()}
     operations = {"tokenizer_path": tokenizer}
 
@@ -103,7 +103,7 @@ def run_task(task: Task, phase: Phase, directory: str) -> Cost:
 
 
 def run_fastokens(tasks: Iterable[Task], tokenizer: Tokenizer) -> Cost:
-    """Encode the texts of tasks in one child."""
+    """Encode the texts of these tasks in one child."""
 
     def work() -> bytes:
         encoder = tokenizer.encoder("fastokens")
@@ -122,7 +122,7 @@ def run_fastokens(tasks: Iterable[Task], tokenizer: Tokenizer) -> Cost:
 
 
 def measure(clean: Path, tokenizer: str, rounds: int, most: int) -> list[dict[str, Cost]]:
-    """The cost of every kind, by round."""
+    """Return, for each round, the cost of each kind."""
     found: list[dict[str, Cost]] = []
     with tempfile.TemporaryDirectory(dir=clean.parent) as scratch:
         phase = encode_phase(clean, tokenizer, f"{scratch}/contract")
@@ -146,7 +146,7 @@ def measure(clean: Path, tokenizer: str, rounds: int, most: int) -> list[dict[st
 
 
 def report(found: list[dict[str, Cost]]) -> None:
-    """Print medians, and the ratios of each round."""
+    """Print the medians and the ratios."""
     print("| | CPU s | user | system | faults | peak MiB | tasks / this |\n|---|--:|--:|--:|--:|--:|--:|")
     for kind in KINDS:
         middle = {key: statistics.median(one[kind][key] for one in found) for key in found[0][kind]}

@@ -1,12 +1,13 @@
-"""Run a recipe of many sources of unequal size, and print how much of the time its slots were occupied.
+"""Runs a recipe with many sources of unequal size, and prints for what share of the time its slots were occupied.
 
     python -m benchmarks.utilisation [--sources N] [--megabytes MB] [--workers N] [--ray ADDRESS] [--root DIR]
 
-Utilisation is the slot-seconds during which attempts held slots, divided by the number of slots times the time from
-the start of the first attempt to the end of the last. The goal is 0.85. `work` counts only the time in task functions,
-without the start of children and of fork servers. The second table says which steps were open while slots were idle:
-idle slot-seconds are divided equally among the steps that were open at the time. All numbers come from the ledgers and
-the events of the run. Sizes of sources follow a power law: source n has 1 / n of the text of the largest.
+Utilisation is the number of slot-seconds during which attempts held slots, divided by the available slot-seconds: the
+number of slots times the time from the start of the first attempt to the end of the last. The goal is 0.85. `work`
+counts only the time in task functions, without the start of children and fork servers. The table shows which steps were
+open while slots were idle: idle slot-seconds are divided equally among the steps that were open at that time. All
+numbers come from the ledgers and the events of the run. The sizes of the sources follow a power law: source n has 1 / n
+of the text of the largest source.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def main() -> None:
 
 
 def report(busy: Sequence[Span], steps: Sequence[Span], slots: int, seconds: float) -> None:
-    """Print both tables."""
+    """Print the utilisation and the table."""
     available = slots * (max(span.end for span in busy) - min(span.start for span in busy))
     occupied, work = sum(span.end - span.start for span in busy), sum(span.work for span in busy)
     print(f"{len(busy)} attempts of {len(steps)} steps on {slots} slots; the run took {seconds:.1f} s")

@@ -64,7 +64,7 @@ def test_the_previous_release_and_this_version_share_a_root(place: Path) -> None
 
 @pytest.mark.parametrize("first", ["previous", "this"])
 def test_either_version_continues_its_step_after_the_other_has_run(place: Path, first: str) -> None:
-    """Their formats differ, so each makes steps of its own."""
+    """Their formats differ, so each version makes its own steps."""
     previous = previous_release(place / "previous")
     one, other = (previous, REPOSITORY) if first == "previous" else (REPOSITORY, previous)
     assert call(one, "run", "novels.toml", cwd=place).returncode == 0

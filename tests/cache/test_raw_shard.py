@@ -1,4 +1,4 @@
-"""Tests of writing raw shards, and of reading them directly from their files."""
+"""Raw shards are written and read without TensorStore, and have the bytes that it would write."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.caches import random_cache
 @given(tokens=st.integers(1, 5000), chunk=st.integers(1, 700))
 @settings(max_examples=20, deadline=None)
 def test_raw_shards_of_any_size_are_flat(tmp_path_factory: pytest.TempPathFactory, tokens: int, chunk: int) -> None:
-    """TensorStore writes the flat file that the direct reader expects, and that is written without TensorStore."""
+    """TensorStore writes the flat file that the direct reader expects and that the direct writer writes."""
     folder, values = tmp_path_factory.mktemp("shard"), np.arange(tokens, dtype=np.uint16)
     metadata = ArrayForm("uint16", chunk, RAW).metadata(tokens)
     store = {"driver": "file", "path": f"{folder}/"}

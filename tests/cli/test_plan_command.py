@@ -25,7 +25,7 @@ def test_plan_shows_states_and_reasons(finished: Path) -> None:
     ]  # fmt: skip
 
 
-def test_plan_simulates_a_size_that_is_not_there(tmp_path: Path) -> None:
+def test_plan_simulates_a_run_on_text_that_does_not_exist(tmp_path: Path) -> None:
     recipe = tmp_path / "web.toml"
     recipe.write_text('name = "web"\n[[sources]]\nname = "pages"\nurl = "s3://no-such-bucket/pages"\n[dedup]\n')
     options = ("--simulate", "5GB", "--nodes", "2", "--cores", "4", "--rate", "0.05")

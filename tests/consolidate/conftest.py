@@ -1,4 +1,4 @@
-"""Roots for the tests of consolidate: a disk and one S3 server for all of them."""
+"""Provides roots for the tests of consolidate: on a disk, and on one S3 server that all tests share."""
 
 from __future__ import annotations
 

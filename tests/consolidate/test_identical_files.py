@@ -1,4 +1,4 @@
-"""A file gets a second name with the same content, on a disk and in a store, and nothing is ever overwritten."""
+"""A file is linked or copied with the same content, on a disk and in a store, and nothing is ever overwritten."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_copy_has_the_content_and_is_made_once(root: str) -> None:
         assert urls.read_bytes(url) == urls.read_bytes(original) == DATA
 
 
-def test_other_content_is_refused_on_either_side(root: str) -> None:
+def test_different_content_is_refused_on_either_side(root: str) -> None:
     original, url = urls.join(root, "a/part"), urls.join(root, "b/part")
     commit_bytes(DATA, original)
     with pytest.raises(CorruptError, match="the manifest of the normalize step states"):

@@ -111,8 +111,8 @@ def test_partition_may_become_empty(tmp_path: Path) -> None:
     assert (emptied.source, emptied.rows, emptied.first_id) == ("novels", 0, None)
 
 
-def test_selection_of_another_edition_is_rejected(tmp_path: Path) -> None:
-    """The lists name rows; an id that differs, a row too many or another number of partitions must not go unnoticed."""
+def test_selection_of_another_version_is_rejected(tmp_path: Path) -> None:
+    """The lists name rows. A different id, a row beyond the end and a different number of partitions are noticed."""
     texts, others = words(1, 40), words(2, 40)
     (ours, theirs) = (normalized(tmp_path / name, "novels", group) for name, group in (("a", texts), ("b", others)))
     longer = normalized(tmp_path / "c", "novels", [*texts, *others])

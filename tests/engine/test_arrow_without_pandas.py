@@ -1,4 +1,4 @@
-"""Tasks do not pay for pandas, and a user's code that uses it gets what it would get elsewhere."""
+"""Tasks do not import pandas, and a user's code can use pandas with Arrow as usual."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_arrow_finds_pandas_again() -> None:
 
 
 def with_pandas(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A transform that imports pandas only when it is called, and passes a pandas object to Arrow."""
+    """Import pandas only when called, and pass a pandas object to Arrow (a transform)."""
     import pandas
 
     sizes = pa.array(pandas.Categorical(batch.to_pandas()["text"].str.len().astype(str)))

@@ -86,7 +86,7 @@ def test_bytes_do_not_depend_on_the_pieces_in_memory(tmp_path: Path) -> None:
 
 
 def test_budget_of_a_partition_does_not_grow_with_the_copies_of_a_text(tmp_path: Path) -> None:
-    """All copies are in one partition, which is read first, because it is the largest; but they are not held."""
+    """All copies are in one partition, which is read first because it is the largest, but the copies are not held."""
     copies = [{"id": f"r{number}", "text": "the same"} for number in range(5_000)]
     giant = {"text": "a" * 40_000}
     lines = [*copies, giant, *({"text": f"text {number}"} for number in range(500)), giant]

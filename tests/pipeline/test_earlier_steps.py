@@ -1,7 +1,7 @@
 """Steps of earlier versions: they stay readable and untouched, are found as predecessors, and are made again.
 
 `fixtures/root-0.1` was written by commit 95f8bb2, before outputs lay below `data/<source>/`. `fixtures/root-0.2` was
-written by commit e3bebcb, before the stage `select`: of its steps, only the downloads are found done.
+written by commit e3bebcb, before the stage `select` existed; of its steps, only the downloads are reused.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def test_finished_steps_stay_readable(earlier: Path) -> None:
     assert {found.state for found in datakit.status(earlier / "data")} == {"done"}
 
 
-def test_steps_of_0_2_are_whole_and_those_that_changed_are_made_again(tmp_path: Path) -> None:
+def test_steps_of_0_2_are_valid_and_those_that_changed_are_made_again(tmp_path: Path) -> None:
     root = shutil.copytree(FIXTURES / "root-0.2", tmp_path / "root")
     before = {path: value for path, value in tree(str(root / "data")).items() if not path.endswith("latest.json")}
     manifests = {str(path.parent): read_manifest(str(path.parent)) for path in root.glob("data/**/manifest.json")}

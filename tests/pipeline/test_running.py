@@ -229,7 +229,7 @@ def test_second_run_makes_no_executor_and_no_log(finished: Path, monkeypatch: py
 
 
 def test_driver_killed_in_every_stage_resumes_to_the_same_bytes(recipe: Path, undisturbed: str, tmp_path: Path) -> None:
-    """One root, eight drivers: each is killed in the next stage, and the last run completes what they left."""
+    """Several drivers work in one root: each is killed in the next stage, and the last run completes what they left."""
     root = str(tmp_path)
     for stage in (
         "normalize",

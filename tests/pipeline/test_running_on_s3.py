@@ -31,7 +31,8 @@ from tests.support.trees import tree
 
 WORKERS = 3
 MOST_REQUESTS = 300  # for a run of 8 steps; 345 were counted with three sources, 10 steps and 37 files
-# The whole flow takes long through two servers in Python, so `make test` only runs its first stages on a failing store.
+# The whole flow takes long, because two servers in Python serve it, so `make test` runs only its first stages on a
+# failing store.
 UNTIL = ["normalize", pytest.param(None, marks=pytest.mark.soak)]
 
 

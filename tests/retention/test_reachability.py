@@ -67,7 +67,7 @@ def test_pinned_step_keeps_its_inputs(root: str) -> None:
 
 
 def test_consolidate_step_beside_the_current_step_is_kept(root: str) -> None:
-    """`latest.json` names it, although no current step was made from it; here, another step stands for it."""
+    """`latest.json` names it, although no current step was made from it. In this test, another step takes its place."""
     current = Current(urls.name(step_path("shelf", "tokenize", "new")), "0")
     record_latest(urls.join(root, "shelf"), current, current, documents=Current(urls.name(OLD[0]), "0"))
     assert unreachable(root) == [OLD_CACHE]

@@ -50,7 +50,7 @@ def test_unordered_ids_are_rejected_on_either_side(tmp_path: Path) -> None:
 def test_join_equals_looking_up_every_mark(
     ids: set[tuple[int, int]], data: st.DataObject, rows_per_group: int, drop: set[str]
 ) -> None:
-    """This includes several lists of marks, ids with equal upper halves, and any row group boundaries."""
+    """This holds for several lists of marks, for ids with equal upper halves, and for any size of row groups."""
     names = sorted(f"{high:016x}{low:016x}" for high, low in ids)
     reasons = st.dictionaries(st.sampled_from(names), st.sampled_from(["exact", "fuzzy", "rule"]))
     lists = data.draw(st.lists(reasons, max_size=3))

@@ -112,7 +112,9 @@ def test_licenses_are_recorded_and_an_earlier_reader_still_finds_the_steps(tmp_p
 
 
 def test_consolidate_step_beside_the_cache_is_recorded_in_a_format_of_its_own(root: str) -> None:
-    """An earlier version would not keep the step, so it must refuse the file; without the step, nothing changes."""
+    """An earlier version would remove the step, so it must refuse the file. Without such a step, the format is the old
+    one.
+    """
     texts = finish(root, TEXTS)
     finish(root, NEW)
     record_latest(root, NEW, NEW)

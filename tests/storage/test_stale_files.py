@@ -161,7 +161,7 @@ def test_links_in_the_temporary_folder_are_not_followed(temporary: Path, tmp_pat
 def test_scratch_that_a_dying_child_still_fills_is_removed_later(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The child creates a file after the directory was emptied, and before it would have been removed."""
+    """The child creates a file after the directory has been emptied and before it is removed."""
 
     def remove_except_for_a_new_file(path: Path, ignore_errors: bool) -> None:
         remove(path, ignore_errors=ignore_errors)
@@ -172,15 +172,15 @@ def test_scratch_that_a_dying_child_still_fills_is_removed_later(
     with monkeypatch.context() as patch, stale_files.scratch_directory() as scratch:
         patch.setattr(shutil, "rmtree", remove_except_for_a_new_file)
         child = stale_files.share_scratch(scratch)
-    assert stale_files.remove_dead_scratch() == [], "the child lives"
+    assert stale_files.remove_dead_scratch() == [], "the child is alive"
     locks.release(child)
     assert stale_files.remove_dead_scratch() == [scratch]
     assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize("step", ["locked", "made", "removed"])
-def test_kill_at_any_point_leaves_nothing_to_the_next_run(temporary: Path, step: str) -> None:
-    """The owner is killed after it has locked the lock file, made the directory, or removed the directory again."""
+def test_next_run_removes_what_a_kill_at_any_point_leaves(temporary: Path, step: str) -> None:
+    """The owner is killed after it has locked the lock file, created the directory, or removed the directory again."""
     kill = "os.kill(os.getpid(), 9)"
     program = f"""
 import os, shutil, sys

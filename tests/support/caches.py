@@ -70,7 +70,9 @@ def clean(
     bits: int = 0,
     leaving: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
 ) -> list[StepInput]:
-    """A normalized dataset and its selection. leaving: for each source, id -> reasons; by default, no document."""
+    """Make a normalized dataset and its selection. leaving: for each source, id -> reasons; by default, all documents
+    stay.
+    """
     inputs = [normalized(directory, name, texts, bits) for name, texts in sources.items()]
     return [*inputs, selection(directory / "selection", inputs, leaving)]
 

@@ -116,7 +116,7 @@ def attributes(root: Path, marks: dict[str, dict[str, str]], bits: dict[str, int
 def selection(
     root: Path, inputs: Sequence[StepInput], leaving: Mapping[str, Mapping[str, Sequence[str]]] | None = None
 ) -> StepInput:
-    """The selection of normalized sources. leaving: for each source, id -> reasons."""
+    """Make the selection of normalized sources. leaving: for each source, id -> reasons."""
     partitions = []
     for entry in inputs:
         reasons = (leaving or {}).get(str(entry.source), {})
@@ -132,7 +132,7 @@ def selection(
 
 
 def select_input(root: Path, partitions: list[Partition], documents: Mapping[str, int]) -> StepInput:
-    """A finished select step with these partitions. documents: the number of normalized documents of each source."""
+    """Make a finished select step with these partitions. documents: the number of normalized documents by source."""
     counts = {}
     for source, number in documents.items():
         left = sum(part.rows for part in partitions if part.source == source)

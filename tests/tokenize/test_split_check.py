@@ -49,7 +49,7 @@ def test_document_in_parts_is_compared_with_the_reference(tmp_path: Path, size: 
 
 
 def test_seams_are_compared_without_loading_a_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task whose documents have safe places often enough does not pay for the encoder of words."""
+    """A task whose documents have enough safe places does not load the encoder of words."""
     text = "xyzzy ab 12 " * 30_000 + " " * 200 + "."
     made = small_tokenizer("ignore_merges")
 

@@ -64,7 +64,7 @@ def test_bytes_do_not_depend_on_batches_or_groups(tmp_path: Path, monkeypatch: p
 
 
 def test_cache_equals_that_of_the_documents_that_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every file has the same bytes as if the documents that leave had never been there; so have the counters."""
+    """All files and counters are the same as if the documents that leave had never existed."""
     monkeypatch.setattr("datakit.storage.parquet.ROW_GROUP_ROWS", 7)
     texts = {"web": words(1, 300), "gone": words(2, 8), "laws": words(3, 60)}
     leaving = {"web": texts["web"][5:160:2], "gone": texts["gone"]}

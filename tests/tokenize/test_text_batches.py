@@ -32,7 +32,7 @@ def test_batches_cover_a_partition_in_order(tmp_path: Path, monkeypatch: pytest.
 @settings(max_examples=30, deadline=None)
 @given(data=st.data(), batch_bytes=st.integers(1, 5000), group=st.integers(1, 30))
 def test_rows_that_leave_are_not_yielded(data: st.DataObject, batch_bytes: int, group: int) -> None:
-    """The batches hold the other documents, in order, and name their rows in the file."""
+    """The batches hold the other documents, in order, with their rows in the file."""
     texts = [*words(1, 60), "long " * 1000]
     names = documents("web", texts)["id"].to_pylist()
     leaving = data.draw(st.sets(st.sampled_from(names)))

@@ -29,7 +29,7 @@ EDGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), min_size=1, 
 
 
 def run(forests: Sequence[Forest], parts: int, rows: int, **sizes: int) -> tuple[dict[int, int], list[Phase], Counts]:
-    """Label all rows; return the labels, the phases that ran, and the numbers of clustered rows and clusters."""
+    """Label all rows. Return the labels, the phases that ran, and the numbers of clustered rows and components."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as patches:
         for name, size in sizes.items():
             patches.enter_context(patch(name, size))
@@ -53,7 +53,7 @@ Counts = dict[str, int]
 
 
 def oracle(forests: Sequence[Forest]) -> tuple[dict[int, int], Counts]:
-    """Return the labels and counts that union-find over all edges gives."""
+    """Return the labels and counts that union-find on all edges gives."""
     rows, roots = spanning_forest(*map(np.concatenate, zip(*forests, strict=True)))
     labels = dict(zip(rows.tolist(), roots.tolist(), strict=True))
     labels |= {root: root for root in labels.values()}
@@ -114,7 +114,7 @@ def test_budgets_do_not_exceed_the_memory_of_a_task(memory: int) -> None:
     assert most == component_phases.MOST_NODES or most * component_phases.NODE_BYTES >= memory / 5
 
 
-def test_a_corpus_that_fits_has_one_task_with_a_budget_for_its_nodes() -> None:
+def test_documents_that_fit_get_one_task_with_a_budget_for_their_nodes() -> None:
     forests = [chain(np.arange(1000, dtype=np.uint64))]
     _, (phase,), _ = run(forests, 1, 1000)
     assert len(phase.tasks) == 1
@@ -122,7 +122,7 @@ def test_a_corpus_that_fits_has_one_task_with_a_budget_for_its_nodes() -> None:
 
 
 class StopAt(Observer):
-    """Interrupts the run when a phase starts."""
+    """Interrupts the run when a certain phase starts."""
 
     def __init__(self, phase: str) -> None:
         self._phase = phase
@@ -132,8 +132,8 @@ class StopAt(Observer):
             raise KeyboardInterrupt
 
 
-def test_an_interrupted_search_goes_on_with_another_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files that the first run dropped are written again where the second run needs them."""
+def test_an_interrupted_search_continues_with_other_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that the first run dropped are written again if the second run needs them."""
     monkeypatch.setattr("datakit.engine.scheduler.drops.DROP_BYTES", 1)
     monkeypatch.setattr("datakit.dedup.clusters.component_phases.TASK_BYTES", 12_000)
     forests = [chain(np.random.default_rng(1).permutation(1500).astype(np.uint64))]

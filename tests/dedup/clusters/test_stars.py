@@ -1,4 +1,4 @@
-"""Rounds of stars find the components that union-find finds, whatever the pieces in which edges are read."""
+"""Rounds of stars find the same components as union-find, whatever the size of the pieces in which edges are read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Pairs = tuple[np.ndarray, np.ndarray]
 
 
 def forest(left: np.ndarray, right: np.ndarray) -> dict[int, int]:
-    """The smallest row of the component of each row that is not the smallest, by union-find over all edges at once."""
+    """Return the component's smallest row for each other row of the component, by union-find on all edges at once."""
     return dict(zip(*(values.tolist() for values in spanning_forest(left, right)), strict=True))
 
 
@@ -46,7 +46,7 @@ def by_rounds(left: np.ndarray, right: np.ndarray, size: int) -> tuple[dict[int,
         retired = {node: to for _, gone in parts for node, to in zip(*map(np.ndarray.tolist, gone), strict=True)}
         edges = Edges(*(np.concatenate([moved[i], *(stays[i] for stays, _ in parts)]) for i in (0, 1)))
         left_over = set(edges.node.tolist()) | set(edges.smaller.tolist())
-        assert max(before) in retired, "the largest node leaves, so the rounds end"
+        assert max(before) in retired, "the largest node is retired, so the rounds end"
         assert not left_over & set(retired)
         assert (edges.smaller < edges.node).all()
         rounds.append(retired)
@@ -86,7 +86,7 @@ def test_components_joined_in_pieces_are_those_of_union_find(pairs: list[tuple[i
 
 
 def test_tables_grow() -> None:
-    """Ten thousand times the slots that a table starts with; marks and smallest neighbors survive each growth."""
+    """Marks and smallest neighbors survive each growth, up to ten thousand times the initial number of slots."""
     nodes = np.random.default_rng(5).permutation(300_000).astype(np.uint64) + np.uint64(1)
     hoods, components = Neighborhoods(), Components()
     for some in np.array_split(nodes, 40):
@@ -111,7 +111,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_rounds_are_few_whatever_the_shape(shape: str) -> None:
-    """At most two for each doubling of the number of nodes."""
+    """There are at most two rounds for each doubling of the number of nodes."""
     rows = np.random.default_rng(2).permutation(1 << 14).astype(np.uint64)
     left, right = SHAPES[shape](rows)
     labels, retired = by_rounds(left, right, 1000)
@@ -127,7 +127,7 @@ def test_a_star_is_retired_in_one_round() -> None:
 
 
 def test_random_chains_shrink_by_a_constant_factor() -> None:
-    """So all rounds together cost only a few times as much as the first."""
+    """All rounds together therefore cost only a few times as much as the first one."""
     rows = np.random.default_rng(4).permutation(100_000).astype(np.uint64)
     left, retired = 100_000, by_rounds(rows[:-1], rows[1:], 3000)[1]
     for gone in retired[:-1]:

@@ -1,4 +1,4 @@
-"""A task judges documents by the rules, in survivor order, in any amount of memory."""
+"""A task judges documents by the rules and in survivor order, whatever its memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LIMITS = {
 
 
 class Clustered(NamedTuple):
-    """A document and what decides its place in survivor order."""
+    """A document, and the values that decide its position in survivor order."""
 
     component: int
     high: int

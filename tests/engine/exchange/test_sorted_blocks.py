@@ -1,4 +1,4 @@
-"""Sorting block by block gives what sorting everything at once gives, and leaves no file behind."""
+"""Sorting block by block gives the same result as sorting everything at once, and leaves no file behind."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_order_is_that_of_one_stable_sort(
 
 
 def test_a_key_with_more_rows_than_a_window_is_passed_through(tmp_path: Path) -> None:
-    """No table that is yielded may hold all copies of a key, and other keys stay in order around them."""
+    """No yielded table holds all rows with such a key, and the rows with other keys are in order around them."""
     keys = np.random.default_rng(1).integers(0, 1 << 40, 40_000, dtype=np.uint64)
     keys[np.random.default_rng(2).random(40_000) < 0.8] = 1 << 39
     with ExitStack() as stack:

@@ -87,7 +87,7 @@ def test_running_steps_are_shown_before_those_that_have_ended() -> None:
     assert shown_views(views, 9) == views
 
 
-def test_events_of_two_steps_are_counted_apart(tmp_path: Path) -> None:
+def test_events_of_two_steps_are_counted_separately(tmp_path: Path) -> None:
     stream, steps = io.StringIO(), [engine_tasks.number_step(str(tmp_path / name)) for name in "ab"]
     with LineView(stream) as views:
         for step in steps:

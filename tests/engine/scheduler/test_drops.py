@@ -1,4 +1,4 @@
-"""Files that were dropped are neither needed nor written again, wherever a driver is killed."""
+"""Dropped files are neither needed nor written again, wherever a driver is killed."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def _drop_small_folders(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def finish(directory: Path, tasks: int = 2) -> dict[str, bytes]:
-    """Run the step, or what is left of it; return the files."""
+    """Run the step, or the rest of it, and return its files."""
     run_step_of(dropping_step(str(directory)), plan(tasks))
     return outputs(directory)
 
 
 def content(files: dict[str, bytes]) -> dict[str, bytes]:
-    """The files of the last phase, without the folders that existed when they were written."""
+    """Return the files of the last phase, without the lines that list other exchange folders."""
     return {path: data.partition(b"beside")[0] for path, data in files.items() if path.startswith("last/")}
 
 
 def driver(directory: Path, folder: str, moment: str, **variables: str) -> subprocess.Popen[bytes]:
-    """Start a driver that kills itself at a moment of a folder's removal."""
+    """Start a driver that kills itself at a given moment of the removal of a folder."""
     command = [sys.executable, "-m", "tests.support.engine.dropping", str(directory), folder, moment]
     return subprocess.Popen(command, cwd=REPOSITORY, env={**os.environ, **variables})
 
@@ -54,12 +54,12 @@ def killed(directory: Path, folder: str, moment: str) -> None:
 
 
 def done(directory: Path) -> Counter[str]:
-    """How many tasks of each phase have been done, repetitions included."""
+    """Count the tasks of each phase that were done, including repetitions."""
     return Counter(line.phase for line in attempts(directory) if line.result is not None)
 
 
-def test_a_phase_drops_what_it_is_the_last_to_read(tmp_path: Path) -> None:
-    """No other folder existed beside the last one that was read, so the disk holds the files of two phases."""
+def test_a_phase_drops_folders_that_no_later_phase_reads(tmp_path: Path) -> None:
+    """When the last phase ran, only the folder that it read existed, so the disk holds the files of two phases."""
     files = finish(tmp_path)
     lines = [line for line in read_ledger(str(tmp_path)) if isinstance(line, DroppedLine)]
     assert [(line.by, line.folders) for line in lines] == [
@@ -69,7 +69,7 @@ def test_a_phase_drops_what_it_is_the_last_to_read(tmp_path: Path) -> None:
     assert not (tmp_path / "exchange").exists()
 
 
-def test_small_folders_stay_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_folders_stay_until_the_step_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drops, "DROP_BYTES", 1 << 20)
     assert b"beside ['first', 'second', 'third']" in finish(tmp_path)["last/1.txt"]
     assert not any(isinstance(line, DroppedLine) for line in read_ledger(str(tmp_path)))
@@ -85,7 +85,7 @@ def test_a_killed_driver_repeats_nothing(tmp_path: Path, moment: str) -> None:
     assert (status.state, status.unknown_lines) == ("done", 0)
 
 
-def test_dropped_files_are_written_again_if_what_was_made_of_them_is_lost(tmp_path: Path) -> None:
+def test_dropped_files_are_written_again_if_the_files_made_from_them_are_lost(tmp_path: Path) -> None:
     killed(tmp_path / "killed", "third", "after")
     (tmp_path / "killed" / "exchange" / "fourth" / "1-of-2.txt").unlink()
     assert content(finish(tmp_path / "killed")) == content(finish(tmp_path / "calm"))
@@ -106,7 +106,7 @@ def test_a_version_that_does_not_know_the_lines_repeats_the_work(tmp_path: Path)
     assert done(tmp_path / "killed") == {"first": 4, "second": 4, "third": 4, "fourth": 2, "last": 2}
 
 
-def test_a_second_driver_goes_on_from_the_results_of_the_one_that_dropped_its_inputs(tmp_path: Path) -> None:
+def test_a_second_driver_continues_from_the_results_of_the_one_that_dropped_its_inputs(tmp_path: Path) -> None:
     gate, shared = tmp_path / "gate", tmp_path / "shared"
     slow = driver(shared, "none", "never", **{GATE: str(gate)})
     wait_until(lambda: gate.with_suffix(".waiting").exists())
@@ -120,7 +120,7 @@ def test_a_second_driver_goes_on_from_the_results_of_the_one_that_dropped_its_in
 
 
 def test_a_damaged_leftover_is_not_taken_for_a_dropped_file(tmp_path: Path) -> None:
-    """A file of a folder that nobody dropped must exist, even if other folders were dropped."""
+    """A file in a folder that no driver dropped must exist, even if other folders were dropped."""
     killed(tmp_path / "killed", "second", "after")
     shutil.rmtree(tmp_path / "killed" / "exchange" / "third")
     assert content(finish(tmp_path / "killed")) == content(finish(tmp_path / "calm"))

@@ -1,4 +1,4 @@
-"""Steps run at the same time over one executor; a failed step ends alone; urgent steps come first; bytes stay equal."""
+"""Steps run at the same time over one executor; a failed step stops no other; urgent steps come first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def opened(directory: Path, plan: Plan, observer: Observer | None = None) -> Ste
 
 
 def run_all(*steps: tuple[StepRun, tuple[float, ...]], workers: int = 2) -> dict[str, Ended]:
-    """Run steps to their ends; return these by the name of the step's directory."""
+    """Run steps until all have ended. Return their ends by the names of their directories."""
     loop, ends = RunLoop(lambda: shared_executor(workers), Observer), []
     try:
         for step, priority in steps:
@@ -38,7 +38,7 @@ def run_all(*steps: tuple[StepRun, tuple[float, ...]], workers: int = 2) -> dict
 
 
 def test_steps_run_at_the_same_time(tmp_path: Path) -> None:
-    """Each task waits for the other step's task, so one step after another would never end."""
+    """Each task waits for the task of the other step, so the test would hang if the steps ran one after the other."""
     (place := tmp_path / "place").mkdir()
     ends = run_all(
         (opened(tmp_path / "a", meeting(place, "a", "b")), (0,)),
@@ -59,7 +59,7 @@ def test_steps_together_write_the_bytes_of_each_alone(tmp_path: Path, workers: i
 
 @pytest.mark.parametrize(("faults", "kind"), [(dict.fromkeys(range(4), "raise"), StepFailedError),
                                               ({1: "raise"}, PartialError)])  # fmt: skip
-def test_failed_step_ends_alone(tmp_path: Path, faults: dict[int, str], kind: type[DatakitError]) -> None:
+def test_failed_step_ends_no_other_step(tmp_path: Path, faults: dict[int, str], kind: type[DatakitError]) -> None:
     bad, good = opened(tmp_path / "bad", numbers(4, faults)), opened(tmp_path / "good", numbers(6))
     ends = run_all((bad, (0,)), (good, (1,)))
     assert isinstance(ends["bad"].error, kind) and find_manifest(str(tmp_path / "bad")) is None
@@ -68,7 +68,7 @@ def test_failed_step_ends_alone(tmp_path: Path, faults: dict[int, str], kind: ty
 
 
 def test_step_that_stops_cancels_its_own_attempts_only(tmp_path: Path) -> None:
-    """The refused task ends its step while another task of it would sleep for minutes."""
+    """The refused task ends its step, although another task of the step would sleep for minutes."""
     (place := tmp_path / "place").mkdir()
 
     class AfterTheEnd(Observer):
@@ -89,7 +89,7 @@ def test_step_that_stops_cancels_its_own_attempts_only(tmp_path: Path) -> None:
 
 
 def _raise_at_first_refusal(step: StepRun) -> StepRun:
-    """Make the step stop at its first outcome that is not a result, as it does after many of them."""
+    """Make the step stop at its first failed attempt, as it otherwise does after many of them."""
     enter: Callable[..., None] = step.enter
 
     def entered(start: object, slots: int) -> None:
@@ -155,7 +155,7 @@ def test_plan_that_waits_holds_up_no_other_step(tmp_path: Path) -> None:
             done.set()
 
     def waiting() -> Plan:
-        assert done.wait(120), "the other step did not end meanwhile"
+        assert done.wait(120), "the other step has not ended in the meantime"
         yield from numbers(2)
         return Output([], SCHEMA)
 

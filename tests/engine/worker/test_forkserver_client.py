@@ -181,7 +181,7 @@ def test_a_killed_template_takes_its_servers_along_and_is_replaced(pool: ForkSer
 
 
 def test_servers_with_different_preloads_start_at_the_same_time(pool: ForkServerPool, tmp_path: Path) -> None:
-    """Each preload waits for the other, so one server after the other would never start."""
+    """Each preload waits for the other, so no server would start if they started one after the other."""
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     pool.prepare(preload("meet", one, two))
     with pool.use(preload("meet", two, one)) as second, pool.use(preload("meet", one, two)) as first:

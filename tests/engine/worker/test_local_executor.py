@@ -95,7 +95,7 @@ def test_child_holds_the_lock_of_its_scratch(tmp_path: Path, monkeypatch: pytest
 
 
 def _open_locks(folder: str) -> list[int]:
-    """Return the ids of the processes that have a lock file in this folder open: this one and its descendants."""
+    """Return the ids of those processes, this one and its descendants, that have a lock file in this folder open."""
     us = psutil.Process()
     found = []
     for process in (us, *us.children(recursive=True)):

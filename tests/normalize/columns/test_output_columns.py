@@ -26,8 +26,8 @@ def test_upstream_columns_with_our_names_are_renamed() -> None:
     assert named["source_id"] == "url" and named["upstream_id"] == "id" and named["upstream_upstream_text"] == "text"
 
 
-def test_edited_id_is_the_last_column_and_never_that_of_another_edition() -> None:
-    """A source that datakit wrote loses its column of this name; that of any other source is renamed."""
+def test_edited_id_is_the_last_column_and_never_taken_from_upstream() -> None:
+    """If datakit wrote the source, its column of this name is discarded; that of any other source is renamed."""
     union = pa.schema([*LEADING.remove(1), ("year", pa.int64()), ("edited_id", pa.string()), ("day", pa.string())])
     schema, columns = output_schema(union, Config(), again=True)
     assert schema.names == ["id", "text", "source", "source_id", "year", "day", "edited_id"]

@@ -1,4 +1,4 @@
-"""A forecast keeps the bounds of every schedule: the critical path, all the work, and the slots."""
+"""A forecast respects the bounds of every schedule: the critical path, the total work, and the number of slots."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from datakit.pipeline.estimates.forecast import Forecast, Work, forecast
 
 @st.composite
 def recipes(draw: st.DrawFn) -> list[Work]:
-    """Steps of which each reads some of those before it."""
+    """Draw steps, each of which reads some of the steps before it."""
     works: list[Work] = []
     for number in range(draw(st.integers(1, 12))):
         needs = draw(st.lists(st.sampled_from([work.label for work in works]), unique=True)) if works else []
@@ -25,7 +25,7 @@ def test_bounds(works: list[Work], slots: int) -> None:
     found, total = forecast(works, slots), sum(work.seconds for work in works)
     assert found.cpu_seconds == pytest.approx(total)
     assert found.seconds >= max(found.path_seconds, total / slots) - 1e-6
-    assert found.seconds <= total + 1e-6, "one task at a time is never faster"
+    assert found.seconds <= total + 1e-6, "running one task at a time is never faster"
     assert 0.0 <= found.utilisation <= 1.0 + 1e-6
     by_label = {work.label: work for work in works}
     assert all(above in by_label[label].needs for above, label in zip(found.path, found.path[1:], strict=False))

@@ -1,4 +1,4 @@
-"""Steps near the end of the run come first and, of one stage, those of the source with the most text."""
+"""Steps near the end of the run come first; within a stage, the sources with the most text come first."""
 
 from __future__ import annotations
 

@@ -135,9 +135,9 @@ def test_similarity_is_in_the_measure_of_dedup(tmp_path: Path) -> None:
 
 
 def test_quarantined_documents_are_named_in_every_stage(tmp_path: Path) -> None:
-    """A crash of the signer costs only the comparison; the encoder reads what the writer could not write."""
+    """If a document crashes signatures, it is just not compared. Tokenize reads what consolidate leaves out."""
     pills = {pill: f"{prose(number)} {pill}" for number, pill in enumerate((SIGN, WRITE, ENCODE))}
-    # One document leaves, since consolidate writes no partition that it can link.
+    # One document leaves, because consolidate links a partition in which all documents stay and does not write it.
     texts = [*pills.values(), prose(5), NEARLY, *(prose(number) for number in range(10, 40))]
     tables = 'max_quarantined = 1\n[tokenize]\ntokenizer = "train"\nmax_quarantined = 1\n[tokenize.train]\n'
     settings = f"[dedup]\nmax_quarantined = 1\n[consolidate]\n{tables}vocabulary = 400\n"

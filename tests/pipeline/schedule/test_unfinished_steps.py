@@ -1,4 +1,4 @@
-"""How a run ends follows from which steps failed and what else was made."""
+"""The failed steps, and the steps that finished besides them, decide how a run ends."""
 
 from __future__ import annotations
 

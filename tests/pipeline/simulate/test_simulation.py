@@ -35,7 +35,7 @@ SETTINGS = ("normalize.partition_bytes=400000",)
 
 @pytest.fixture(scope="module", params=["", "merged"])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunResult, Simulation]:
-    """A real run of three sources, and its simulation with the text that was measured in it. With "merged", the runs of
+    """Run a recipe with three sources, and simulate it with the corpus measured in this run. With "merged", the runs of
     each exchange are merged.
     """
     recipe, root = write_shelf(tmp_path_factory.mktemp("shelf")), str(tmp_path_factory.mktemp("root"))
@@ -90,7 +90,7 @@ def test_every_task_function_of_every_stage_can_be_simulated() -> None:
 
 
 def _task_functions() -> set[str]:
-    """The functions in datakit that have the parameters of a task function."""
+    """Return the functions in datakit that have the parameters of a task function."""
     found = set[str]()
     for path in (REPOSITORY / "datakit").rglob("*.py"):
         module = ".".join(path.relative_to(REPOSITORY).with_suffix("").parts)
@@ -120,7 +120,7 @@ def two_sources(tmp_path: Path) -> Path:
 def test_equal_simulations_have_equal_figures(two_sources: Path) -> None:
     recipe, cluster = load_recipe(two_sources), Cluster(3, 8)
     first, second = (simulate(recipe, 10**10, cluster, rate=0.05) for _ in range(2))
-    for one, other in zip(first.steps, second.steps, strict=True):  # the times in a ledger have varying lengths
+    for one, other in zip(first.steps, second.steps, strict=True):  # the lengths of the times in a ledger vary
         assert replace(one, ledger=0) == replace(other, ledger=0)
     assert (first.seconds, first.money) == (second.seconds, second.money)
     assert first.money == pytest.approx(0.05 * 24 * first.seconds / 3600)

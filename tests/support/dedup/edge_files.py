@@ -18,7 +18,7 @@ from datakit.engine.exchange.exchange import read_buckets
 from datakit.engine.task import OutputFile, Step, TaskContext, TaskResult
 from datakit.storage.parquet import ShardWriter
 
-ROUNDS = {  # constants that make any number of nodes too large for one task, and cut everything into small pieces
+ROUNDS = {  # constants with which no task can hold all nodes, and all pieces are small
     "datakit.dedup.clusters.component_phases.MOST_NODES": 20,
     "datakit.dedup.clusters.component_phases.TASK_BYTES": 1500,
     "datakit.dedup.clusters.pairs.PIECE_ROWS": 5,
@@ -28,12 +28,12 @@ ROUNDS = {  # constants that make any number of nodes too large for one task, an
 
 
 def edge_step(directory: Path) -> Step:
-    """A step whose directory holds the files."""
+    """Return a step whose directory holds the files."""
     return Step("dedup", "test", str(directory), "1" * 32, {})
 
 
 def parts_of(rows: int, count: int) -> list[Part]:
-    """Parts of nearly equal numbers of rows."""
+    """Return parts with nearly equal numbers of rows."""
     cuts = np.linspace(0, rows, count + 1).astype(int).tolist()
     return [
         Part("s", 0, index, count, first, stop - first, "", "", 0, 0)

@@ -103,7 +103,7 @@ def speak() -> None:
 
 
 def meet(own: str, other: str) -> None:
-    """Start only when another server starts at the same time: create a file, and wait for that of the other."""
+    """Start only if another server starts at the same time: create a file, and wait for the other server's file."""
     Path(own).touch()
     deadline = time.monotonic() + 120
     while not Path(other).exists():

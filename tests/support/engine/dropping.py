@@ -1,5 +1,6 @@
-"""A step of four phases, each of which reads the files of the one before and drops them. As a program, it runs the step
-and kills itself on request: `python -m tests.support.engine.dropping DIRECTORY FOLDER MOMENT`.
+"""Defines a step of four phases, each of which reads and then drops the files of the phase before. As a program, this
+module runs the step and kills itself at a given moment: `python -m tests.support.engine.dropping DIRECTORY FOLDER
+MOMENT`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from datakit.storage.manifest import Partition
 from tests.support.engine.engine_tasks import SCHEMA
 
 FOLDERS = ("first", "second", "third", "fourth")
-MODULE = "tests.support.engine.dropping"  # also when it runs as a program
+MODULE = "tests.support.engine.dropping"  # __name__ differs when this module runs as a program
 GATE = "DATAKIT_TEST_GATE"  # the tasks of phase `third` wait until the file that this variable names exists
 
 
@@ -42,7 +43,7 @@ def combine(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCont
 
 
 def plan(tasks: int = 2) -> Plan:
-    """`tasks` is the number of tasks of phase `second`, which has an effect on all later files and on their names."""
+    """tasks: the number of tasks of phase `second`, which affects the content and the names of all later files."""
     before, files = list[str](), list[OutputFile]()
     for number, folder in enumerate((*FOLDERS, "last")):
         count = tasks if folder == "second" else 2
@@ -62,7 +63,7 @@ def dropping_step(directory: str) -> Step:
 
 
 def main(directory: str, folder: str, moment: str) -> None:
-    """Run the step; kill this process before, within or after the removal of a folder."""
+    """Run the step, and kill this process before, during or after the removal of a folder."""
     remove_tree = removal.remove_tree
 
     def remove(url: str) -> None:

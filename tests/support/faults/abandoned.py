@@ -22,7 +22,7 @@ def unlocked_name(folder: Path, name: str) -> Path:
 
 
 def abandoned_scratch(folder: Path, domain: str = "", prefix: str = stale_files.SCRATCH) -> Path:
-    """Create a scratch directory in `folder` whose owner is dead. The owner saw the locks of `domain`, or else ours."""
+    """Create a scratch directory in `folder` whose owner is dead. domain: the owner's lock domain; by default, ours."""
     directory = folder / f"{prefix}0123456789"
     directory.mkdir()
     directory.with_name(f"{directory.name}.{domain or locks.domain(str(folder))}.lock").touch()
