@@ -4,6 +4,7 @@ free space.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from datakit.pipeline.earlier_steps import EarlierStep
     from datakit.pipeline.estimates.forecast import Forecast
 
+MEMORY = "4GB"  # of each core of a simulated machine
 HEADERS = ("stage", "of", "state", "text", "tasks", "at a time", "memory each", "disk")
 
 
@@ -32,7 +34,7 @@ def plan(
     simulate: str | None = None,
     nodes: int = 1,
     cores: int | None = None,
-    memory_per_core: str = "4GB",
+    memory_per_core: str = MEMORY,
     rate: float | None = None,
     corpus: str | None = None,
     json: Flag = False,
@@ -79,11 +81,13 @@ def plan(
     if simulate is not None:
         from datakit.cli.simulation.simulation_table import show_simulation
 
+        _refuse_beside_simulation(workers, offline)
         machines = Machines(nodes, cores, memory_per_core)
         return show_simulation(
             recipe, simulate, machines, until=until, settings=set_, rate=rate, corpus=corpus, json=json
         )
-    _refuse_without_simulation(nodes=nodes != 1, cores=cores, rate=rate, corpus=corpus)
+    simulated = {"nodes": None if nodes == 1 else nodes, "cores": cores, "rate": rate, "corpus": corpus}
+    _refuse_without_simulation(simulated | {"memory-per-core": None if memory_per_core == MEMORY else memory_per_core})
     from datakit.api import plan as plan_recipe
 
     found = plan_recipe(recipe, root, workers=workers, until=until, settings=set_, offline=offline)
@@ -97,9 +101,16 @@ def plan(
     return 0
 
 
-def _refuse_without_simulation(**given: object) -> None:
+def _refuse_beside_simulation(workers: int | None, offline: bool) -> None:
+    if workers is not None:
+        raise UsageError("--workers does not describe simulated machines; use --nodes and --cores")
+    if offline:
+        raise UsageError("--offline has no effect on a simulation, which lists no source; remove it")
+
+
+def _refuse_without_simulation(given: Mapping[str, object]) -> None:
     for name, value in given.items():
-        if value:
+        if value is not None:
             raise UsageError(f"--{name} describes simulated machines or text; add --simulate, for example 80TB")
 
 

@@ -10,9 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
 
 from datakit.download.listing import SourceFile
 from datakit.engine.disk_limits import DiskSpace
+from datakit.engine.scheduler.run_loop import READY_PER_SLOT
 from datakit.engine.task import Phase
 from datakit.engine.worker.memory import MEMORY_SHARE, memory_limit
 from datakit.storage import urls
@@ -132,14 +135,34 @@ def concurrency_of(phase: Phase, available: Resources) -> Concurrency:
     return Concurrency(len(phase.tasks), memory, limits[limit], f"limited by {limit}")
 
 
-def peak(steps: Sequence[tuple[int | None, int | None]]) -> int | None:
-    """Return the peak disk use, in bytes, of steps that run one after another. steps: for each step, the space that
-    remains in use afterward and the space that the step needs while it runs. Return None if a size is unknown.
+class DiskUse(NamedTuple):
+    """The disk use of a step, in bytes; None if it is unknown. stays: what remains when the step is done. most: what
+    the step takes while it runs. tasks: the number of its tasks.
     """
-    stays = peak = 0
-    for disk, disk_peak in steps:
-        if disk is None or disk_peak is None:
-            return None
-        peak = max(peak, stays + disk_peak)
-        stays += disk
-    return max(peak, stays)
+
+    stage: str
+    stays: int | None
+    most: int | None
+    tasks: int
+
+
+def peak(steps: Sequence[DiskUse], slots: int) -> int | None:
+    """Return the peak disk use, in bytes, of a run with this many slots, or None if a size is unknown. steps: in the
+    order of the graph, in which the steps of a stage follow one another.
+
+    Stages come one after another. The steps of a stage, each for one source, run together as long as they have few
+    tasks (`RunLoop.has_room`), so all of these hold their temporary files at the same time.
+    """
+    kept = most = 0
+    for _, group in groupby(steps, key=lambda step: step.stage):
+        temporary, tasks, together = list[tuple[int, int]](), 0, 0
+        for step in group:
+            if step.stays is None or step.most is None:
+                return None
+            kept += step.stays
+            temporary.append((step.most - step.stays, step.tasks))
+        for size, count in sorted(temporary, reverse=True):
+            if tasks < READY_PER_SLOT * slots:
+                together, tasks = together + size, tasks + count
+        most = max(most, kept + together)
+    return most

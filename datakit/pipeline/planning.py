@@ -10,7 +10,7 @@ depend on the content of the files.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from datakit.engine.task import Phase, Step, input_references
@@ -82,7 +82,9 @@ class RunPlan:
     @property
     def disk_needed(self) -> int | None:
         """The estimated peak of additional disk use during the run, or None if a size is unknown."""
-        return estimate.peak([(step.disk, step.disk_peak) for step in self.steps if step.state != DONE])
+        left = [step for step in self.steps if step.state != DONE]
+        uses = [_disk_use(step.stage, (step.disk, step.disk_peak), step.tasks, step.text_bytes) for step in left]
+        return estimate.peak(uses, self.resources.workers)
 
 
 def plan(
@@ -135,15 +137,25 @@ class Remaining:
     text: int | None
 
 
-def remaining(graph: Graph, done: Mapping[str, LocatedStep]) -> Remaining:
-    """Return an estimate for the steps of a run that are not done. done: the steps located so far, by label."""
-    planner = _Planner(graph, estimate.resources(graph.root, None), dict(done))
-    left = [(step, text) for step, text in map(planner.locate, graph.nodes) if step.manifest is None]
+def remaining(
+    graph: Graph, done: Mapping[str, LocatedStep], workers: int | None = None, failed: Collection[str] = ()
+) -> Remaining:
+    """Return an estimate for the steps of a run that are not done. done: the steps located so far, by label. failed:
+    the labels of steps that have failed; they and the steps that need them will not run.
+    """
+    available, left_out = estimate.resources(graph.root, workers), set(failed)
+    planner, left = _Planner(graph, available, dict(done)), list[tuple[LocatedStep, int | None]]()
+    for node in graph.nodes:
+        if node.label in left_out or any(above.label in left_out for above in node.upstream):
+            left_out.add(node.label)
+            continue
+        located, text = planner.locate(node)
+        if located.manifest is None:
+            left.append((located, text))
     texts = [text for _, text in left if text is not None]
     most = max(texts, default=0) if len(texts) == len(left) else None
-    return Remaining(
-        frozenset(step.node.stage for step, _ in left), estimate.peak([_disk(*pair) for pair in left]), most
-    )
+    uses = [_disk_use(step.node.stage, _disk(step, text), None, text) for step, text in left]
+    return Remaining(frozenset(step.node.stage for step, _ in left), estimate.peak(uses, available.workers), most)
 
 
 @dataclass
@@ -245,6 +257,12 @@ def _disk(located: LocatedStep, text: int | None) -> tuple[int | None, int | Non
         return 0, 0  # read in place
     size = sum(file.size for file in state.files) if state.files is not None else None
     return size, size
+
+
+def _disk_use(
+    stage: str, disk: tuple[int | None, int | None], tasks: int | None, text_bytes: int | None
+) -> estimate.DiskUse:
+    return estimate.DiskUse(stage, *disk, tasks_of(tasks, text_bytes or 0))
 
 
 def _written(located: LocatedStep) -> int:

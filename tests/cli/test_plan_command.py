@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.support.command_line import invoke
 
 
@@ -40,7 +42,17 @@ def test_plan_simulates_a_run_on_text_that_does_not_exist(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["web.toml"]  # nothing was written
 
 
-def test_machines_without_a_simulation_are_refused(tmp_path: Path) -> None:
-    shown = invoke("plan", "demo", "--nodes", "3", cwd=tmp_path)
-    assert shown.returncode == 2
-    assert "add --simulate" in shown.stderr
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        (("--nodes", "3"), "--nodes describes simulated machines or text; add --simulate"),
+        (("--cores", "0"), "--cores describes simulated machines or text; add --simulate"),
+        (("--memory-per-core", "8GB"), "--memory-per-core describes simulated machines or text; add --simulate"),
+        (("--rate", "0"), "--rate describes simulated machines or text; add --simulate"),
+        (("--simulate", "5GB", "--workers", "64"), "use --nodes and --cores"),
+        (("--simulate", "5GB", "--offline"), "--offline has no effect on a simulation"),
+    ],
+)
+def test_options_without_an_effect_are_refused(options: tuple[str, ...], advice: str, tmp_path: Path) -> None:
+    shown = invoke("plan", "demo", *options, cwd=tmp_path)
+    assert shown.returncode == 2 and advice in shown.stderr

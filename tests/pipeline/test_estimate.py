@@ -9,7 +9,15 @@ import pytest
 
 from datakit.download.listing import SourceFile
 from datakit.engine.task import Phase, Task
-from datakit.pipeline.estimate import Resources, concurrency_of, disk_bytes, raw_text_bytes, resources
+from datakit.pipeline.estimate import (
+    DiskUse,
+    Resources,
+    concurrency_of,
+    disk_bytes,
+    peak,
+    raw_text_bytes,
+    resources,
+)
 
 AVAILABLE = Resources(4, "", 8 << 30, "", None)
 
@@ -23,6 +31,22 @@ def test_peak_disk_use_includes_exchange_files() -> None:
     stays, peak = disk_bytes("normalize", 1_000_000)
     assert 0 < stays < peak
     assert disk_bytes("consolidate", 1_000_000)[0] == disk_bytes("consolidate", 1_000_000)[1]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "most"),
+    [
+        ((1, 1, 1), 30 + 100 + 60 + 20),  # all three fit into the slots, so all hold their temporary files
+        ((8, 1, 1), 30 + 100),  # the largest fills the slots: the others begin when it is nearly done
+        ((7, 9, 1), 30 + 100 + 60),
+    ],
+)
+def test_steps_that_run_together_hold_their_temporary_files_together(tasks: tuple[int, ...], most: int) -> None:
+    sizes = ((10, 110), (10, 70), (10, 30))
+    uses = [DiskUse("normalize", *size, count) for size, count in zip(sizes, tasks, strict=True)]
+    assert peak(uses, slots=2) == most
+    assert peak([*uses, DiskUse("dedup", 1, 51, 1)], slots=2) == max(most, 30 + 51)
+    assert peak([*uses, DiskUse("dedup", 1, None, 1)], slots=2) is None
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,8 @@ class Background(Generic[R]):
         self._waiting.clear()
         until = time.monotonic() + seconds
         for thread in self._threads.values():
-            thread.join(max(0.0, until - time.monotonic()))
+            if thread.ident is not None:  # otherwise, a signal came before it started
+                thread.join(max(0.0, until - time.monotonic()))
         return frozenset(key for key, thread in self._threads.items() if thread.is_alive())
 
     def _fill(self) -> None:

@@ -66,7 +66,8 @@ def run_step(
 
 def open_step(step: Step, plan: Plan, observer: Observer, driver: str | None = None) -> StepRun:
     """Return a run of an unfinished step, for a RunLoop. driver: as in `run_step`."""
-    return StepRun(step, plan, observer, driver)
+    ledger = LedgerWriter(step.directory, driver or driver_name(), step.version, step.code)
+    return StepRun(step, plan, observer, ledger)
 
 
 def reuse_step(step: Step, observer: Observer) -> Manifest | None:
@@ -86,11 +87,10 @@ class StepRun:
     replaces only these.
     """
 
-    def __init__(self, step: Step, plan: Plan, observer: Observer, driver: str | None = None) -> None:
-        """`driver`: the name of this run in the ledger; by default, a new name."""
+    def __init__(self, step: Step, plan: Plan, observer: Observer, ledger: LedgerWriter) -> None:
         self.step: Step = step
         self.observer: Observer = observer
-        self.ledger: LedgerWriter = LedgerWriter(step.directory, driver or driver_name(), step.version, step.code)
+        self.ledger: LedgerWriter = ledger
         self.notes: list[str] = []  # messages for the user that `advance` has found
         self.stopped: bool = False  # True if the run is being stopped, so that `advance` ends
         self.running: PhaseRun | None = None
@@ -98,7 +98,7 @@ class StepRun:
         # The phases that must run before the plan can continue; the first is running. A start with a `Passed` writes
         # dropped files again.
         self._starts: list[tuple[PhaseStart, Passed | None]] = []
-        self._earlier = EarlierResults(step, self.ledger)
+        self._earlier = EarlierResults(step, ledger)
         self._tally, self._before = Tally(), xxhash.xxh3_128()
         self._ran = False
 

@@ -59,8 +59,8 @@ class EarlierResults:
         return f"{self._step.stage}: {skipped_note(unknown, self._step.directory)}" if unknown else ""
 
     def learns_of_drops(self) -> bool:
-        """Return True if another driver has dropped files since the ledger was last read. Called after each attempt
-        that has missed a file, so it reads only the segments to which another driver has added lines.
+        """Return True if another driver has dropped files since the ledger was last read. This is called after each
+        attempt that has missed a file, so it reads only the segments to which another driver has added lines.
         """
         before, self._segments = self._segments, segments_of(self._step.directory)
         grown = [url for url, size in self._segments.items() if before.get(url) != size and not self._ledger.owns(url)]

@@ -101,8 +101,9 @@ class LocalExecutor(Executor):
             waited_for = list(self._threads)
         until = time.monotonic() + CLOSE_SECONDS
         for thread in waited_for:  # each removes the scratch directory of its attempt
-            thread.join(max(0.0, until - time.monotonic()))
-        self._servers.close()  # servers that a thread has started in the meantime
+            if thread.ident is not None:  # otherwise, a signal came before it started
+                thread.join(max(0.0, until - time.monotonic()))
+        self._servers.close()  # those that a thread started in the meantime
         if waited_for:
             stale_files.remove_dead_scratch()  # files that the killed children had staged for a store
 

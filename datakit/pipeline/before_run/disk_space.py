@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from datakit.engine.disk_limits import DiskLimits, DiskSpace, nearest_existing, size_text
@@ -35,13 +35,19 @@ class Need(NamedTuple):
     bytes: int
 
 
-def check_disk_space(graph: Graph, done: Mapping[str, LocatedStep], workers: int | None, cluster: bool) -> None:
+def check_disk_space(
+    graph: Graph,
+    done: Mapping[str, LocatedStep],
+    workers: int | None,
+    cluster: bool,
+    failed: Collection[str] = (),
+) -> None:
     """Raise NoSpaceError if a local disk lacks the space for the unfinished steps of a run.
 
     done: the steps located so far, by label. cluster: True if the tasks run, and write their temporary files, on other
-    machines.
+    machines. failed: the labels of steps that have failed already.
     """
-    left = remaining(graph, done) if urls.is_local(graph.root) else _whole_run(graph)
+    left = remaining(graph, done, workers, failed) if urls.is_local(graph.root) else _whole_run(graph)
     needs = [Need(graph.root, "the output and what is exchanged between tasks", left.disk or 0)]
     needs = [need for need in needs if urls.is_local(need.folder)]
     if not cluster:

@@ -8,6 +8,7 @@ the phases of a step, and it ignores the start of servers, memory limits and ret
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -70,22 +71,35 @@ def _critical_path(works: Sequence[Work], slots: int) -> tuple[tuple[str, ...], 
 
 def _seconds(works: Sequence[Work], slots: int) -> float:
     """Return how long the steps take if they get slots as the module's docstring describes."""
-    left = {work.label: work.seconds for work in works}
-    now = 0.0
-    while left:
-        rates = _rates([work for work in works if work.label in left and not left.keys() & set(work.needs)], slots)
-        step = min(left[label] / rate for label, rate in rates.items())
+    place = {work.label: number for number, work in enumerate(works)}
+    missing = [{place[label] for label in work.needs if label in place} for work in works]
+    readers: list[list[int]] = [[] for _ in works]
+    for number, above in enumerate(missing):
+        for one in above:
+            readers[one].append(number)
+    left, now = [work.seconds for work in works], 0.0
+    ready = [number for number, above in enumerate(missing) if not above]  # most urgent first
+    while ready:
+        rates = _rates(works, ready, slots)
+        step = min(left[number] / rate for number, rate in rates.items())
         now += step
-        for label, rate in rates.items():
-            left[label] -= rate * step
-        left = {label: work for label, work in left.items() if label not in rates or work > 1e-9}
+        for number, rate in rates.items():
+            left[number] -= rate * step
+        for ended in [number for number in rates if left[number] <= 1e-9]:
+            ready.remove(ended)
+            for reader in readers[ended]:
+                missing[reader].remove(ended)
+                if not missing[reader]:
+                    bisect.insort(ready, reader)
     return now
 
 
-def _rates(ready: Sequence[Work], slots: int) -> Mapping[str, int]:
-    rates, free = dict[str, int](), slots
-    for work in ready:
-        if free > 0:
-            rates[work.label] = min(free, work.tasks)
-            free -= rates[work.label]
+def _rates(works: Sequence[Work], ready: Sequence[int], slots: int) -> Mapping[int, int]:
+    """Return how many slots each step gets, by its place in `works`."""
+    rates, free = dict[int, int](), slots
+    for number in ready:
+        if free == 0:
+            break
+        rates[number] = min(free, works[number].tasks)
+        free -= rates[number]
     return rates

@@ -9,6 +9,7 @@ run ends.
 from __future__ import annotations
 
 import time
+from collections import deque
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 
@@ -17,7 +18,7 @@ from datakit.engine.observe.run_report import RunReport
 from datakit.engine.scheduler.driver import open_step, reuse_step
 from datakit.engine.scheduler.run_loop import Ended, RunLoop
 from datakit.engine.task import Step
-from datakit.errors import DatakitError
+from datakit.errors import DatakitError, NoSpaceError, RootError
 from datakit.leases.lease import Lease
 from datakit.pipeline.before_run.disk_space import check_disk_space
 from datakit.pipeline.estimates.priorities import priorities
@@ -51,12 +52,18 @@ class GraphRun:
         self._graph, self._executor, self._report, self._lease = graph, executor, report, lease
         self._check_disk = check_disk
         self._priorities = priorities(graph)
-        self._left = list(graph.nodes)  # nodes with unfinished inputs, upstream nodes first
-        self._ready: dict[str, LocatedStep] = {}  # unfinished steps with finished inputs, most urgent first
+        self._readers: dict[str, list[Node]] = {node.label: [] for node in graph.nodes}
+        self._missing = {node.label: {above.label for above in node.upstream} for node in graph.nodes}
+        for node in graph.nodes:
+            for above in self._missing[node.label]:
+                self._readers[above].append(node)
+        # Nodes whose inputs are done but which have not been looked up yet.
+        self._unlocated = deque(node for node in graph.nodes if not node.upstream)
+        self._ready: dict[str, LocatedStep] = {}  # unfinished steps whose inputs are ready, most urgent first
         self._opened: dict[str, _Opened] = {}  # by directory
         self._done: dict[str, LocatedStep] = {}
         self._results: dict[str, StepResult] = {}
-        self._unfinished = UnfinishedSteps(graph.dataset, [node.label for node in graph.nodes])
+        self._unfinished = UnfinishedSteps(graph.dataset, graph.nodes)
 
     def run(self) -> list[StepResult]:
         """Run or reuse every step that can be finished, and return these steps in the graph's order. Raises errors that
@@ -83,25 +90,28 @@ class GraphRun:
                 stale_files.remove_dead_files(directory)
 
     def raise_unfinished(self) -> None:
-        """Raise an error if a step has failed, ended as partial or was skipped."""
-        self._unfinished.raise_error([self._done[label].node for label, one in self._results.items() if not one.reused])
+        """Raise an error if a step has failed, ended as partial or could not run."""
+        made = [self._done[label].node for label, one in self._results.items() if not one.reused]
+        self._unfinished.raise_error(made, self._done)
 
     def _look_for_ready(self) -> None:
-        """Locate the steps whose inputs are now finished. Reuse the finished ones, and mark the others as ready."""
-        waiting, self._left = self._left, []
-        for node in waiting:
-            if missing := [above for above in node.upstream if above.label in self._unfinished]:
-                self._unfinished.skip(node, missing)
-            elif all(above.label in self._done for above in node.upstream):
-                self._locate(node)
-            else:
-                self._left.append(node)
+        """Locate the steps whose inputs have become ready, and reuse those that are finished."""
+        if not self._unlocated:
+            return
+        while self._unlocated:
+            self._locate(self._unlocated.popleft())
         self._ready = dict(sorted(self._ready.items(), key=lambda item: self._priorities[item[0]]))
 
     def _locate(self, node: Node) -> None:
         started = time.monotonic()
         self._lease.hold([self._graph.directory(node, self._done)])
-        located = self._graph.locate(node, self._done)
+        try:
+            located = self._graph.locate(node, self._done)
+        except (NoSpaceError, RootError):  # these concern every step
+            raise
+        except DatakitError as error:  # a damaged manifest, for example
+            self._fail(node, error)
+            return
         if located.manifest is None:
             self._ready[node.label] = located
             return
@@ -141,7 +151,8 @@ class GraphRun:
         self._report.begin()
         self._lease.begin()
         if self._check_disk:
-            check_disk_space(self._graph, self._done, self._executor.workers, self._executor.ray is not None)
+            workers, cluster = self._executor.workers, self._executor.ray is not None
+            check_disk_space(self._graph, self._done, workers, cluster, self._unfinished.failed)
             self._check_disk = False
         opened = _Opened(located, started=started)
         observer = ObserverGroup([self._report.observer, opened.memory])
@@ -156,9 +167,8 @@ class GraphRun:
         )
 
     def _soon(self, node: Node) -> list[ModuleType]:
-        """Return the stages whose tasks will run next: the node's own stage and those of the steps that wait for it."""
-        waiting = (one for one in self._left if any(above.label == node.label for above in one.upstream))
-        return [node.module, *(one.module for one in waiting)]
+        """Return the stages whose tasks will run next: that of the node, and those of steps that wait for it."""
+        return [node.module, *(reader.module for reader in self._readers[node.label])]
 
     def _settle(self, ended: Ended) -> None:
         opened = self._opened.pop(ended.step.directory)
@@ -182,9 +192,13 @@ class GraphRun:
             return
         self._done[node.label] = replace(located, manifest=manifest)
         self._results[node.label] = result
+        for reader in self._readers[node.label]:
+            self._missing[reader.label].remove(node.label)
+            if not self._missing[reader.label]:
+                self._unlocated.append(reader)
 
     def _fail(self, node: Node, error: DatakitError) -> None:
         self._unfinished.fail(node, error)
-        if self._opened or self._ready:
+        if self._opened or self._ready or self._unlocated:
             first = str(error).partition("\n")[0]
             self._report.observer.note(f"{node.label} has failed; steps that do not depend on it continue: {first}")

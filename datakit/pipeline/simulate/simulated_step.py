@@ -59,9 +59,8 @@ class SimulatedStep(StepRun):
     """A `StepRun` without files; its phases, results and manifest are made as usual."""
 
     def __init__(self, step: Step, plan: Plan, observer: Observer, enter: Enter, end: End) -> None:
-        super().__init__(step, plan, observer, "simulation")
         self._counted = SimulatedLedger(step.directory, "simulation")
-        self.ledger: LedgerWriter = self._counted
+        super().__init__(step, plan, observer, self._counted)
         self.metadata: Metadata = Metadata()
         self._shared_bytes, self._on_enter, self._on_end = 0, enter, end
 

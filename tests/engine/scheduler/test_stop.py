@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from datakit.engine.executor import Outcome, Verdict
+from datakit.engine.executor import Attempt, Outcome, Verdict
 from datakit.engine.ledger import ledger
 from datakit.engine.observe.observer import Observer
 from datakit.engine.scheduler import background, run_loop
 from datakit.engine.scheduler.driver import StepRun, open_step, run_step
 from datakit.engine.scheduler.run_loop import RunLoop
-from datakit.engine.task import Output, Plan, Step
+from datakit.engine.task import Output, Plan, Step, Task
+from datakit.engine.worker.local_executor import LocalExecutor
 from datakit.errors import StepFailedError, StorageError, UsageError
 from datakit.exit_codes import ExitCode
 from datakit.storage import locks
@@ -155,6 +156,23 @@ def test_signal_keeps_its_exit_code_even_if_the_root_fails(tmp_path: Path, monke
         run_to_the_end(loop)
     assert end.value.code == ExitCode.TERMINATED and "the events cannot be written" in end.value.__notes__[0]
     assert sorted(seen.failed) == ["a", "b"] and locks.count() == before
+
+
+def test_signal_before_a_thread_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(thread: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    executor, seen = LocalExecutor(1), Failures()
+    loop = RunLoop(lambda: executor, lambda: seen)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt) as stopped:
+        patched.setattr(threading.Thread, "start", interrupted)
+        loop.add(opened(tmp_path / "step", numbers(1), seen))
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(threading.Thread, "start", interrupted)
+        executor.submit(Attempt(Task("only", "tests:none", {}), "test", str(tmp_path / "step"), 1, 1, 1 << 30))
+    loop.stop(stopped.value)
+    executor.close()
+    assert seen.failed == ["step"]
 
 
 def test_failed_step_whose_failure_cannot_be_reported(tmp_path: Path) -> None:

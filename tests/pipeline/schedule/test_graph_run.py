@@ -51,6 +51,19 @@ def test_failed_source_stops_only_what_needs_it(tmp_path: Path) -> None:
     assert {step.label for step in result.steps if step.reused} >= {"signatures good", "signatures better"}
 
 
+def test_damaged_manifest_of_a_source_stops_only_what_needs_it(tmp_path: Path) -> None:
+    recipe, root = write_recipe(tmp_path, "good"), tmp_path / "root"
+    (tmp_path / "mended").touch()
+    datakit.run(recipe, root, workers=2, until="normalize")
+    (manifest,) = root.glob("sources/bad/normalize-*/manifest.json")
+    manifest.write_bytes(manifest.read_bytes().replace(b"normalize", b"normalise", 1))
+    with pytest.raises(PartialError) as failure:
+        datakit.run(recipe, root, workers=2)
+    said = str(failure.value)
+    assert "normalize bad: " in said and str(manifest) in said and "dedup: not run: it needs normalize bad" in said
+    assert list(root.glob("sources/good/signatures-*/manifest.json")), "the other source goes on"
+
+
 def test_failed_source_alone_ends_the_run_with_its_error(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path)
     with pytest.raises(StepFailedError) as failure:

@@ -28,7 +28,7 @@ SIGNATURES = {name: Node(signatures, name, name, NOTHING, (NORMALIZE[name],)) fo
 DEDUP = Node(dedup, None, "all", NOTHING, (*NORMALIZE.values(), *SIGNATURES.values()))
 MADE_OF_A = [DOWNLOAD["a"], NORMALIZE["a"], SIGNATURES["a"]]
 EVERYTHING = [*MADE_OF_A, DOWNLOAD["b"], NORMALIZE["b"], SIGNATURES["b"]]
-LABELS = [node.label for node in (*EVERYTHING, DEDUP)]
+NODES = [*EVERYTHING, DEDUP]
 
 
 @pytest.mark.parametrize(
@@ -52,29 +52,43 @@ LABELS = [node.label for node in (*EVERYTHING, DEDUP)]
 def test_ending(
     failures: list[tuple[Node, DatakitError]], made: list[Node], kind: type[DatakitError], code: int
 ) -> None:
-    unfinished = UnfinishedSteps("all", LABELS)
+    unfinished = UnfinishedSteps("all", NODES)
     for node, error in failures:
         unfinished.fail(node, error)
-    unfinished.skip(SIGNATURES["b"], [NORMALIZE["b"]])
     with pytest.raises(kind) as raised:
-        unfinished.raise_error(made)
+        unfinished.raise_error(made, {node.label for node in made})
     assert type(raised.value) is kind and raised.value.exit_code == code and "boom" in str(raised.value)
     assert kind is not PartialError or "signatures b: not run: it needs normalize b" in str(raised.value)
 
 
 def test_complete_run_raises_nothing() -> None:
-    UnfinishedSteps("all", LABELS).raise_error(EVERYTHING)
+    UnfinishedSteps("all", NODES).raise_error(NODES, {node.label for node in NODES})
 
 
 @pytest.mark.parametrize("error", [UnreadableError, StepFailedError, InputError])
 def test_message_does_not_depend_on_which_step_failed_first(error: type[DatakitError]) -> None:
     messages: list[str] = []
     for names in ("ab", "ba"):
-        unfinished = UnfinishedSteps("all", LABELS)
+        unfinished = UnfinishedSteps("all", NODES)
         for name in names:
             unfinished.fail(NORMALIZE[name], error(f"boom {name}"))
-            unfinished.skip(SIGNATURES[name], [NORMALIZE[name]])
         with pytest.raises(DatakitError) as raised:
-            unfinished.raise_error([])
+            unfinished.raise_error([], {node.label for node in DOWNLOAD.values()})
         messages.append(str(raised.value))
     assert messages[0] == messages[1]
+
+
+def test_message_names_everything_that_a_step_needs_whenever_it_failed() -> None:
+    unfinished = UnfinishedSteps("all", NODES)
+    for name in "ab":
+        unfinished.fail(NORMALIZE[name], StepFailedError(f"boom {name}"))
+    with pytest.raises(StepFailedError) as raised:
+        unfinished.raise_error([], {node.label for node in DOWNLOAD.values()})
+    assert str(raised.value).splitlines() == [
+        "all has 2 failed steps",
+        "normalize a: boom a",
+        "signatures a: not run: it needs normalize a",
+        "normalize b: boom b",
+        "signatures b: not run: it needs normalize b",
+        "dedup: not run: it needs normalize a, normalize b, signatures a, signatures b",
+    ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import tempfile
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 import datakit
 from datakit.engine.exchange import merge
 from datakit.engine.ledger.ledger import AttemptLine, PhaseLine, read_ledger
+from datakit.engine.scheduler import drops
 from datakit.engine.task import Phase, Step, Task
 from datakit.errors import StepFailedError, UsageError
 from datakit.pipeline.graph import build
@@ -26,6 +29,7 @@ from datakit.pipeline.simulate.rates import RATES
 from datakit.pipeline.simulate.simulation import simulate, simulate_graph
 from datakit.pipeline.simulate.task_table import SIMULATORS, simulators
 from datakit.recipe import load_recipe
+from datakit.storage import locks
 from tests.support.paths import REPOSITORY
 from tests.support.stdlib_shelf import write_shelf
 
@@ -160,6 +164,16 @@ def test_machines_must_exist(two_sources: Path) -> None:
         Cluster(0, 4)
     with pytest.raises(UsageError, match="at least one byte"):
         simulate(load_recipe(two_sources), 0, Cluster())
+
+
+def test_no_file_is_written(two_sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folders of an exchange are dropped, as in a real run, but neither a ledger nor its lock says so."""
+    (root := tmp_path / "root").mkdir()
+    monkeypatch.setattr(drops, "DROP_BYTES", 1)
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", lambda prefix: nullcontext(str(root)))
+    before = locks.count()
+    simulate(load_recipe(two_sources), 10**6, Cluster(1, 2), until="dedup")
+    assert locks.count() == before and not list(root.rglob("*"))
 
 
 @pytest.mark.soak
