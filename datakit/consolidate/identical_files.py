@@ -1,11 +1,13 @@
 """Gives a finished file a second name in another step, without reading it into Arrow or writing it again.
 
 On a disk, the second name is a hard link; where links are not supported, the file is copied. In an object store, the
-store copies the object itself, so its bytes do not pass through this machine. The content is compared with the checksum
-that the first step's manifest states, so damage is not passed on.
+store copies the object itself, so its bytes do not pass through this machine. On a disk, the content is compared with
+the checksum that the first step's manifest states, so damage is not passed on. In a store, the size is compared with
+the manifest, and the store's checksum of the copy with that of the original.
 
-Cost: on a disk, reading the file once, to hash it. In a store, one request for the copy and two for the checksums; if
-the store gives the copy another checksum than the original (as it may for objects uploaded in parts), one read of it.
+Cost: on a disk, reading the file once, to hash it. In a store, one request for the copy and three for the size and the
+checksums; if the store gives the copy another checksum than the original (as it may for objects uploaded in parts), one
+read of it.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ def commit_identical(original: str, url: str, size: int, xxh3: str) -> None:
     if a file with another content exists at `url`, and StorageError.
     """
     local = urls.is_local(url)
-    if local:
+    if local or urls.size(original) != size:
         _compare(original, size, xxh3)
     if urls.exists(url):
         return _expect(url, xxh3)
@@ -38,7 +40,7 @@ def commit_identical(original: str, url: str, size: int, xxh3: str) -> None:
         file_system.cp_file(urls.filesystem(original)[1], remote)
         file_system.invalidate_cache()
         checksums = [urls.checksum_of(file_system.info(urls.filesystem(place)[1])) for place in (original, url)]
-    if None in checksums or checksums[0] != checksums[1] or urls.size(url) != size:
+    if None in checksums or checksums[0] != checksums[1]:
         _compare(url, size, xxh3)
     return None
 

@@ -9,7 +9,8 @@ import pytest
 
 from datakit.download.listing import SourceFile
 from datakit.engine.task import Phase, Task
-from datakit.pipeline.estimate import Resources, concurrency_of, disk_bytes, raw_text_bytes, resources
+from datakit.pipeline.estimate import WORK_SECONDS, Resources, concurrency_of, disk_bytes, raw_text_bytes, resources
+from datakit.pipeline.graph import READS
 
 AVAILABLE = Resources(4, "", 8 << 30, "", None)
 
@@ -23,6 +24,11 @@ def test_peak_disk_use_includes_exchange_files() -> None:
     stays, peak = disk_bytes("normalize", 1_000_000)
     assert 0 < stays < peak
     assert disk_bytes("consolidate", 1_000_000)[0] == disk_bytes("consolidate", 1_000_000)[1]
+
+
+def test_work_of_every_stage_is_estimated() -> None:
+    assert {module.NAME for module in READS} == WORK_SECONDS.keys()
+    assert WORK_SECONDS["select"] < WORK_SECONDS["signatures"], "it reads no text"
 
 
 @pytest.mark.parametrize(
