@@ -77,7 +77,7 @@ def added(costs: Iterable[Cost]) -> Cost:
 
 
 def encode_phase(clean: Path, tokenizer: str, directory: str) -> Phase:
-    """Return the phase that encodes, planned as in a run. The contract is made, and its tokenizer copied, in children."""
+    """Return the phase that encodes, planned as in a run. Children make the contract and copy the tokenizer."""
     parameters = {"tokenizer_sha256": hashlib.sha256(Path(tokenizer).read_bytes()).hexdigest()}
     operations = {"tokenizer_path": tokenizer}
 

@@ -63,7 +63,7 @@ def train(
         raise UsageError(f"{output} already exists and is never overwritten; choose another --output")
     with nullcontext(root) if root else stale_files.scratch_directory() as scratch:
         with view_for_terminal() as view:
-            recipe = _recipe(inputs, vocabulary, special)
+            recipe = training_recipe(inputs, vocabulary, special)
             result = run(recipe, str(scratch), workers=workers, until="train-tokenizer", observer=view)
         (trained,) = result.steps_of("train-tokenizer")
         atomic.commit_bytes(urls.read_bytes(urls.join(trained.directory, "tokenizer.json")), urls.absolute(output))
@@ -76,17 +76,18 @@ def train(
     return 0
 
 
-def _recipe(inputs: tuple[str, ...], vocabulary: int, special: tuple[str, ...]) -> Recipe:
+def training_recipe(inputs: tuple[str, ...], vocabulary: int, special: tuple[str, ...]) -> Recipe:
     """Return the recipe whose dataset the tokenizer is trained on: the recipe that was given, or a new one with one
-    source per input.
+    source per input. It has no consolidate step, since training does not read its output.
     """
     from dataclasses import replace
 
     from datakit.recipe import Recipe, Source, absolute, catalog_names, load_recipe
 
     settings = {"tokenizer": "train", "train": {"vocabulary": vocabulary, "special": list(special)}}
+    unpublished = {"write": False}
     first = inputs[0]
     if len(inputs) == 1 and (first.endswith(".toml") or (first in catalog_names() and not Path(first).exists())):
-        return replace(load_recipe(first), tokenize=settings)
+        return replace(load_recipe(first), tokenize=settings, consolidate=unpublished)
     sources = tuple(Source(f"input-{number}", absolute(url, Path.cwd())) for number, url in enumerate(inputs, start=1))
-    return Recipe("tokenizer", sources, tokenize=settings)
+    return Recipe("tokenizer", sources, tokenize=settings, consolidate=unpublished)

@@ -1,12 +1,13 @@
 """Links or copies a finished file into another step, without reading it into Arrow or writing it again.
 
 On a disk, the new file is a hard link; where hard links are not supported, it is a copy. In an object store, the store
-itself copies the object, so the bytes do not pass through this machine. The content is compared with the checksum in
-the original step's manifest, so damage is not copied.
+itself copies the object, so the bytes do not pass through this machine. On a disk, the content is compared with the
+checksum in the original step's manifest, so damage is not copied. In a store, the size is compared with the manifest,
+and the checksum that the store states for the copy with that of the original.
 
-Cost: on a disk, the file is read once, to hash it. In a store, one request for the copy and two for the checksums. If
-the store states different checksums for the copy and the original (which is possible for objects that were uploaded in
-parts), the copy is read once.
+Cost: on a disk, the file is read once, to hash it. In a store, one request for the copy and three for the size and the
+checksums. If the store states different checksums for the copy and the original (which is possible for objects that
+were uploaded in parts), the copy is read once.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def commit_identical(original: str, url: str, size: int, xxh3: str) -> None:
     DivergentOutputError if a file with different content exists at `url`, and StorageError.
     """
     local = urls.is_local(url)
-    if local:
+    if local or urls.size(original) != size:
         _compare(original, size, xxh3)
     if urls.exists(url):
         return _expect(url, xxh3)
@@ -39,7 +40,7 @@ def commit_identical(original: str, url: str, size: int, xxh3: str) -> None:
         file_system.cp_file(urls.filesystem(original)[1], remote)
         file_system.invalidate_cache()
         checksums = [urls.checksum_of(file_system.info(urls.filesystem(place)[1])) for place in (original, url)]
-    if None in checksums or checksums[0] != checksums[1] or urls.size(url) != size:
+    if None in checksums or checksums[0] != checksums[1]:
         _compare(url, size, xxh3)
     return None
 

@@ -1,10 +1,11 @@
 """Renders a dataset of documents as a Croissant file (MLCommons' JSON-LD description of datasets for machine learning).
 
 The file describes the step that holds the documents: the consolidate step of the lineage or, if there is none, its
-only normalize step. The paths in the file are relative to the directory above the step's, which is the dataset's (or
-the source's). The file belongs there, because `datakit validate` reports every file in a step's directory that the
-step's manifest does not list. Each source is a record set with all columns of its partitions. Columns of types that
-Croissant's readers cannot load, such as structs, are named in the record set's description instead.
+only normalize step, unless some of the normalized documents have left. The paths in the file are relative to the
+directory above the step's, which is the dataset's (or the source's). The file belongs there, because `datakit validate`
+reports every file in a step's directory that the step's manifest does not list. Each source is a record set with all
+columns of its partitions. Columns of types that Croissant's readers cannot load, such as structs, are named in the
+record set's description instead.
 
 Croissant requires the SHA-256 of every listed file, but a step may have thousands of files, and its manifest holds
 their xxh3-128 instead. Therefore patterns stand for the partitions, and the only file that is listed, with its SHA-256,
@@ -84,8 +85,8 @@ CONTEXT = {
 
 
 def croissant(lineage: Lineage) -> dict[str, Any]:
-    """Return the Croissant description. Raises UsageError if the lineage has no step that holds documents, or several
-    normalized sources that no step consolidates.
+    """Return the Croissant description. Raises UsageError if the lineage has no step that holds the documents: none at
+    all, or several normalized sources, or normalized documents that have left, and no step that consolidates them.
     """
     step = _documents(lineage)
     manifest = read_manifest(step.directory)
@@ -115,6 +116,12 @@ def croissant(lineage: Lineage) -> dict[str, Any]:
 def _documents(lineage: Lineage) -> StepRecord:
     for stage in HOLDERS:
         steps = [step for step in lineage.steps if step.stage == stage and step.found]
+        if stage == "normalize" and steps and any(map(_removes, lineage.steps)):
+            raise UsageError(
+                f"no step behind {lineage.directory} holds the documents that stay, and only these: a consolidate step "
+                "would; give its directory or that of its dataset (it is missing if the recipe has `[consolidate] "
+                "write = false`)"
+            )
         if len(steps) == 1:
             return steps[0]
         if steps:
@@ -123,6 +130,11 @@ def _documents(lineage: Lineage) -> StepRecord:
         f"{lineage.directory} has no single step that holds documents; give the directory of a consolidate step or of "
         "a normalize step"
     )
+
+
+def _removes(step: StepRecord) -> bool:
+    """Return True if a step lists documents that leave the dataset, or if this cannot be read."""
+    return step.stage == "select" and (step.rows > 0 or not step.found)
 
 
 def _manifest_file(directory: str) -> dict[str, Any]:

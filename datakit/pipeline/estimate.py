@@ -40,6 +40,7 @@ WORK_SECONDS = {
     "normalize": 0.0215,
     "signatures": 0.0072,
     "dedup": 0.0063,
+    "select": 0.0002,  # it reads only ids: the rate of simulate/rates.py, for documents of 2 kB
     "consolidate": 0.0122,
     "train-tokenizer": 0.005,
     "contract": 0.0,

@@ -251,7 +251,9 @@ def _modules(configuration: Configuration, until: str | None, place: str) -> lis
     if until is None:
         return modules
     if until not in names:
-        raise UsageError(f"--until {until}: {place} has no such stage; {suggestion(until, names)}")
+        known = {module.NAME for module in READS}
+        reason = "leaves this stage out" if until in known else "has no such stage"
+        raise UsageError(f"--until {until}: {place} {reason}; {suggestion(until, names)}")
     return modules[: names.index(until) + 1]
 
 

@@ -27,7 +27,7 @@ CAME_IN: dict[str, tuple[str, ...]] = {
     "select": ("select/records_in",),
     "consolidate": ("consolidate/records_in",),
     "train-tokenizer": ("train-tokenizer/documents",),
-    "tokenize": ("tokenize/documents",),
+    "tokenize": ("tokenize/documents", "tokenize/quarantined"),
 }
 DROPPED = {  # stage -> counter -> the reason shown to users
     "normalize": {
@@ -44,6 +44,7 @@ DROPPED = {  # stage -> counter -> the reason shown to users
         "select/dropped_fuzzy": "fuzzy duplicates",
     },
     "consolidate": {"consolidate/dropped_quarantined": "quarantined"},
+    "tokenize": {"tokenize/quarantined": "quarantined"},
 }
 FOUND = {
     "download": {"download/files": "files"},

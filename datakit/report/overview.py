@@ -47,7 +47,7 @@ def facts(subject: Subject, sources: Sequence[SourceCounts], work: Work) -> Iter
         if everything.tokens is not None:
             yield Fact("tokens", everything.tokens, "count", f"in {counted(everything.sources, 'source')}")
         yield Fact("share kept", everything.retained, "percent", _lost(everything))
-        yield Fact("text", everything.text_bytes, "bytes", "after consolidation")
+        yield Fact("text", everything.text_bytes, "bytes", "of the documents that were kept")
     elapsed = sum(stage.elapsed for stage in work.stages)
     if work.stages:
         processor = sum(stage.cpu_seconds for stage in work.stages)

@@ -3,6 +3,9 @@
 Like a lease (`leases/lease.py`), a pin is written before the announcements of `datakit gc` are read. If the step is
 gone after that, the pin is removed again and an error is raised. So a step is kept once `pin_step` has returned.
 
+A pin keeps a step and all steps from which it was made. A token cache is not made from the consolidate step, so pinning
+a dataset pins both.
+
 A pin must be in the root in which the step really is, because only `datakit gc` of that root could remove the step. A
 path that contains a link to a dataset or to a step is therefore refused; a link to the root itself is allowed.
 """
@@ -15,8 +18,9 @@ from dataclasses import dataclass
 
 from datakit.errors import NotFoundError, UsageError
 from datakit.leases.lease import wait_for_collections
-from datakit.leases.pins import Pin, read_pins, remove_pin, write_pin
-from datakit.pipeline.lineage import finished_step
+from datakit.leases.pins import Pin, find_pin, read_pins, remove_pin, write_pin
+from datakit.lineage.graph import upstream_first
+from datakit.pipeline.lineage import finished_step, published_step
 from datakit.pipeline.root_layout import RUNS, SOURCE_STAGES, SOURCES
 from datakit.retention.inventory import is_step, require_root
 from datakit.retention.trash import FOLDER
@@ -35,14 +39,25 @@ class ListedPin:
     pin: Pin
 
 
-def pin_step(step: str, reason: str, say: Callable[[str], None]) -> tuple[str, Pin]:
-    """Pin a finished step, given by its directory or by that of its dataset. Return the step's directory and the pin.
-    Raises UsageError, and NotFoundError if the step is unfinished or was removed meanwhile.
+def pin_step(step: str, reason: str, say: Callable[[str], None]) -> list[tuple[str, Pin]]:
+    """Pin a finished step, or the current step of a dataset and its consolidate step. Return the directory of each step
+    with its pin, the current step first. Raises UsageError, and NotFoundError if a step is unfinished or was removed
+    meanwhile.
     """
-    found = finished_step(urls.absolute(step))
+    place = urls.absolute(step)
+    found = finished_step(place)
     if found is None:
-        raise UsageError(f"{urls.absolute(step)} is neither a finished step nor a dataset; `datakit ls` lists both")
-    directory = found[0]
+        raise UsageError(f"{place} is neither a finished step nor a dataset; `datakit ls` lists both")
+    directory, manifest, _ = found
+    behind = [above.manifest for above in upstream_first(directory, manifest) if above.manifest is not None]
+    published = published_step(place, behind)
+    pins = [(directory, _pin(directory, reason, say))]
+    if published is not None:
+        pins.append((published[0], find_pin(*root_of(published[0])) or _pin(published[0], reason, say)))
+    return pins
+
+
+def _pin(directory: str, reason: str, say: Callable[[str], None]) -> Pin:
     root, path = root_of(directory)
     pin = write_pin(root, path, reason)
     wait_for_collections(root, [path], say)
@@ -52,7 +67,7 @@ def pin_step(step: str, reason: str, say: Callable[[str], None]) -> tuple[str, P
             f"{directory} was removed before it was pinned; move it back from {urls.join(root, FOLDER)}, and pin it "
             "again"
         )
-    return directory, pin
+    return pin
 
 
 def unpin_step(step: str) -> str:

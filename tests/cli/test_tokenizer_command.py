@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from datakit.cli.tokenizer_command import training_recipe
+from datakit.pipeline.configure import configure
 from tests.support.command_line import invoke
 from tests.support.small_shelf import make_shelf, step
 
@@ -28,3 +30,11 @@ def test_trained_tokenizer_is_used_by_a_recipe(tmp_path: Path) -> None:
     other = invoke("tokenizer", "train", recipe, "--root", "root", "--vocabulary", "300", "--output", "b.json",
                     "--json", cwd=tmp_path)  # fmt: skip
     assert json.loads(other.stdout)["vocabulary"] <= 300
+
+
+def test_documents_are_not_written_again_for_training(tmp_path: Path) -> None:
+    """Training reads the normalized documents, so a consolidate step would only take time and could only fail."""
+    recipe = make_shelf(tmp_path / "shelf")
+    for given in (str(recipe), str(tmp_path / "shelf" / "novels")):
+        stages = configure(training_recipe((given,), 300, ("<|endoftext|>",)))
+        assert "train-tokenizer" in stages and "consolidate" not in stages

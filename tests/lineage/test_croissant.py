@@ -10,7 +10,7 @@ import mlcroissant
 import pytest
 
 from datakit.errors import UsageError
-from datakit.lineage import read_lineage
+from datakit.lineage import Lineage, StepRecord, read_lineage
 from datakit.lineage.croissant import croissant
 from datakit.storage.manifest import read_manifest
 from datakit.validate.validation import validate
@@ -74,3 +74,15 @@ def described_columns(tmp_path: Path) -> Path:
 def test_lineage_without_documents_is_refused(finished: Path) -> None:
     with pytest.raises(UsageError, match="no single step that holds documents"):
         croissant(read_lineage(str(step(finished, "root/sources/novels/download-*"))))
+
+
+@pytest.mark.parametrize(("left", "found"), [(2, True), (0, False)])
+def test_documents_that_have_left_are_not_described(tmp_path: Path, left: int, found: bool) -> None:
+    """A token cache is not made from the consolidate step, and the normalize step has documents that left."""
+    steps = (
+        StepRecord("normalize web", "normalize", "web", str(tmp_path / "n"), "1", True, rows=10),
+        StepRecord("select", "select", "d", str(tmp_path / "s"), "2", found, rows=left),
+        StepRecord("tokenize d", "tokenize", "d", str(tmp_path / "t"), "3", True, rows=8),
+    )
+    with pytest.raises(UsageError, match=r"holds the documents that stay.*a consolidate step would"):
+        croissant(Lineage("d", str(tmp_path / "t"), (), steps))

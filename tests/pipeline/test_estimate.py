@@ -10,6 +10,7 @@ import pytest
 from datakit.download.listing import SourceFile
 from datakit.engine.task import Phase, Task
 from datakit.pipeline.estimate import (
+    WORK_SECONDS,
     DiskUse,
     Resources,
     concurrency_of,
@@ -18,6 +19,7 @@ from datakit.pipeline.estimate import (
     raw_text_bytes,
     resources,
 )
+from datakit.pipeline.graph import READS
 
 AVAILABLE = Resources(4, "", 8 << 30, "", None)
 
@@ -31,6 +33,11 @@ def test_peak_disk_use_includes_exchange_files() -> None:
     stays, peak = disk_bytes("normalize", 1_000_000)
     assert 0 < stays < peak
     assert disk_bytes("consolidate", 1_000_000)[0] == disk_bytes("consolidate", 1_000_000)[1]
+
+
+def test_work_of_every_stage_is_estimated() -> None:
+    assert {module.NAME for module in READS} == WORK_SECONDS.keys()
+    assert WORK_SECONDS["select"] < WORK_SECONDS["signatures"], "it reads no text"
 
 
 @pytest.mark.parametrize(

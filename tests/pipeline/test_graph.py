@@ -27,6 +27,8 @@ def test_graph_has_the_stages_of_the_recipe(shelf: Path, tmp_path: Path) -> None
     assert stages(until="download") == ["download"]
     with pytest.raises(UsageError, match="did you mean 'normalize'"):
         stages(until="normalise")
+    with pytest.raises(UsageError, match=r"--until consolidate: .* leaves this stage out; "):
+        stages("consolidate.write=false", until="consolidate")
 
 
 def fingerprints(recipe_file: Path, root: Path, *settings: str) -> dict[str, str]:

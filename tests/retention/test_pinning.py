@@ -12,9 +12,11 @@ from datakit.leases.lease import Lease
 from datakit.leases.lease_files import COLLECT
 from datakit.leases.pins import read_pins
 from datakit.retention import pinning
+from datakit.retention.collection import remove_garbage
 from datakit.retention.pinning import pin_step, unpin_step
+from datakit.storage.latest import Current, record_latest
 from tests.support.command_line import invoke
-from tests.support.retention.tiny_roots import set_latest, step_path, write_dataset
+from tests.support.retention.tiny_roots import number, set_latest, step_path, write_dataset, write_step
 
 CACHE, OLD = step_path("shelf", "tokenize", "new"), step_path("shelf", "tokenize", "old")
 
@@ -45,6 +47,21 @@ def test_dataset_stands_for_its_current_step(root: Path) -> None:
     assert done.stdout == f"pinned: {root}/{CACHE}\n"
     shown = invoke("pin", "--list", "root", cwd=root.parent)
     assert "published" in shown.stdout and str(root / CACHE) in shown.stdout
+
+
+def test_pinned_dataset_keeps_its_texts(root: Path) -> None:
+    """The cache is not made from the consolidate step, which only the record of current steps names."""
+    inputs = [step_path("sources/web", "normalize", "new"), step_path("shelf", "dedup", "new")]
+    texts = write_step(str(root), step_path("shelf", "consolidate", "new"), inputs)
+    current = Current(Path(CACHE).name, number(CACHE))
+    record_latest(str(root / "shelf"), current, current, documents=Current(Path(texts).name, number(texts)))
+    pins = pin_step(str(root / "shelf"), "published", lambda text: None)
+    assert [directory for directory, _ in pins] == [str(root / CACHE), str(root / texts)]
+    write_dataset(str(root), "shelf", "newer")
+    remove_garbage(str(root), 0, unreachable=True)
+    assert (root / texts / "manifest.json").exists()
+    unpin_step(str(root / CACHE))
+    assert [directory for directory, _ in pin_step(str(root / CACHE), "x", lambda text: None)] == [str(root / CACHE)]
 
 
 @pytest.mark.parametrize(

@@ -111,12 +111,12 @@ def test_lease_of_a_run_lists_finished_steps_too(finished_copy: Path) -> None:
 
 def test_fresh_run_does_not_remove_a_pinned_step(finished_copy: Path) -> None:
     root = finished_copy / "root"
-    directory, _ = pin_step(str(root / "shelf"), "published", lambda text: None)
+    ((directory, _), (published, _)) = pin_step(str(root / "shelf"), "published", lambda text: None)
     before = steps_of(str(root))
     with pytest.raises(UsageError, match="is pinned, so it is not removed; the reason for the pin: published"):
         datakit.run(finished_copy / "shelf/shelf.toml", root, fresh=True)
     assert steps_of(str(root)) == before
-    assert Path(directory).exists()
+    assert Path(directory).exists() and "consolidate-" in published
 
 
 def test_fresh_run_does_not_remove_a_step_that_another_process_uses(finished_copy: Path) -> None:

@@ -22,8 +22,9 @@ def pin(step: str | None = None, /, *, reason: str = "", list_: Flag = False, js
     Parameters
     ----------
     step
-        The directory of a finished step, or that of a dataset, which stands for the last step of its current run. Its
-        path must not lead through a link below the root. With --list, a root; by default ./data.
+        The directory of a finished step, or that of a dataset, which stands for the last step of its current run and
+        its consolidate step. Its path must not lead through a link below the root. With --list, a root; by default
+        ./data.
     reason
         Why the step is needed. Shown by --list and by `datakit gc`.
     list_
@@ -39,11 +40,11 @@ def pin(step: str | None = None, /, *, reason: str = "", list_: Flag = False, js
         return _show(step or "./data", json)
     if step is None or not reason.strip():
         raise UsageError('name a step and a reason: datakit pin STEP --reason "why it is needed"')
-    url, pinned = pin_step(step, reason.strip(), note)
+    (url, pinned), *others = pin_step(step, reason.strip(), note)
     if json:
-        say_json({"step": url, "pin": pinned})
+        say_json({"step": url, "pin": pinned, "others": [{"step": other, "pin": entry} for other, entry in others]})
     else:
-        say(f"pinned: {url}")
+        say("\n".join(f"pinned: {directory}" for directory in (url, *(other for other, _ in others))))
     return 0
 
 

@@ -165,7 +165,7 @@ def _stages(behind: Behind, source: str, identity: str, removal: Removal | None)
         elif removal is not None and removal.reason in step.manifest.details.get("drop", ()):
             yield _fate_of(step, "removed", f"as dedup decided ({removal.reason} duplicate)")
         else:
-            yield _fate_of(step, *_quarantined(step, source, before, above))
+            yield _fate_of(step, *why_missing(step, source, before, above))
         if select is None:  # in earlier versions, tokenize read the output of consolidate
             above, before = step, now
 
@@ -209,13 +209,13 @@ def _dedup_fate(step: Finished, removal: Removal | None, compared: bool) -> Stag
     return _fate_of(step, "removed", f"{copy} duplicate of {kept}, which is retained; Jaccard {removal.jaccard:.3f}")
 
 
-def _quarantined(step: Finished, source: str, before: tuple[str, int, Any], above: Finished) -> tuple[str, str]:
+def why_missing(step: Finished, source: str, before: tuple[str, int, Any], above: Finished) -> tuple[str, str]:
     """Return the outcome and explanation for a document that is missing from `step`. before: the document's place in
     the upstream step `above`.
     """
     path, row, _ = before
     if step.manifest.quarantine.records:
         for record in read_quarantine(step.directory):
-            if record.position == row and record.file.endswith(f"{source}/{urls.name(path)}"):
+            if record.position == row and f"/{record.file}".endswith(f"/{source}/{urls.name(path)}"):
                 return "quarantined", record.reason
     return "missing", f"{above.url(path)} has it, and nothing says why this step does not; was a directory changed?"

@@ -13,11 +13,14 @@ import pytest
 import datakit
 from datakit.errors import InputError, UsageError
 from datakit.pipeline.fate import Answer
+from datakit.pipeline.fate.behind import Finished
+from datakit.pipeline.fate.fates import why_missing
 from datakit.pipeline.graph import LocatedStep, build, engine_step
 from datakit.pipeline.resolve_sources import ListingOptions
 from datakit.recipe import load_recipe
 from datakit.storage import urls
 from datakit.storage.latest import Current, record_latest
+from datakit.storage.manifest import Manifest, Quarantine, Totals
 from tests.support.engine.runs import run_step_of
 from tests.support.faults.poisoned import ENCODE, SIGN, WRITE, poisoned
 from tests.support.partitions import identity
@@ -173,3 +176,18 @@ def test_refuses_what_it_cannot_find(finished: Path, finished_copy: Path) -> Non
     shutil.rmtree(finished_copy / "root" / "sources" / "letters")
     with pytest.raises(UsageError, match="was made from normalize"):
         datakit.why(finished_copy / "root" / "shelf", id=identity(prose(7)))
+
+
+def test_quarantined_record_of_a_source_with_a_longer_name_is_another_one(tmp_path: Path) -> None:
+    """The name of one source may be the end of another's name, and their partitions have the same names."""
+    part = "part-00000-of-00001.parquet"
+    (tmp_path / "quarantine").mkdir()
+    record = {"file": f"data/oldnews/{part}", "position": 3, "reason": "it kills the writer"}
+    (tmp_path / "quarantine" / "records.jsonl").write_text(json.dumps(record) + "\n")
+    manifest = Manifest("consolidate", "d", "f", "f", {}, [], [], [], Totals(0, 0), {}, Quarantine(1))
+    step = Finished(str(tmp_path), manifest)
+    found = {
+        source: why_missing(step, source, (f"data/{source}/{part}", 3, {}), step) for source in ("oldnews", "news")
+    }
+    assert found["oldnews"] == ("quarantined", "it kills the writer")
+    assert found["news"][0] == "missing"
