@@ -6,13 +6,14 @@ So a driver that is killed at any point leaves either the files or the line. Sma
 step, as a line would take longer to sync than the files are worth.
 
 A later run reuses a result whose files are missing if the ledger says that they were dropped. Such a result is sound
-only if the phase that dropped them is not repeated. The run therefore remembers the phases that it passed in this way
-(`Passed`) until it reaches the phase that dropped their files and finds its results complete. If it must run a task
-before that (because a file was lost, or because a setting changed what the tasks are), it first runs the tasks again
-whose files are missing. They write the same files.
+only as long as no phase runs that reads the files. The run therefore remembers the phases that it passed in this way
+(`Passed`) until it reaches the phase that is the last to read their files and finds its results complete. If it must
+run a task before that (because a file was lost, or because a setting changed what the tasks are), it first runs the
+tasks again whose files are missing. They write the same files, which are dropped again as soon as the phases that were
+passed need them no more.
 
 If two drivers work on the same step, one may drop files that the other's tasks are reading. The other driver then
-finds the line and the results in the ledger, and continues from there. A version that does not know the lines skips
+finds a new line and the results in the ledger, and continues from there. A version that does not know the lines skips
 them, finds that files are missing, and repeats the tasks that wrote them.
 """
 
@@ -31,14 +32,14 @@ DROP_BYTES = 64 << 20  # smaller folders are not dropped
 
 @dataclass(frozen=True)
 class Passed:
-    """A phase whose results are reused although files are missing. tasks: those that wrote the missing files.
-    waits_for: the phases that dropped these files and have not been reached yet.
+    """A phase whose results are reused although files are missing. tasks: those that wrote the missing files. folders:
+    where these files were, as long as a phase that has not been reached yet may read them.
     """
 
     phase: Phase
     digests: Digests
     tasks: list[Task]
-    waits_for: set[str]
+    folders: set[str]
 
 
 class Drops:
@@ -46,18 +47,25 @@ class Drops:
 
     def __init__(self, step: Step, ledger: LedgerWriter) -> None:
         self._step, self._ledger = step, ledger
-        self._by: dict[str, str] = {}  # folder -> the phase that dropped it
+        self._lines = 0  # the number of lines known, our own included
+        self._dropped = set[str]()
+        self._present = set[str]()  # folders that were dropped but hold files: those of a killed driver, or new ones
         self._passed: list[Passed] = []
 
     def learn(self, lines: Iterable[DroppedLine]) -> bool:
-        """Add the lines of a ledger; return True if any of them is new."""
-        before = len(self._by)
-        self._by |= {folder: line.by for line in lines for folder in line.folders}
-        return len(self._by) > before
+        """Add the lines of the whole ledger; return True if any of them is new."""
+        before, known = self._lines, list(lines)
+        self._lines = len(known)
+        self._dropped.update(folder for line in known for folder in line.folders)
+        return self._lines > before
 
-    def by(self, output: OutputFile) -> str | None:
-        """Return the phase that dropped this file; None if the file was not dropped."""
-        return self._by.get(folder_of(output.path))
+    def found(self, paths: Iterable[str]) -> None:
+        """Note which files exist."""
+        self._present = {folder_of(path) for path in paths}
+
+    def includes(self, output: OutputFile) -> bool:
+        """Return True if this file was dropped."""
+        return folder_of(output.path) in self._dropped
 
     def passes(self, passed: Passed) -> None:
         """Remember a phase whose results are reused without some of its files."""
@@ -66,28 +74,32 @@ class Drops:
     def take_passed(self) -> list[Passed]:
         """Return, and forget, the phases whose missing files are needed now that a task must run."""
         passed, self._passed = self._passed, []
+        self._present.update(folder for one in passed for folder in one.folders)
         return passed
 
-    def reached(self, phase: str) -> None:
-        """Forget the phases whose files this phase dropped: it is complete, so nothing reads them any more."""
+    def reached(self, phase: Phase) -> None:
+        """Forget the phases whose files no later phase reads: this phase is complete, so its inputs are not needed."""
         complete = [phase]
         while complete:
-            name = complete.pop()
+            unread = complete.pop().drops
             for passed in self._passed:
-                passed.waits_for.discard(name)
-            complete += [passed.phase.name for passed in self._passed if not passed.waits_for]
-            self._passed = [passed for passed in self._passed if passed.waits_for]
+                passed.folders.difference_update(unread)
+            complete += [passed.phase for passed in self._passed if not passed.folders]
+            self._passed = [passed for passed in self._passed if passed.folders]
 
     def drop(self, phase: Phase, sizes: dict[str, int]) -> None:
         """Drop what a complete phase was the last to read. sizes: the number of bytes written to each folder."""
         folders = [folder for folder in phase.drops if sizes.get(folder, 0) >= DROP_BYTES]
-        new = [folder for folder in folders if folder not in self._by]
+        # A folder that is dropped once more needs another line, from which a second driver learns where its files are.
+        new = [folder for folder in folders if folder in self._present or folder not in self._dropped]
         if new:
             self._ledger.append(DroppedLine(phase.name, new, time.time()))
             self._ledger.flush()
-            self._by |= dict.fromkeys(new, phase.name)
+            self._lines += 1
+            self._dropped.update(new)
         for folder in folders:
             removal.remove_tree(urls.join(self._step.directory, EXCHANGE_FOLDER, folder))
+        self._present.difference_update(folders)
 
 
 def folder_of(path: str) -> str:
