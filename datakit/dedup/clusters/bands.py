@@ -78,7 +78,7 @@ def connect(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCont
     keys, rows = np.empty(0, np.uint64), np.empty(0, np.uint64)
     row, root = rows, rows  # the forest so far
     waiting: list[tuple[np.ndarray, np.ndarray]] = []
-    records = 0
+    records = folded = 0
     with ExitStack() as stack:
         forest = _Forest(f"exchange/forest/bucket-{bucket:05d}.parquet", context, stack)
 
@@ -96,8 +96,9 @@ def connect(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCont
             for batch in table.to_batches(max_chunksize=FOLD_ROWS):
                 waiting.append((batch["key"].to_numpy(), batch["row"].to_numpy()))
                 records += batch.num_rows
-                if sum(len(pair[0]) for pair in waiting) >= FOLD_ROWS:
+                if records - folded >= FOLD_ROWS:
                     fold()
+                    folded = records
                     context.report(records, records * ROW_BYTES)
         fold()
         forest.write(row, root)

@@ -47,13 +47,14 @@ class PairReader:
         yield from self._pieces(table for place in places for table in iterate_shard(place, ["row", "root"]))
 
     def _pieces(self, tables: Iterable[pa.Table]) -> Iterator[Pairs]:
-        waiting: list[pa.RecordBatch] = []
+        waiting, rows = list[pa.RecordBatch](), 0
         for table in tables:
             for batch in table.to_batches(max_chunksize=PIECE_ROWS):
                 waiting.append(batch)
-                if sum(one.num_rows for one in waiting) >= PIECE_ROWS:
+                rows += batch.num_rows
+                if rows >= PIECE_ROWS:
                     yield self._columns(waiting)
-                    waiting = []
+                    waiting, rows = [], 0
         if waiting:
             yield self._columns(waiting)
 

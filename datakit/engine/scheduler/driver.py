@@ -166,16 +166,27 @@ class StepRun:
         plan.
         """
         if ended.inputs_lost:
-            (*_, (start, _)), self._starts = self._starts, []
-            self._read()  # another driver has finished this phase, so its results are in the ledger
-            return self._look_up(start.phase)
+            return self._look_again()
         made = ended.results()
         start, passed = self._starts.pop(0)
         if passed is not None:
             self._earlier.require_same_files(passed, made)
+            self._earlier.drops.drop(start.phase, self._tally.exchanged)
             return self._record(self._starts[0][0])
         ordered = Results(start.reused.get(task.key) or made[task.key] for task in start.phase.tasks)
         return self._collect(start.phase, ordered, whole=True)
+
+    def _look_again(self) -> PhaseStart | Results:
+        """Look up the last of `_starts` again, because another driver has dropped files that the first was reading. It
+        did so after it had finished the phase that was running, or one after it, whose results are in the ledger.
+        """
+        (*restored, (start, _)), self._starts = self._starts, []
+        self.ledger.flush()
+        self._read()
+        for _, passed in restored:
+            if passed is not None:
+                self._earlier.pass_again(passed)
+        return self._look_up(start.phase)
 
     def _look_up(self, phase: Phase) -> PhaseStart | Results:
         """Return the results of a phase if earlier runs have finished it, and otherwise the start of the phase. If the
@@ -193,7 +204,7 @@ class StepRun:
                 self._starts.append((self._start(passed.phase, passed.digests, passed.tasks, {}), passed))
             self._starts.append((self._start(phase, digests, pending, reused), None))
             return self._record(self._starts[0][0])
-        self._earlier.pass_over(phase, digests, reused, incomplete)
+        self._earlier.pass_over(phase, digests, incomplete)
         return self._collect(phase, Results(reused[task.key] for task in phase.tasks), whole=not incomplete)
 
     def _start(self, phase: Phase, digests: Digests, pending: list[Task], reused: dict[str, bytes]) -> PhaseStart:

@@ -32,13 +32,13 @@ DROP_BYTES = 64 << 20  # smaller folders are not dropped
 @dataclass(frozen=True)
 class Passed:
     """A phase whose results are reused although files are missing. tasks: the tasks that wrote the missing files.
-    waits_for: the phases that dropped these files and have not been reached yet.
+    folders: the folders of these files that a phase may read that has not been reached yet.
     """
 
     phase: Phase
     digests: Digests
     tasks: list[Task]
-    waits_for: set[str]
+    folders: set[str]
 
 
 class Drops:
@@ -46,18 +46,26 @@ class Drops:
 
     def __init__(self, step: Step, ledger: LedgerWriter) -> None:
         self._step, self._ledger = step, ledger
-        self._by: dict[str, str] = {}  # folder -> the phase that dropped it
+        self._lines = set[tuple[str, float]]()  # the phases and times of the known lines, our own included
+        self._dropped = set[str]()
+        self._present = set[str]()  # folders that were dropped but hold files: those of a killed driver, or new ones
         self._passed: list[Passed] = []
 
     def learn(self, lines: Iterable[DroppedLine]) -> bool:
-        """Add the lines of a ledger. Return True if a folder in them is new."""
-        before = len(self._by)
-        self._by |= {folder: line.by for line in lines for folder in line.folders}
-        return len(self._by) > before
+        """Add lines of the ledger. Return True if any of them is new, even if all its folders were dropped before."""
+        before = len(self._lines)
+        for line in lines:
+            self._lines.add((line.by, line.time))
+            self._dropped.update(line.folders)
+        return len(self._lines) > before
 
-    def by(self, output: OutputFile) -> str | None:
-        """Return the phase that dropped this file; None if the file was not dropped."""
-        return self._by.get(folder_of(output.path))
+    def found(self, paths: Iterable[str]) -> None:
+        """Note which files exist."""
+        self._present = {folder_of(path) for path in paths}
+
+    def includes(self, output: OutputFile) -> bool:
+        """Return True if this file was dropped."""
+        return folder_of(output.path) in self._dropped
 
     def passes(self, passed: Passed) -> None:
         """Remember a phase whose results are reused without some of its files."""
@@ -66,30 +74,34 @@ class Drops:
     def take_passed(self) -> list[Passed]:
         """Return and forget all remembered phases: a task must run, so their missing files are needed."""
         passed, self._passed = self._passed, []
+        self._present.update(folder for one in passed for folder in one.folders)
         return passed
 
-    def reached(self, phase: str) -> None:
-        """Forget the phases whose files this phase dropped. It is complete, so no task needs these files."""
+    def reached(self, phase: Phase) -> None:
+        """Forget the phases whose files no phase after this complete one reads."""
         complete = [phase]
         while complete:
-            name = complete.pop()
+            unread = complete.pop().drops
             for passed in self._passed:
-                passed.waits_for.discard(name)
-            complete += [passed.phase.name for passed in self._passed if not passed.waits_for]
-            self._passed = [passed for passed in self._passed if passed.waits_for]
+                passed.folders.difference_update(unread)
+            complete += [passed.phase for passed in self._passed if not passed.folders]
+            self._passed = [passed for passed in self._passed if passed.folders]
 
     def drop(self, phase: Phase, sizes: dict[str, int]) -> None:
         """Drop the folders that no phase after this complete one reads. sizes: the number of bytes written to each
         folder.
         """
         folders = [folder for folder in phase.drops if sizes.get(folder, 0) >= DROP_BYTES]
-        new = [folder for folder in folders if folder not in self._by]
+        # A folder that is dropped once more needs another line, from which a second driver learns where its files are.
+        new = [folder for folder in folders if folder in self._present or folder not in self._dropped]
         if new:
-            self._ledger.append(DroppedLine(phase.name, new, time.time()))
+            line = DroppedLine(phase.name, new, time.time())
+            self._ledger.append(line)
             self._ledger.flush()
-            self._by |= dict.fromkeys(new, phase.name)
+            self.learn([line])
         for folder in folders:
             removal.remove_tree(urls.join(self._step.directory, EXCHANGE_FOLDER, folder))
+        self._present.difference_update(folders)
 
 
 def folder_of(path: str) -> str:

@@ -21,7 +21,7 @@ from datakit.engine.ledger.ledger import (
     task_id,
 )
 from datakit.engine.ledger.packed_results import unpack
-from datakit.engine.scheduler.drops import Drops, Passed
+from datakit.engine.scheduler.drops import Drops, Passed, folder_of
 from datakit.engine.task import OutputFile, Phase, Step, Task
 from datakit.errors import DivergentOutputError
 from datakit.storage import urls
@@ -56,6 +56,7 @@ class EarlierResults:
         self._done = finished(known())
         self.drops.learn(dropped)
         self._sizes = {info.path: info.size for info in urls.listing(self._step.directory)} if self._done else {}
+        self.drops.found(self._sizes)
         return f"{self._step.stage}: {skipped_note(unknown, self._step.directory)}" if unknown else ""
 
     def learns_of_drops(self) -> bool:
@@ -75,7 +76,7 @@ class EarlierResults:
         for task in phase.tasks:
             packed = self._done.get(task_id(phase.name, task.key, digests.of(task))) if self._done else None
             missing = self._missing([packed]) if packed else []
-            if packed and all(self.drops.by(output) for output in missing):
+            if packed and all(map(self.drops.includes, missing)):
                 found[task.key] = packed
                 incomplete += [task] if missing else []
         if len(found) == len(phase.tasks):
@@ -84,14 +85,20 @@ class EarlierResults:
             del found[task.key]
         return found, []
 
-    def pass_over(self, phase: Phase, digests: Digests, reused: dict[str, bytes], incomplete: list[Task]) -> None:
+    def pass_over(self, phase: Phase, digests: Digests, incomplete: list[Task]) -> None:
         """Record that the results of a whole phase are reused. incomplete: its tasks whose files were dropped."""
         if not incomplete:
-            self.drops.reached(phase.name)
+            self.drops.reached(phase)
             return
-        missing = self._missing(reused[task.key] for task in incomplete)
-        dropped_by = {by for output in missing if (by := self.drops.by(output))}
-        self.drops.passes(Passed(phase, digests, incomplete, dropped_by))
+        packed = (self._done[task_id(phase.name, task.key, digests.of(task))] for task in incomplete)
+        folders = {folder_of(output.path) for output in self._missing(packed)}
+        self.drops.passes(Passed(phase, digests, incomplete, folders))
+
+    def pass_again(self, passed: Passed) -> None:
+        """Find out which files of a phase are still missing, after another driver has changed the step's files."""
+        found, incomplete = self.reusable(passed.phase, passed.digests)
+        lost = [task for task in passed.phase.tasks if task.key not in found]
+        self.pass_over(passed.phase, passed.digests, incomplete or lost)
 
     def require_same_files(self, passed: Passed, made: dict[str, bytes]) -> None:
         """Raise DivergentOutputError unless repeated tasks have written the same files as in the earlier run. made: the

@@ -19,7 +19,7 @@ from datakit.engine.observe.observer import Observer
 from datakit.engine.scheduler import drops, earlier_results
 from datakit.engine.scheduler.driver import run_step
 from datakit.errors import PartialError
-from tests.support.engine.dropping import FOLDERS, GATE, dropping_step, plan
+from tests.support.engine.dropping import FOLDERS, GATE, GATED, dropping_step, plan
 from tests.support.engine.engine_tasks import number_step, numbers
 from tests.support.engine.inline_executor import InlineExecutor
 from tests.support.engine.runs import attempts, outputs, run_numbers, run_step_of, wait_until
@@ -31,9 +31,9 @@ def _drop_small_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drops, "DROP_BYTES", 1)
 
 
-def finish(directory: Path, tasks: int = 2) -> dict[str, bytes]:
+def finish(directory: Path, tasks: int = 2, middle: str = "third") -> dict[str, bytes]:
     """Run the step, or the rest of it, and return its files."""
-    run_step_of(dropping_step(str(directory)), plan(tasks))
+    run_step_of(dropping_step(str(directory)), plan(tasks, middle))
     return outputs(directory)
 
 
@@ -42,14 +42,14 @@ def content(files: dict[str, bytes]) -> dict[str, bytes]:
     return {path: data.partition(b"beside")[0] for path, data in files.items() if path.startswith("last/")}
 
 
-def driver(directory: Path, folder: str, moment: str, **variables: str) -> subprocess.Popen[bytes]:
-    """Start a driver that kills itself at a given moment of the removal of a folder."""
-    command = [sys.executable, "-m", "tests.support.engine.dropping", str(directory), folder, moment]
+def driver(directory: Path, *arguments: str, **variables: str) -> subprocess.Popen[bytes]:
+    """Start a driver that kills itself at a given moment of the removal of a folder. arguments: see `dropping.main`."""
+    command = [sys.executable, "-m", "tests.support.engine.dropping", str(directory), *arguments]
     return subprocess.Popen(command, cwd=REPOSITORY, env={**os.environ, **variables})
 
 
-def killed(directory: Path, folder: str, moment: str) -> None:
-    assert driver(directory, folder, moment).wait(timeout=120) == -signal.SIGKILL
+def killed(directory: Path, folder: str, moment: str, middle: str = "third") -> None:
+    assert driver(directory, folder, moment, middle).wait(timeout=120) == -signal.SIGKILL
     assert not (directory / "manifest.json").exists()
 
 
@@ -86,9 +86,10 @@ def test_a_killed_driver_repeats_nothing(tmp_path: Path, moment: str) -> None:
 
 
 def test_dropped_files_are_written_again_if_the_files_made_from_them_are_lost(tmp_path: Path) -> None:
+    """They are dropped again, so the disk holds no more than in a run that was not interrupted."""
     killed(tmp_path / "killed", "third", "after")
     (tmp_path / "killed" / "exchange" / "fourth" / "1-of-2.txt").unlink()
-    assert content(finish(tmp_path / "killed")) == content(finish(tmp_path / "calm"))
+    assert finish(tmp_path / "killed") == finish(tmp_path / "calm")
     assert done(tmp_path / "killed") == {"first": 4, "second": 4, "third": 4, "fourth": 3, "last": 2}
 
 
@@ -117,6 +118,29 @@ def test_a_second_driver_continues_from_the_results_of_the_one_that_dropped_its_
     assert outputs(shared) == finish(tmp_path / "calm")
     assert before == {"first": 2, "second": 2}
     assert done(shared)["last"] == 2
+
+
+@pytest.mark.parametrize("gated", ["third", "fourth"])
+def test_a_second_driver_continues_if_files_are_dropped_that_both_have_restored(tmp_path: Path, gated: str) -> None:
+    """It was restoring them in phase `third`, or reading the restored ones in phase `fourth`."""
+    gate, shared = tmp_path / "gate", tmp_path / "shared"
+    killed(shared, "third", "after")
+    (shared / "exchange" / "fourth" / "1-of-2.txt").unlink()
+    slow = driver(shared, "none", "never", **{GATE: str(gate), GATED: gated})
+    wait_until(lambda: gate.with_suffix(".waiting").exists())
+    killed(shared, "third", "after")
+    gate.touch()
+    assert slow.wait(timeout=120) == 0
+    assert content(outputs(shared)) == content(finish(tmp_path / "calm"))
+
+
+def test_files_are_not_needed_once_any_phase_has_been_the_last_to_read_them(tmp_path: Path) -> None:
+    """A changed setting made another phase the last reader of a folder that had been dropped before."""
+    killed(tmp_path / "killed", "second", "after")
+    killed(tmp_path / "killed", "other", "after", "other")
+    before = done(tmp_path / "killed")
+    assert content(finish(tmp_path / "killed", middle="other")) == content(finish(tmp_path / "calm", middle="other"))
+    assert done(tmp_path / "killed") == before + Counter(last=2)
 
 
 def test_a_damaged_leftover_is_not_taken_for_a_dropped_file(tmp_path: Path) -> None:

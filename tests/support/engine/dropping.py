@@ -1,6 +1,6 @@
 """Defines a step of four phases, each of which reads and then drops the files of the phase before. As a program, this
 module runs the step and kills itself at a given moment: `python -m tests.support.engine.dropping DIRECTORY FOLDER
-MOMENT`.
+MOMENT [MIDDLE]`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from tests.support.engine.engine_tasks import SCHEMA
 
 FOLDERS = ("first", "second", "third", "fourth")
 MODULE = "tests.support.engine.dropping"  # __name__ differs when this module runs as a program
-GATE = "DATAKIT_TEST_GATE"  # the tasks of phase `third` wait until the file that this variable names exists
+GATE = "DATAKIT_TEST_GATE"  # the tasks of the phase GATED wait until the file that this variable names exists
+GATED = "DATAKIT_TEST_GATED"
 
 
 def combine(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Write the content of the inputs and the task's name; the last phase adds which other exchange folders exist."""
     gate = Path(os.environ.get(GATE, os.devnull))
-    if arguments["target"].startswith("exchange/third/") and not gate.exists():
+    if arguments["target"].startswith(f"exchange/{os.environ.get(GATED, 'third')}/") and not gate.exists():
         gate.with_suffix(".waiting").touch()
         while not gate.exists():
             time.sleep(0.02)
@@ -42,15 +43,18 @@ def combine(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCont
     return TaskResult((OutputFile(arguments["target"], committed.bytes, committed.xxh3, 1),), {"combined": 1})
 
 
-def plan(tasks: int = 2) -> Plan:
-    """tasks: the number of tasks of phase `second`, which affects the content and the names of all later files."""
+def plan(tasks: int = 2, middle: str = "third") -> Plan:
+    """tasks: the number of tasks of phase `second`, which affects the content and the names of all later files. middle:
+    the name of phase `third`.
+    """
     before, files = list[str](), list[OutputFile]()
-    for number, folder in enumerate((*FOLDERS, "last")):
+    folders = [middle if folder == "third" else folder for folder in (*FOLDERS, "last")]
+    for number, folder in enumerate(folders):
         count = tasks if folder == "second" else 2
         name = "last/{}.txt" if folder == "last" else f"exchange/{folder}/{{}}-of-{tasks}.txt"
         targets = [name.format(index) for index in range(count)]
         work = tuple(Task(str(n), f"{MODULE}:combine", {"target": target}) for n, target in enumerate(targets))
-        last_read = FOLDERS[number - 1 : number] if number else ()
+        last_read = tuple(folders[number - 1 : number]) if number else ()
         results = yield Phase(folder, work, {"inputs": before}, drops=last_read, batches=False)
         before = [output.path for result in results for output in result.outputs]
         files = [output for result in results for output in result.outputs]
@@ -62,7 +66,7 @@ def dropping_step(directory: str) -> Step:
     return Step("dropping", "test", directory, "d" * 32, {})
 
 
-def main(directory: str, folder: str, moment: str) -> None:
+def main(directory: str, folder: str, moment: str, middle: str = "third") -> None:
     """Run the step, and kill this process before, during or after the removal of a folder."""
     remove_tree = removal.remove_tree
 
@@ -78,7 +82,7 @@ def main(directory: str, folder: str, moment: str) -> None:
 
     drops.DROP_BYTES, removal.remove_tree = 1, remove
     executor = LocalExecutor(2)
-    run_step(dropping_step(directory), plan(), lambda: executor, Observer())
+    run_step(dropping_step(directory), plan(middle=middle), lambda: executor, Observer())
     executor.close()
 
 
