@@ -70,11 +70,11 @@ def open_step(step: Step, plan: Plan, observer: Observer, driver: str | None = N
     return StepRun(step, plan, observer, ledger)
 
 
-def reuse_step(step: Step, observer: Observer) -> Manifest | None:
+def reuse_step(step: Step, observer: Observer, manifest: Manifest | None = None) -> Manifest | None:
     """Return the manifest of a finished step, after removing what a killed driver left there. Return None for any other
-    step.
+    step. manifest: the step's manifest, if it has been read already.
     """
-    existing = find_manifest(step.directory)
+    existing = manifest or find_manifest(step.directory)
     if existing is not None:
         clean_up_finished(step)
         observer.step_ended(step, existing, True)

@@ -16,7 +16,7 @@ loop: a full disk, a lost cluster, a signal, a bug in datakit.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -114,7 +114,7 @@ class RunLoop:
         """
         if self._executor is not None:
             self._fill(self._executor)
-        ended = [end for outcome in self._outcomes() if (end := self._route(outcome)) is not None]
+        ended = self._route_all(self._outcomes())
         wait = 0.0 if ended or any(step.running for step in self._open.values()) else WAIT_SECONDS
         ended += [end for one in self._background.take(wait) if (end := self._continue(one)) is not None]
         for step in [step for step in self._open.values() if step.running is not None and step.running.done()]:
@@ -177,6 +177,22 @@ class RunLoop:
         if running and not any(phase.done() for phase in running):
             time.sleep(min([wait, *due]))  # only delayed retries are left
         return []
+
+    def _route_all(self, outcomes: Sequence[Outcome]) -> list[Ended]:
+        """Pass outcomes to their steps; return the steps that have ended. If one of them stops the run, the results of
+        the others are recorded first.
+        """
+        ended, stopping = list[Ended](), list[DatakitError]()
+        for outcome in outcomes:
+            try:
+                end = self._route(outcome)
+            except DatakitError as error:
+                stopping.append(error)
+            else:
+                ended += [end] if end is not None else []
+        if stopping:
+            raise stopping[0]
+        return ended
 
     def _route(self, outcome: Outcome) -> Ended | None:
         step = self._open.get(outcome.step_directory)

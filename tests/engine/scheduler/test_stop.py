@@ -15,7 +15,7 @@ from datakit.engine.scheduler.driver import StepRun, open_step, run_step
 from datakit.engine.scheduler.run_loop import RunLoop
 from datakit.engine.task import Output, Plan, Step, Task
 from datakit.engine.worker.local_executor import LocalExecutor
-from datakit.errors import StepFailedError, StorageError, UsageError
+from datakit.errors import NoSpaceError, StepFailedError, StorageError, UsageError
 from datakit.exit_codes import ExitCode
 from datakit.storage import locks
 from datakit.storage.manifest import Manifest, find_manifest
@@ -173,6 +173,14 @@ def test_signal_before_a_thread_starts(tmp_path: Path, monkeypatch: pytest.Monke
     loop.stop(stopped.value)
     executor.close()
     assert seen.failed == ["step"]
+
+
+def test_results_that_arrive_with_the_error_that_stops_the_run(tmp_path: Path) -> None:
+    """The second attempt at the first task and the only attempt at the third end together."""
+    with pytest.raises(NoSpaceError):
+        run_step(number_step(str(tmp_path)), numbers(3, {0: "full"}), InlineExecutor, Observer())
+    done = [line.key for line in attempts(tmp_path) if line.result is not None]
+    assert done == ["number-001", "number-002"]
 
 
 def test_failed_step_whose_failure_cannot_be_reported(tmp_path: Path) -> None:

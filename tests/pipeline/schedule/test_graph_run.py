@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import datakit
 from datakit.errors import PartialError, StepFailedError
+from datakit.storage import manifest, urls
 from tests.support.small_shelf import prose, write_lines
 from tests.support.trees import tree
 
@@ -55,13 +57,27 @@ def test_damaged_manifest_of_a_source_stops_only_what_needs_it(tmp_path: Path) -
     recipe, root = write_recipe(tmp_path, "good"), tmp_path / "root"
     (tmp_path / "mended").touch()
     datakit.run(recipe, root, workers=2, until="normalize")
-    (manifest,) = root.glob("sources/bad/normalize-*/manifest.json")
-    manifest.write_bytes(manifest.read_bytes().replace(b"normalize", b"normalise", 1))
+    (damaged,) = root.glob("sources/bad/normalize-*/manifest.json")
+    damaged.write_bytes(damaged.read_bytes().replace(b"normalize", b"normalise", 1))
     with pytest.raises(PartialError) as failure:
         datakit.run(recipe, root, workers=2)
     said = str(failure.value)
-    assert "normalize bad: " in said and str(manifest) in said and "dedup: not run: it needs normalize bad" in said
+    assert "normalize bad: " in said and str(damaged) in said and "dedup: not run: it needs normalize bad" in said
     assert list(root.glob("sources/good/signatures-*/manifest.json")), "the other source goes on"
+
+
+def test_finished_step_is_found_with_one_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe, root, read = write_recipe(tmp_path, "good"), tmp_path / "root", list[str]()
+    (tmp_path / "mended").touch()
+    first = datakit.run(recipe, root, workers=2, until="normalize")
+
+    def read_bytes(url: str) -> bytes:
+        read.append(url)
+        return urls.read_bytes(url)
+
+    monkeypatch.setattr(manifest, "urls", SimpleNamespace(**{**vars(urls), "read_bytes": read_bytes}))
+    assert datakit.run(recipe, root, workers=2, until="normalize").reused
+    assert sorted(read) == sorted(f"{step.directory}/manifest.json" for step in first.steps)
 
 
 def test_failed_source_alone_ends_the_run_with_its_error(tmp_path: Path) -> None:
