@@ -114,7 +114,7 @@ def with_published(
     """Return the steps behind a dataset's last step. The dataset's consolidate step is inserted before the last step,
     even if the last step was not made from it. If the URL is that of a step, return `steps` unchanged.
     """
-    published = published_step(place, [step.manifest for step in steps if step.manifest is not None])
+    published = published_step(place, {step.identity for step in steps if step.manifest is not None})
     if published is None or not readable(published[0]):
         return steps
     directory, manifest = published

@@ -7,7 +7,8 @@ of the dataset was moved, each missing step is shown by its identity.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -168,17 +169,22 @@ def finished_step(
     return found and (*found, tuple(sorted({*finished} - {found[0]}, key=_flow)))
 
 
-def published_step(place: str, steps: Sequence[Manifest]) -> tuple[str, Manifest] | None:
-    """Return the directory and manifest of a dataset's consolidate step, if its inputs are among `steps` (the current
-    step and all steps from which it was made) but the consolidate step itself is not. Return None if there is no such
-    step, or if `place` is the URL of a step.
+def published_step(place: str, known: AbstractSet[str]) -> tuple[str, Manifest] | None:
+    """Return the directory and manifest of a dataset's consolidate step, if its inputs are among the steps with the
+    identities `known` (the current step and all steps from which it was made) but the consolidate step itself is not.
+    Return None if there is no such step, or if `place` is the URL of a step.
     """
     if urls.name(place) == FILE_NAME or STEP_NAME.fullmatch(urls.name(place)):
         return None
-    found, known = current_documents(place), {manifest.identity for manifest in steps}
+    found = current_documents(place)
     if found is None or found[1].identity in known:
         return None
     return found if known.issuperset(entry.identity for entry in found[1].inputs) else None
+
+
+def identities_behind(directory: str, manifest: Manifest) -> set[str]:
+    """Return the identities of a step and of all steps from which it was made, as far as these are found."""
+    return {manifest.identity, *(above.identity for above in _ancestors(directory, manifest, 0, {}) if above.found)}
 
 
 def _last_step(place: str, finished: list[str]) -> tuple[str, Manifest] | None:

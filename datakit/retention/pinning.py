@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from datakit.errors import NotFoundError, UsageError
 from datakit.leases.lease import wait_for_collections
 from datakit.leases.pins import Pin, find_pin, read_pins, remove_pin, write_pin
-from datakit.lineage.graph import upstream_first
-from datakit.pipeline.lineage import finished_step, published_step
+from datakit.pipeline.lineage import finished_step, identities_behind, published_step
 from datakit.pipeline.root_layout import RUNS, SOURCE_STAGES, SOURCES
 from datakit.retention.inventory import is_step, require_root
 from datakit.retention.trash import FOLDER
@@ -49,8 +48,7 @@ def pin_step(step: str, reason: str, say: Callable[[str], None]) -> list[tuple[s
     if found is None:
         raise UsageError(f"{place} is neither a finished step nor a dataset; `datakit ls` lists both")
     directory, manifest, _ = found
-    behind = [above.manifest for above in upstream_first(directory, manifest) if above.manifest is not None]
-    published = published_step(place, behind)
+    published = published_step(place, identities_behind(directory, manifest))
     pins = [(directory, _pin(directory, reason, say))]
     if published is not None:
         pins.append((published[0], find_pin(*root_of(published[0])) or _pin(published[0], reason, say)))

@@ -78,7 +78,7 @@ def steps_behind(target: str) -> Behind:
         raise UsageError(f"{target} has no finished step; give the directory of a dataset or a step")
     last, beside = Finished(*found[:2]), found[2]
     steps = tuple(_walk(last, set()))
-    found = published_step(urls.absolute(target), [step.manifest for step in steps])
+    found = published_step(urls.absolute(target), {step.manifest.identity for step in steps})
     published = Finished(*found) if found is not None else None
     known = {step.directory for step in (*steps, *([published] if published else []))}
     behind = Behind(last, steps, tuple(sorted({*beside} - known)), published)
