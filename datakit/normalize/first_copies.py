@@ -59,6 +59,8 @@ class FirstCopies:
         for kept in self._lists:
             known |= kept.contains(high, low)
         high, low, rows = high[~known], low[~known], rows[~known]
+        if not len(rows):
+            return rows
         place = np.empty(len(rows), np.int64)
         place[np.argsort(rows)] = self.rows + np.arange(len(rows))
         self.rows += len(rows)

@@ -60,7 +60,7 @@ class RouteDetails(msgspec.Struct, frozen=True):
     value_bytes: the size of all documents with their upstream columns, in bytes.
     heavy: (bucket, size in bytes) pairs for the buckets that hold a large share of the slice.
     files: the counts named in `origins.COUNTED`, for each file of the slice.
-    giants: (first half of the id, second half, size of the text in bytes) of each text over `route.GIANT_BYTES`.
+    giants: (first half of the id, second half, size in bytes) of each document over `route.GIANT_BYTES`.
     """
 
     runs: list[str]

@@ -59,7 +59,7 @@ HIGH, LOW, TEXT, FILE, POSITION = "high", "low", "text", "file", "position"  # d
 UPSTREAM = "."  # prefix for the names of upstream columns in the exchange
 ROW_BYTES = 20  # size of a row's file, position and text offset in the exchange
 BUDGET_BYTES = 256 << 20  # memory for the exchange writer; a slice with 64 MiB of text usually fits in one exchange run
-GIANT_BYTES = 16 << 20  # larger texts are reported, because they make their partitions larger than the others
+GIANT_BYTES = 16 << 20  # larger documents are reported, because they can make their partitions much larger
 WHOLE_SLICE_BYTES = SLICE_BYTES // 2  # a task gives up at the end of its slice only if the slice is at least this large
 
 Texts: TypeAlias = "pa.LargeStringArray | pa.LargeBinaryArray"
@@ -69,7 +69,7 @@ class Router:
     """Routes the chunks of one slice, in order.
 
     value_bytes: the size in bytes of all values routed so far. files: the counts of records and documents, by file.
-    giants: the size in bytes of each text over GIANT_BYTES, by id.
+    giants: the size in bytes of each document over GIANT_BYTES with its upstream columns, by id.
     limit: see `TaskContext.write_limit`.
     """
 
@@ -110,17 +110,22 @@ class Router:
             self._count(sample_dropped=len(kept) - int(kept.sum()))
             records, texts, high, low = records.filter(kept), texts.filter(pa.array(kept)), high[kept], low[kept]
         files, positions = self.files.origins(records)
-        sizes = np.diff(string_buffers(texts)[1])
-        self.files.add_documents(files, sizes)
-        for row in np.flatnonzero(sizes > GIANT_BYTES).tolist():
-            self.giants[int(high[row]), int(low[row])] = int(sizes[row])
+        self.files.add_documents(files, np.diff(string_buffers(texts)[1]))
         ours = {HIGH: high, LOW: low, TEXT: texts, FILE: files, POSITION: positions}
         rows = _exchange_rows(ours, records.table, self.columns.union)
         values = rows.drop_columns([FILE, POSITION])
         size = value_bytes(values)
         self.value_bytes += size
+        if size > GIANT_BYTES:
+            self._note_giants(high, low, row_sizes(values))
         self._check_expansion(records, values, size)
         write(rows, top_bits(high, self._buckets))
+
+    def _note_giants(self, high: np.ndarray, low: np.ndarray, sizes: np.ndarray) -> None:
+        """Note the largest size of each giant document: its copies may have other columns, and any of them is kept."""
+        for row in np.flatnonzero(sizes > GIANT_BYTES).tolist():
+            identity = int(high[row]), int(low[row])
+            self.giants[identity] = max(self.giants.get(identity, 0), int(sizes[row]))
 
     def _check_expansion(self, records: Chunk, values: pa.Table, size: int) -> None:
         """Add the size of each row of `values` to the total of the row's file. size: the size of `values` in bytes.

@@ -12,7 +12,7 @@ duplicates or rows of other partitions had to be dropped, and about 150 MiB for 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +50,7 @@ def sort_partition(arguments: dict[str, Any], shared: dict[str, Any], context: T
     """Write one partition, its origins and, if it has duplicates, a list of them."""
     number, common = arguments["partition"], msgspec.convert(shared, SortShared)
     output, found = _Output.of(common), _Found(SortedBlocks(IDS, context.scratch))
-    for block in _blocks(_read_partition(context, common, number), output.upstream.get("source_id")):
+    for block in _blocks(context, common, number, output.upstream.get("source_id")):
         found.add(block)
         context.report(found.rows.count, 0)
     name, kept = partition_name(number, 1 << common.bits), found.first.all()
@@ -68,6 +68,25 @@ def sort_partition(arguments: dict[str, Any], shared: dict[str, Any], context: T
     return TaskResult(tuple(files), counters, details, records=found.rows.count)
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """Some rows of the exchange, which is mapped into memory. inside: the indexes of the rows in the partition, or None
+    if all rows are in it. about: the result of `duplicates.about` for the rows in the partition.
+    """
+
+    rows: pa.Table
+    inside: np.ndarray | None
+    about: pa.Table
+
+    def chosen(self, these: np.ndarray) -> pa.Table:
+        """Return the rows of the partition with these indexes, which ascend and refer to `about`."""
+        if len(these) == self.rows.num_rows:
+            return self.rows
+        mask = np.zeros(self.rows.num_rows, bool)
+        mask[these if self.inside is None else self.inside[these]] = True
+        return self.rows.filter(pa.array(mask))
+
+
 class _Found:
     """The rows read so far. rows: the id, origin and source id of every row. first: the ids of the kept rows. kept: the
     kept rows, in source order.
@@ -77,9 +96,9 @@ class _Found:
         self.rows, self.first = rows, FirstCopies()
         self.kept: list[pa.Table] = []
 
-    def add(self, block: list[tuple[pa.Table, pa.Table]]) -> None:
-        """Add a block of rows, given as pairs: rows of the exchange, and the result of `duplicates.about` for them."""
-        about = pa.concat_tables([about for _, about in block]).combine_chunks()
+    def add(self, block: list[_Rows]) -> None:
+        """Add a block of rows."""
+        about = pa.concat_tables([part.about for part in block]).combine_chunks()
         high, low = (about.column(name).to_numpy() for name in IDS)
         order = stable_order((high, low))
         high, low = high[order], low[order]
@@ -87,15 +106,12 @@ class _Found:
         kept = self.first.add(high[first], low[first], order[first])
         self.rows.add(about.take(pa.array(order)).combine_chunks())
         start = 0
-        for table, _ in block:
-            here = kept[slice(*np.searchsorted(kept, [start, start + table.num_rows]))] - start
-            if len(here) == table.num_rows:
-                self.kept.append(table)
-            elif len(here):
-                mask = np.zeros(table.num_rows, bool)
-                mask[here] = True
-                self.kept.append(table.filter(pa.array(mask)))
-            start += table.num_rows
+        for part in block:
+            stop = start + part.about.num_rows
+            here = kept[slice(*np.searchsorted(kept, [start, stop]))] - start
+            if len(here):
+                self.kept.append(part.chosen(here))
+            start = stop
 
 
 @dataclass(frozen=True)
@@ -130,29 +146,34 @@ class _Output:
         return pa.table(arrays, schema=self.schema)
 
 
-def _read_partition(context: TaskContext, shared: SortShared, number: int) -> Iterator[pa.Table]:
-    """Yield the rows of a partition in source order, without the rows of other partitions that share its bucket."""
+def _parts(context: TaskContext, shared: SortShared, number: int, source_id: str | None) -> Iterator[_Rows]:
+    """Yield the rows of a partition in source order, in parts of at most ADDED_ROWS rows. The rows of other partitions
+    that share its bucket are not copied, and neither are the partition's own, as most of them may be copies of a text.
+    """
     bits, bucket_bits = shared.bits, shared.bucket_bits
     first = number << (bucket_bits - bits) if bits <= bucket_bits else number >> (bits - bucket_bits)
     stop = first + (1 << max(0, bucket_bits - bits))
     for table in read_buckets(context.step_directory, shared.runs, first, stop, context.scratch):
-        if bits <= bucket_bits:
-            yield table
-        else:
-            yield table.filter(pa.array(top_bits(table.column(HIGH).to_numpy(), 1 << bits) == number))
-
-
-def _blocks(tables: Iterable[pa.Table], source_id: str | None) -> Iterator[list[tuple[pa.Table, pa.Table]]]:
-    """Yield the rows in blocks of about BLOCK_BYTES, in the form that `_Found.add` takes."""
-    block, size = list[tuple[pa.Table, pa.Table]](), 0
-    for table in tables:
         for start in range(0, table.num_rows, ADDED_ROWS):
             rows = table.slice(start, ADDED_ROWS)
-            block.append((rows, duplicates.about(rows, source_id)))
-            size += int(row_sizes(block[-1][1]).sum())
-            if size >= BLOCK_BYTES:
-                yield block
-                block, size = [], 0
+            about = duplicates.about(rows, source_id)
+            if bits <= bucket_bits:
+                yield _Rows(rows, None, about)
+                continue
+            inside = top_bits(rows.column(HIGH).to_numpy(), 1 << bits) == number
+            yield _Rows(rows, np.flatnonzero(inside), about.filter(pa.array(inside)))
+
+
+def _blocks(context: TaskContext, shared: SortShared, number: int, source_id: str | None) -> Iterator[list[_Rows]]:
+    """Yield the rows of a partition in blocks whose `about` tables take about BLOCK_BYTES."""
+    block, size = list[_Rows](), 0
+    for part in _parts(context, shared, number, source_id):
+        if part.about.num_rows:
+            block.append(part)
+            size += int(row_sizes(part.about).sum())
+        if size >= BLOCK_BYTES:
+            yield block
+            block, size = [], 0
     if block:
         yield block
 

@@ -212,13 +212,14 @@ def heavy_partitions(heavy: Sequence[tuple[int, int]], bits: int, bucket_bits: i
 
 def giant_documents(giants: Sequence[tuple[int, int, int]], bits: int) -> Counter[int]:
     """Return the total size, in bytes, of the giant documents in each of 2**bits partitions. Copies of a text count
-    once. giants: see `RouteDetails`.
+    once, with the largest size. giants: see `RouteDetails`.
 
-    >>> giant_documents([(0, 1, 100), (1 << 63, 1, 10), (0, 1, 100), (0, 2, 1)], 1)
+    >>> giant_documents([(0, 1, 100), (1 << 63, 1, 10), (0, 1, 99), (0, 2, 1)], 1)
     Counter({0: 101, 1: 10})
     """
-    distinct = {(high, low): size for high, low, size in giants}
-    found = Counter[int]()
+    distinct, found = dict[tuple[int, int], int](), Counter[int]()
+    for high, low, size in giants:
+        distinct[high, low] = max(distinct.get((high, low), 0), size)
     for (high, _), size in distinct.items():
         found[high >> (64 - bits)] += size
     return found

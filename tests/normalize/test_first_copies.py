@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from datakit.normalize.duplicates import changes
-from datakit.normalize.first_copies import FirstCopies
+from datakit.normalize.first_copies import FirstCopies, Kept
 
 IDS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=60)
 
@@ -29,3 +30,13 @@ def test_first_copies_are_kept(ids: list[tuple[int, int]], cuts: list[int]) -> N
     assert [(int(high), int(low)) for high, low in zip(records.high, records.low, strict=True)] == sorted(set(ids))
     assert [ids[kept[place]] for place in records.place] == sorted(set(ids))
     assert found.rows == len(expected)
+
+
+def test_blocks_without_new_ids_add_nothing_to_look_up() -> None:
+    """A source that repeats its texts costs the same for each block, however many blocks came before."""
+    found, ids = FirstCopies(), np.arange(10, dtype=np.uint64)
+    assert len(found.add(ids, ids, np.arange(10))) == 10
+    with patch.object(Kept, "contains", autospec=True, side_effect=Kept.contains) as contains:
+        for _ in range(20):
+            assert not len(found.add(ids, ids, np.arange(10)))
+    assert contains.call_count == 20
