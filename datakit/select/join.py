@@ -1,8 +1,8 @@
 """Finds the documents of a partition that leave, by joining the partition, on id, with lists of marked documents. Each
 list (such as the attributes that dedup writes) gives a reason for each of its documents. The partition and the lists
-are streamed and sorted by id, so no table of ids is needed: for each row group of the partition, the marks up to the
-group's last id are read and located by binary search. The step fails if the ids on any side are not strictly ascending
-or if a mark matches no document, because such a join could silently drop the wrong documents.
+are sorted by id and are streamed, so no table of ids is needed: for each row group of the partition, the marks up to
+the group's last id are read and located by binary search. The step fails if the ids on any side are not strictly
+ascending or if a mark matches no document, because such a join could silently drop the wrong documents.
 
 Cost: reading and parsing ids (a few ns per byte); no text is read. Memory: the ids of one row group (65,536 rows) of
 the partition and of each list.

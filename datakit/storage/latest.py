@@ -134,9 +134,9 @@ def current_cache(dataset: str) -> tuple[str, Manifest] | None:
 
 
 def current_documents(dataset: str) -> tuple[str, Manifest] | None:
-    """Return the directory and manifest of the consolidate step that belongs to a dataset's current step but is not
-    among the steps from which it was made; None if there is none. If nothing is recorded for the dataset, return its
-    only finished consolidate step, if there is exactly one. Raises NotFoundError if the recorded step is gone, and
+    """Return the directory and manifest of the consolidate step that belongs to a dataset's current step but from which
+    the current step was not made; None if there is none. If nothing is recorded for the dataset, return its only
+    finished consolidate step, if there is exactly one. Raises NotFoundError if the recorded step is gone, and
     CorruptError if the record or the manifest is damaged.
     """
     latest = read_latest(dataset)

@@ -214,7 +214,7 @@ class LineView(StepViews):
                           done=view.done, running=view.running, failed=view.failed, bytes_written=view.written(),
                           peak_memory=view.peak_memory, seconds_left=view.left())  # fmt: skip
             if len(running) > MOST_LINES:
-                self._say(f"and {counted(len(running) - MOST_LINES, 'more step')}", event="progress_more")
+                self._say(f"and {counted(len(running) - MOST_LINES, 'more running step')}", event="progress_more")
 
     def step_ended(self, step: Step, manifest: Manifest, reused: bool) -> None:
         super().step_ended(step, manifest, reused)

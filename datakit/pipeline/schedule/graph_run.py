@@ -201,4 +201,4 @@ class GraphRun:
         self._unfinished.fail(node, error)
         if self._opened or self._ready or self._unlocated:
             first = str(error).partition("\n")[0]
-            self._report.observer.note(f"{node.label} has failed; steps that do not depend on it continue: {first}")
+            self._report.observer.note(f"{node.label} failed (steps that do not depend on it continue): {first}")
