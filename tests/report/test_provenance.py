@@ -34,7 +34,7 @@ def test_long_tables_say_how_many_rows_are_left_out(finished: Path, monkeypatch:
     monkeypatch.setattr(provenance, "MOST_STEPS", 4)
     monkeypatch.setattr(provenance, "MOST_PARAMETERS", 5)
     found = tables(lineage_section(lineage))
-    assert len(found["lineage-steps"].rows) == 4 and found["lineage-steps"].more.startswith("7 more rows")
+    assert len(found["lineage-steps"].rows) == 4 and found["lineage-steps"].more.startswith("8 more rows")
     assert len(found["parameters"].rows) == 5 and "more rows are not shown" in found["parameters"].more
 
 

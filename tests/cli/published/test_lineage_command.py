@@ -32,7 +32,7 @@ def test_every_format_is_printed(finished: Path) -> None:
         shown = invoke("lineage", "root/shelf", "--format", name, cwd=finished)
         assert shown.returncode == 0 and shown.stdout.startswith(start), name
     events = invoke("lineage", "root/shelf", "--format", "openlineage", cwd=finished).stdout.splitlines()
-    assert len([json.loads(line) for line in events]) == 22
+    assert len([json.loads(line) for line in events]) == 24
 
 
 def test_missing_step_is_reported(finished_copy: Path) -> None:

@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 
 def wait(batch):
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not any({text!r} in path.read_text() for path in Path({folder!r}).rglob({name!r})):
         if time.monotonic() > deadline:
             raise TimeoutError("nothing has happened")
@@ -76,9 +76,11 @@ def test_driver_killed_after_the_contract_resumes_to_the_same_bytes(tmp_path: Pa
     recipe, root = write_recipe(tmp_path, ("go", "")), tmp_path / "root"
     command = [sys.executable, "-m", "datakit", "run", str(recipe), "--root", str(root), "--workers", "2"]
     driver = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_until(lambda: driver.poll() is not None or any(root.glob("texts/contract-*/manifest.json")))
-    driver.send_signal(signal.SIGKILL)
-    driver.wait(60)
+    try:
+        wait_until(lambda: driver.poll() is not None or any(root.glob("texts/contract-*/manifest.json")))
+    finally:
+        driver.send_signal(signal.SIGKILL)
+        driver.wait(60)
     assert not any(root.glob("sources/notes/normalize-*/manifest.json"))
     (tmp_path / "go").touch()
     result = datakit.run(recipe, root, workers=2)
@@ -106,7 +108,7 @@ def reused(result: datakit.RunResult, stage: str) -> bool:
     return step.reused
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 600.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
