@@ -32,7 +32,9 @@ OUTPUT_SHARE = {  # bytes that remain on disk per byte of text
     "contract": 0.0,
     "tokenize": 0.65,  # for tokens stored as uint16; about 50 % more for a vocabulary above 65,536
 }
-EXCHANGE_SHARE = {"normalize": 1.05, "dedup": 0.15}  # temporary bytes on disk per byte of text during the step
+# temporary bytes on disk per byte of text during the step; tokenize has some only for large sources
+EXCHANGE_SHARE = {"normalize": 1.05, "dedup": 0.15, "tokenize": 0.6}
+WITHOUT_EXCHANGE = {"tokenize": 1 << 30}  # up to this many bytes of text, a step has no temporary files
 # CPU-seconds of each stage's tasks per MB of text, measured at 1.2 GB on the machine of docs/measurements.md (a
 # download mostly waits)
 WORK_SECONDS = {
@@ -120,7 +122,8 @@ def disk_bytes(stage: str, text_bytes: int) -> tuple[int, int]:
     step, and the number of bytes at the peak.
     """
     stays = int(text_bytes * OUTPUT_SHARE.get(stage, 0.0))
-    return stays, stays + int(text_bytes * EXCHANGE_SHARE.get(stage, 0.0))
+    share = EXCHANGE_SHARE.get(stage, 0.0) if text_bytes > WITHOUT_EXCHANGE.get(stage, 0) else 0.0
+    return stays, stays + int(text_bytes * share)
 
 
 def concurrency_of(phase: Phase, available: Resources) -> Concurrency:

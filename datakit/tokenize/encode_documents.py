@@ -18,6 +18,7 @@ from datakit.cache.writer import Documents
 from datakit.tokenize.chat import conversations, encode_chat, messages_without_content
 from datakit.tokenize.chat_format import ChatFrames, chat_format, chat_frames
 from datakit.tokenize.config import CHAT, TEXT, TOKENS, Config
+from datakit.tokenize.document_ranges import WHOLE, Part
 from datakit.tokenize.encoders.base import Encoder
 from datakit.tokenize.encoders.long_texts import LongTexts
 from datakit.tokenize.guarded_batches import PartitionGuard
@@ -99,15 +100,16 @@ def encoded_documents(
     guard: PartitionGuard,
     *,
     counters: Counter[str],
+    part: Part = WHOLE,
 ) -> Iterator[Documents]:
-    """Encode the documents of a partition that stay, and yield them in batches, without those that `guard` leaves out.
-    `check` verifies a sample.
+    """Encode the documents that stay in a partition, or in a part of it, and yield them in batches, without those that
+    `guard` leaves out. `check` verifies a sample.
 
     The number of messages without content is added to `counters`.
     """
     kind = config.formats.get(partition.source, TEXT)
     columns, encode = _encoder_for(kind, config, encoding, partition.url)
-    batches = text_batches(partition.url, columns, partition.leaving)
+    batches = text_batches(partition.url, columns, partition.leaving, part)
     for batch in guard.batches(batches, lambda one: encode(one, None)):
         yield encode(batch, check)
         if kind == CHAT and (silent := messages_without_content(batch.columns[0])):

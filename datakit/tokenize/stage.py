@@ -2,18 +2,20 @@
 all documents that stay. The normalized partitions are read without the rows that the select step lists. Each partition
 in which documents stay becomes one shard, in order. First, one task copies the tokenizer of the contract step into the
 cache's directory, so that the cache can be used without that step, and checks that the installed libraries still
-fulfill the contract. Then each of the other tasks encodes one or more partitions, verifies a sample of their texts and
-conversations against the reference encoder, if there is one, and writes the shards. The step fails unless the shards
-are in the dataset's order and each shard accounts for all documents of its partition that stay.
+fulfill the contract. Then each of the other tasks encodes one or more partitions or a range of a large one
+(document_ranges.py), verifies a sample of their texts and conversations against the reference encoder, if there is one,
+and writes the shards; a last phase makes the shards of large partitions from their ranges. The step fails unless the
+shards are in the dataset's order and each shard accounts for all documents of its partition that stay.
 
 A source's documents are texts unless `formats` declares them to be conversations (chat.py) or lists of tokens
 (prebuilt.py); encode_documents.py encodes all three. Memory per task: about 300 MB for the tokenizers and a batch, plus
-three times the size of the shard's tokens.
+three times the size of the shard's tokens. A task that encodes a range holds no tokens but those of a batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import msgspec
 import pyarrow as pa
@@ -22,13 +24,25 @@ from datakit.cache.contract import Contract
 from datakit.cache.layout import STAGE, TOKENIZER_FILE, shard_name
 from datakit.cache.written_shards import WrittenShard, cache_details
 from datakit.engine.partition_grouping import neighbours
-from datakit.engine.task import Output, Phase, Plan, Preload, Step, StepInput, Task, tolerance_of
+from datakit.engine.task import (
+    EXCHANGE_FOLDER,
+    Output,
+    Phase,
+    Plan,
+    Preload,
+    Step,
+    StepInput,
+    Task,
+    TaskResult,
+    tolerance_of,
+)
 from datakit.errors import CorruptError, EmptyStageError, RecipeError, suggestion
 from datakit.storage import urls
 from datakit.storage.fingerprint import config_of, spelled_out
 from datakit.storage.selection.leaving_rows import selected
 from datakit.tokenize import contract_stage, tasks
 from datakit.tokenize.config import Config
+from datakit.tokenize.document_ranges import RANGE_BYTES, Part, parts_of
 from datakit.tokenize.encode_documents import PartitionToEncode
 from datakit.tokenize.encoders.custom import code_of
 from datakit.tokenize.tasks import LOAD
@@ -39,6 +53,7 @@ MEMORY = {  # bytes of memory per byte of text, by the type of the tokens
     "uint16": 3.0,  # half a token per byte of text, at 2 bytes per token, held three times
     "uint32": 6.0,
 }
+JOIN_MEMORY = {"uint16": 2.0, "uint32": 4.0}  # per byte of encoded documents; compressed tokens are held three times
 
 
 def plan(step: Step) -> Plan:
@@ -56,17 +71,27 @@ def plan(step: Step) -> Plan:
     (taken,) = yield Phase("tokenizer", (task,), shared=shared, preloads=preloads)
     contract = msgspec.structs.replace(contract, encoder_version=taken.details["encoder_version"])
     partitions = [entry for entry in _partitions(step) if entry.rows]
-    groups = neighbours([entry.text_bytes for entry in partitions])
+    groups, ranges = list(_group_tasks(partitions)), list(_range_tasks(partitions))
     results = yield Phase(
         "encode",
-        tuple(_task(partitions[group.start : group.stop]) for group in groups),
+        (*groups, *ranges),
         shared=shared,
         preloads=preloads,
         memory_per_input_byte=MEMORY[contract.dtype.name],
         tolerance=tolerance_of(step),
     )
-    shards = [shard for result in results for shard in msgspec.convert(result.details["shards"], list[WrittenShard])]
-    return _output(shards, partitions, contract)
+    made, encoded = [*results[: len(groups)]], results[len(groups) :]
+    if encoded:
+        made += yield Phase(
+            "join",
+            tuple(_join_tasks(partitions, encoded)),
+            shared={"contract": shared["contract"]},
+            preloads=preloads,
+            memory_per_input_byte=JOIN_MEMORY[contract.dtype.name],
+        )
+    shards = [shard for result in made for shard in msgspec.convert(result.details["shards"], list[WrittenShard])]
+    place = {entry.shard: number for number, entry in enumerate(partitions)}
+    return _output(sorted(shards, key=lambda shard: place[shard.path]), partitions, contract)
 
 
 def _check_formats(config: Config, sources: Sequence[str]) -> None:
@@ -97,6 +122,43 @@ def _partitions_of(entry: StepInput, select: StepInput) -> Iterator[PartitionToE
             rows=selection.rows,
             text_bytes=partition.text_bytes or 0,
         )
+
+
+def _group_tasks(partitions: Sequence[PartitionToEncode]) -> Iterator[Task]:
+    """Yield the tasks that encode whole partitions."""
+    whole = [entry for entry in partitions if parts_of(entry.text_bytes) == 1]
+    for group in neighbours([entry.text_bytes for entry in whole], RANGE_BYTES):
+        yield _task(whole[group.start : group.stop])
+
+
+def _range_tasks(partitions: Sequence[PartitionToEncode]) -> Iterator[Task]:
+    """Yield the tasks that encode the ranges of large partitions."""
+    for entry, count in _divided(partitions):
+        for number in range(count):
+            key = f"{entry.shard} {number + 1} of {count}"
+            arguments = {
+                "partition": msgspec.to_builtins(entry),
+                "part": msgspec.to_builtins(Part(number, count)),
+                "output": urls.join(EXCHANGE_FOLDER, "ranges", entry.shard, f"{number:05d}.arrow"),
+            }
+            yield Task(key, f"{tasks.__name__}:encode_range", arguments, entry.text_bytes // count)
+
+
+def _join_tasks(partitions: Sequence[PartitionToEncode], encoded: Sequence[TaskResult]) -> Iterator[Task]:
+    """Yield the tasks that make the shards of large partitions. encoded: the results of all ranges, in order."""
+    left = iter(encoded)
+    for entry, count in _divided(partitions):
+        found = list(islice(left, count))
+        size = sum(file.bytes for result in found for file in result.outputs)
+        arguments = {"partition": msgspec.to_builtins(entry), "ranges": [result.details["range"] for result in found]}
+        yield Task(entry.shard, f"{tasks.__name__}:join", arguments, size)
+
+
+def _divided(partitions: Sequence[PartitionToEncode]) -> Iterator[tuple[PartitionToEncode, int]]:
+    """Yield each large partition with the number of its ranges."""
+    for entry in partitions:
+        if (count := parts_of(entry.text_bytes)) > 1:
+            yield entry, count
 
 
 def _task(partitions: Sequence[PartitionToEncode]) -> Task:

@@ -1,5 +1,6 @@
-"""Implements the tasks of the tokenize stage (one takes over the tokenizer, the others encode partitions into shards),
-and computes the step's counters from the shards that were written.
+"""Implements the tasks of the tokenize stage, and computes the step's counters from the shards that were written. One
+task takes over the tokenizer. The others encode partitions into shards or, if a partition is large, into ranges of
+documents, from which further tasks make its shard.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from datakit.errors import TokenizerError
 from datakit.storage import atomic, urls
 from datakit.tokenize.config import Config
 from datakit.tokenize.contract_stage import limit_encoders
+from datakit.tokenize.document_ranges import EncodedRange, Part, read_ranges, write_range
 from datakit.tokenize.encode_documents import Encoding, PartitionToEncode, encoded_documents
 from datakit.tokenize.encoders.custom import code_of
 from datakit.tokenize.encoders.tokenizer import ENCODERS
@@ -64,12 +66,47 @@ def encode(arguments: dict[str, Any], shared: dict[str, Any], context: TaskConte
         shard = msgspec.structs.replace(shard, text_bytes=guard.text_bytes, quarantined=len(guard.quarantined))
         outputs += files
         shards.append(shard)
-        counters.update(_counts(shard, check))
+        counters.update(_counts(shard))
+        counters.update(_verified(check))
         quarantined += guard.quarantined
         context.report(counters["tokenize/documents"], counters["tokenize/text_bytes"])
     details = {"shards": msgspec.to_builtins(shards)}
     done = (counters["tokenize/documents"], counters["tokenize/text_bytes"])
     return TaskResult(tuple(outputs), dict(counters), details, tuple(quarantined), *done)
+
+
+def encode_range(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """Encode a range of a partition's documents into a file of the exchange, from which `join` makes the shard. The
+    documents are counted by `join`.
+    """
+    encoding, config = _encoding(shared, context), msgspec.convert(shared["config"], Config)
+    partition, part = (
+        msgspec.convert(arguments["partition"], PartitionToEncode),
+        msgspec.convert(arguments["part"], Part),
+    )
+    check = encoding.verification(partition.rows // part.count, partition.text_bytes // part.count, partition.url)
+    guard, counters = PartitionGuard(partition.name, context), Counter[str]()
+    batches = encoded_documents(partition, config, encoding, check, guard, counters=counters, part=part)
+    url = urls.join(context.step_directory, arguments["output"])
+    committed, documents, tokens = write_range(url, batches, encoding.contract.dtype)
+    counters.update(_verified(check))
+    made = EncodedRange(arguments["output"], documents, tokens, guard.text_bytes, len(guard.quarantined))
+    file = OutputFile(made.path, committed.bytes, committed.xxh3, documents)
+    details = {"range": msgspec.to_builtins(made)}
+    return TaskResult((file,), dict(counters), details, tuple(guard.quarantined), documents, guard.text_bytes)
+
+
+def join(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """Write the shard of a partition whose ranges have been encoded."""
+    contract = msgspec.convert(shared["contract"], Contract)
+    partition = msgspec.convert(arguments["partition"], PartitionToEncode)
+    ranges = msgspec.convert(arguments["ranges"], list[EncodedRange])
+    documents = read_ranges(context.step_directory, ranges)
+    shard, files = write_shard(partition.source, partition.shard, documents, contract, context)
+    text_bytes, left_out = sum(one.text_bytes for one in ranges), sum(one.quarantined for one in ranges)
+    shard = msgspec.structs.replace(shard, text_bytes=text_bytes, quarantined=left_out)
+    details = {"shards": [msgspec.to_builtins(shard)]}
+    return TaskResult(files, _counts(shard), details, records=shard.rows, bytes_read=text_bytes)
 
 
 def _encoding(shared: dict[str, Any], context: TaskContext) -> Encoding:
@@ -84,13 +121,18 @@ def _encoding(shared: dict[str, Any], context: TaskContext) -> Encoding:
     return encoding
 
 
-def _counts(shard: WrittenShard, check: Verification | None) -> dict[str, int]:
-    split = check.split if check else None
+def _counts(shard: WrittenShard) -> dict[str, int]:
     return {
         "tokenize/documents": shard.rows,
         "tokenize/tokens": shard.tokens,
         "tokenize/text_bytes": shard.text_bytes or 0,
         "tokenize/quarantined": shard.quarantined,
+    }
+
+
+def _verified(check: Verification | None) -> dict[str, int]:
+    split = check.split if check else None
+    return {
         "tokenize/verified_documents": check.documents if check else 0,
         "tokenize/verified_bytes": check.text_bytes if check else 0,
         **({"tokenize/verified_split_documents": split.documents} if split and split.documents else {}),

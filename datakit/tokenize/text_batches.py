@@ -1,9 +1,9 @@
-"""Reads the documents of a normalized partition that stay, in batches of at most 2 MiB of text (a longer document forms
-a batch by itself), and refuses documents without text. The next batch reuses the memory of a batch of this size; with
-batches of 8 MiB, the tokenize tasks had 36 % more page faults and took 48 % more system time (measured). Documents
-become Python objects only here, because the encoder needs Python strings. A batch is a slice of a row group, which is
-copied only if some of its documents leave. Each batch is released before the next one is made. The tokens of a text do
-not depend on the batch that contains the text.
+"""Reads the documents that stay in a normalized partition, or in a range of it, in batches of at most 2 MiB of text (a
+longer document forms a batch by itself), and refuses documents without text. The next batch reuses the memory of a
+batch of this size; with batches of 8 MiB, the tokenize tasks had 36 % more page faults and took 48 % more system time
+(measured). Documents become Python objects only here, because the encoder needs Python strings. A batch is a slice of a
+row group, which is copied only if some of its documents leave. Each batch is released before the next one is made. The
+tokens of a text do not depend on the batch that contains the text.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from datakit.cache.lengths import stretches
 from datakit.errors import CorruptError
-from datakit.storage.parquet import iterate_shard
+from datakit.storage.parquet import open_shard, read_group
 from datakit.storage.selection.leaving_rows import LeavingRows, only
 from datakit.text.string_buffers import string_buffers
+from datakit.tokenize.document_ranges import WHOLE, Part
 
 BATCH_BYTES = 2 << 20
 
@@ -28,7 +29,7 @@ class TextBatch:
     """A batch of N documents. data: uint8, the UTF-8 bytes of their texts and possibly of others. offsets: int64 [N +
     1], the index in `data` at which each text starts, and the end of the last text. rows: int64 [N], the rows of the
     documents in the file. row, position: how many documents that stay, and how many bytes of their text, precede this
-    batch in the partition. columns: the other columns that were requested.
+    batch in the range. columns: the other columns that were requested.
     """
 
     ids: pa.Array
@@ -48,13 +49,15 @@ class TextBatch:
         return self.text.to_pylist()
 
 
-def text_batches(url: str, columns: Sequence[str] = (), leaving: str | None = None) -> Iterator[TextBatch]:
-    """Yield a Parquet file's documents, in order, in batches of up to BATCH_BYTES of text; a longer document forms a
-    batch by itself. columns: the names of columns to read in addition to `id` and `text`. leaving: the URL of the list
-    of the rows that leave, which are not yielded; None if all stay.
+def text_batches(
+    url: str, columns: Sequence[str] = (), leaving: str | None = None, part: Part = WHOLE
+) -> Iterator[TextBatch]:
+    """Yield the documents in a range of a Parquet file, in order, in batches of up to BATCH_BYTES of text; a longer
+    document forms a batch by itself. columns: the names of columns to read in addition to `id` and `text`. leaving: the
+    URL of the list of the rows that leave, which are not yielded; None if all stay. part: the range.
     """
     row = position = 0
-    for table, rows in _staying(url, ["id", "text", *columns], LeavingRows(leaving, url)):
+    for table, rows in _staying(url, ["id", "text", *columns], LeavingRows(leaving, url), part):
         ids, text = (table.column(name).combine_chunks() for name in ("id", "text"))
         if text.null_count:
             raise CorruptError(
@@ -71,15 +74,21 @@ def text_batches(url: str, columns: Sequence[str] = (), leaving: str | None = No
             row, position = row + size, position + int(ends[-1] - ends[0])
 
 
-def _staying(url: str, columns: list[str], leaving: LeavingRows) -> Iterator[tuple[pa.Table, np.ndarray]]:
-    """For each row group with documents that stay, yield these documents and their rows in the file."""
-    first = 0
-    for table in iterate_shard(url, columns):
-        rows = np.arange(first, first + table.num_rows)
-        first += table.num_rows
-        staying = leaving.staying(table["id"])
-        if staying is not None:
-            table, rows = only(table, staying), rows[staying]
-        if len(rows):
-            yield table, rows
-    leaving.expect_end()
+def _staying(url: str, columns: list[str], leaving: LeavingRows, part: Part) -> Iterator[tuple[pa.Table, np.ndarray]]:
+    """For each row group in the range with documents that stay, yield these documents and their rows in the file."""
+    with open_shard(url) as shard:
+        sizes = [shard.metadata.row_group(group).num_rows for group in range(shard.metadata.num_row_groups)]
+        groups = part.row_groups(sizes)
+        first = sum(sizes[: groups.start])
+        leaving.skip_to(first)
+        for group in groups:
+            table = read_group(shard, group, url, columns)
+            rows = np.arange(first, first + table.num_rows)
+            first += table.num_rows
+            staying = leaving.staying(table["id"])
+            if staying is not None:
+                table, rows = only(table, staying), rows[staying]
+            if len(rows):
+                yield table, rows
+    if part.last:
+        leaving.expect_end()

@@ -3,7 +3,8 @@
 The CPU time of a task has a fixed part and a part in proportion to `Task.input_bytes`, and so has its memory. The rates
 come from the ledgers of a run on 121 MB (docs/measurements.md). The rates per MB are scaled so that each stage takes
 the CPU time that it takes at 1.2 GB on an idle machine (`WORK_SECONDS` in `pipeline/estimate.py`). Rounds of stars,
-merges, downloads and the training of a tokenizer did not occur in that run, so their rates are guesses.
+merges, downloads, the training of a tokenizer, ranges of documents and their joins did not occur in that run, so their
+rates are guesses.
 
 The measured tasks used a local disk. With an object store, requests take CPU time, too. This CPU time, and the
 bandwidth and latency in `clock.Cluster`, are assumptions. Each task also decodes the shared data of its phase.
@@ -57,6 +58,8 @@ RATES: dict[str, Rate] = {
     "datakit.tokenize.contract_stage:settle": Rate(1.5, 0.0, 140 * MIB, 0.0),
     "datakit.tokenize.tasks:take_tokenizer": Rate(0.05, 0.0, 30 * MIB, 0.0),
     "datakit.tokenize.tasks:encode": Rate(0.05, 0.0315, 30 * MIB, 5.0),
+    "datakit.tokenize.tasks:encode_range": Rate(0.05, 0.0315, 60 * MIB, 0.0),
+    "datakit.tokenize.tasks:join": Rate(0.05, 0.006, 30 * MIB, 1.5),
 }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from datakit.errors import StepFailedError
 from datakit.pipeline.simulate import component_results as components
 from datakit.pipeline.simulate import dedup_results as dedup
+from datakit.pipeline.simulate import encoding_results as encoding
 from datakit.pipeline.simulate import text_results as text
 from datakit.pipeline.simulate import token_results as tokens
 from datakit.pipeline.simulate.effects import PhaseOf, Run, Simulator
@@ -36,9 +37,11 @@ SIMULATORS: dict[str, Simulator] = {
     "datakit.consolidate.write_partitions:consolidate": tokens.consolidate,
     "datakit.consolidate.stage:write_card": tokens.write_card,
     "datakit.tokenize.train_stage:train_task": tokens.train_task,
-    "datakit.tokenize.contract_stage:settle": tokens.settle_contract,
-    "datakit.tokenize.tasks:take_tokenizer": tokens.take_tokenizer,
-    "datakit.tokenize.tasks:encode": tokens.encode,
+    "datakit.tokenize.contract_stage:settle": encoding.settle_contract,
+    "datakit.tokenize.tasks:take_tokenizer": encoding.take_tokenizer,
+    "datakit.tokenize.tasks:encode": encoding.encode,
+    "datakit.tokenize.tasks:encode_range": encoding.encode_range,
+    "datakit.tokenize.tasks:join": encoding.join,
 }
 
 

@@ -1,4 +1,4 @@
-"""Simulates the tasks of the stages select, consolidate, train-tokenizer, contract and tokenize."""
+"""Simulates the tasks of the stages select, consolidate and train-tokenizer."""
 
 from __future__ import annotations
 
@@ -7,18 +7,7 @@ from typing import Any
 
 import msgspec
 
-from datakit.cache.contract import Contract
-from datakit.cache.layout import (
-    CHUNK_TOKENS,
-    DATA_FILE,
-    DOCUMENTS_SUFFIX,
-    FREQUENT_IN_SHARD,
-    METADATA_FILE,
-    TOKENIZER_FILE,
-    ShardFiles,
-)
-from datakit.cache.lengths import LENGTHS_SUFFIX
-from datakit.cache.written_shards import WrittenShard
+from datakit.cache.layout import TOKENIZER_FILE
 from datakit.consolidate.write_partitions import Written as Consolidated
 from datakit.engine.task import OutputFile, Task, TaskResult
 from datakit.pipeline.simulate.effects import CHECKSUM, Effect, PhaseOf, Run, parquet_reads
@@ -27,9 +16,7 @@ from datakit.select.write_selections import ID_BYTES
 from datakit.select.write_selections import Written as Selected
 from datakit.storage.manifest import Partition
 
-DOCUMENT_ROW_BYTES = 24  # bytes per document in docs.parquet
 COPY_REQUESTS = 2  # requests that compare a file with its checksum before the store copies it
-METADATA_BYTES = 900  # size of a zarr.json
 
 
 def select(about: PhaseOf) -> Run:
@@ -127,86 +114,5 @@ def train_task(about: PhaseOf) -> Run:
         read = int(task.input_bytes * about.corpus.normalized)
         reads = len(task.arguments["shares"]) * parquet_reads(read)
         return Effect(TaskResult((file,), counters, bytes_read=task.input_bytes), reads, 1, read)
-
-    return run
-
-
-def settle_contract(about: PhaseOf) -> Run:
-    """Simulate the contract. Only the size of the vocabulary matters, because it determines the type of the tokens."""
-
-    def run(task: Task) -> Effect:
-        data = about.phase.shared["tokenizer"]
-        contract = Contract(CHECKSUM * 2, "fastokens", vocabulary_size(data, about.corpus.vocabulary), None, None, [])
-        file = OutputFile(TOKENIZER_FILE, len(data), CHECKSUM, contract.vocabulary_size)
-        details = {"contract": msgspec.to_builtins(contract)}
-        counters = {"contract/vocabulary": contract.vocabulary_size}
-        return Effect(TaskResult((file,), counters, details), writes=1)
-
-    return run
-
-
-def take_tokenizer(about: PhaseOf) -> Run:
-    """Simulate the copy of the contract's tokenizer."""
-
-    def run(task: Task) -> Effect:
-        (settled,) = about.step.inputs_of("contract")
-        (file,) = settled.manifest.partitions
-        copied = OutputFile(TOKENIZER_FILE, file.bytes, CHECKSUM)
-        return Effect(TaskResult((copied,), details={"encoder_version": ""}), 1, 1, file.bytes)
-
-    return run
-
-
-def vocabulary_size(data: bytes, usual: int) -> int:
-    """Return the vocabulary size of a tokenizer.json, or `usual` if it cannot be found in the file."""
-    try:
-        found = msgspec.json.decode(data)
-        numbers = [entry["id"] for entry in found.get("added_tokens", ())]
-        vocabulary = found["model"]["vocab"]
-        numbers += vocabulary.values() if isinstance(vocabulary, dict) else [len(vocabulary) - 1]
-        return max(numbers) + 1
-    except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
-        return usual
-
-
-def encode(about: PhaseOf) -> Run:
-    """Simulate the encoding of some partitions."""
-    corpus = about.corpus
-    contract = msgspec.convert(about.phase.shared["contract"], Contract)
-    width = contract.dtype.itemsize * (0.5 if contract.dtype.itemsize > 2 else 1.0)  # uint32 is compressed
-    frequent = {str(token): 1000 for token in range(min(FREQUENT_IN_SHARD, contract.vocabulary_size))}
-    lengths = {str(1 << power): 1 for power in range(4, 18)}
-
-    def one(part: dict[str, Any]) -> tuple[WrittenShard, tuple[OutputFile, ...]]:
-        rows, path = part["rows"], part["shard"]
-        tokens = int(part["text_bytes"] / corpus.token_bytes) + rows
-        listed = 1000 + DOCUMENT_ROW_BYTES * rows
-        chunks = -(-tokens // CHUNK_TOKENS)
-        size = int(tokens * width) + 16 * chunks
-        shard = WrittenShard(
-            part["source"], part["text_bytes"], "0" * 32, "f" * 32, 0, path, rows, tokens, size, CHECKSUM, lengths,
-            frequent, ShardFiles(METADATA_BYTES, CHECKSUM, listed, CHECKSUM, CHECKSUM),
-        )  # fmt: skip
-        sizes = {f"/{DATA_FILE}": size, LENGTHS_SUFFIX: 4 * rows, DOCUMENTS_SUFFIX: listed,
-                 f"/{METADATA_FILE}": METADATA_BYTES}  # fmt: skip
-        return shard, tuple(OutputFile(path + name, bytes, CHECKSUM) for name, bytes in sizes.items())
-
-    def run(task: Task) -> Effect:
-        parts = task.arguments["partitions"]
-        shards, files = zip(*map(one, parts), strict=True)
-        outputs = tuple(file for group in files for file in group)
-        counters = {
-            "tokenize/documents": sum(shard.rows for shard in shards),
-            "tokenize/tokens": sum(shard.tokens for shard in shards),
-            "tokenize/text_bytes": sum(shard.text_bytes for shard in shards),
-            "tokenize/quarantined": 0,
-            "tokenize/verified_documents": len(shards),
-            "tokenize/verified_bytes": corpus.document_bytes * len(shards),
-        }
-        read = sum(int(part["text_bytes"] * corpus.normalized) for part in parts)
-        reads = sum(parquet_reads(int(p["text_bytes"] * corpus.normalized), p["text_bytes"] >> 24) for p in parts)
-        done = counters["tokenize/documents"], counters["tokenize/text_bytes"]
-        result = TaskResult(outputs, counters, {"shards": msgspec.to_builtins(shards)}, (), *done)
-        return Effect(result, reads, len(outputs), read)
 
     return run

@@ -114,6 +114,15 @@ class LeavingRows:
         staying[leaving] = False
         return staying
 
+    def skip_to(self, row: int) -> None:
+        """Continue at this row of the partition. The rows before it that leave are not compared with the partition."""
+        while True:
+            count = int(np.searchsorted(self._rows, row))
+            self._rows, self._ids = self._rows[count:], self._ids.slice(count)
+            if len(self._rows) or not self._read_next():
+                break
+        self._first = row
+
     def expect_end(self) -> None:
         """Raise CorruptError if the list contains rows beyond the end of the partition."""
         if len(self._rows) or self._read_next():

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from datakit.engine.quarantine import require_allowed
 from datakit.engine.scheduler.finish import Tally, finish_step
@@ -17,10 +18,12 @@ from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskContext, Ta
 from datakit.storage.manifest import Manifest
 
 
-def run_task_inline(task: Task, phase: Phase, step_directory: str) -> TaskResult:
-    """Run one task; arguments and result pass through msgpack, as with a child."""
+def run_task_inline(
+    task: Task, phase: Phase, step_directory: str, skip: Mapping[tuple[str, int], str] = MappingProxyType({})
+) -> TaskResult:
+    """Run one task; arguments and result pass through msgpack, as with a child. skip: as in `TaskContext`."""
     scratch = Path(tempfile.mkdtemp(prefix="datakit-"))
-    context = TaskContext(step_directory, scratch, phase.cpus, tolerance=phase.tolerance)
+    context = TaskContext(step_directory, scratch, phase.cpus, skip=skip, tolerance=phase.tolerance)
     try:
         arguments, shared = decode(encode(task.all_arguments())), decode(encode(phase.shared))
         result = resolve(task.function)(arguments, shared, context)
