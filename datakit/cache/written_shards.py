@@ -4,7 +4,6 @@ histogram, list of most frequent tokens, and totals per source.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -12,6 +11,7 @@ import numpy as np
 
 from datakit.cache.contract import Contract
 from datakit.cache.layout import FORMAT, FREQUENT, CacheDetails, ShardFiles, SourceSums, array_form
+from datakit.engine.counts import added
 from datakit.storage.manifest import Partition
 
 
@@ -44,7 +44,7 @@ class WrittenShard(msgspec.Struct, frozen=True):
 
 def cache_details(shards: Sequence[WrittenShard], contract: Contract) -> CacheDetails:
     """Return the manifest's `details` for a cache that consists of these shards in this order."""
-    lengths = sum((Counter(shard.lengths) for shard in shards), Counter[str]())
+    lengths = added(shard.lengths for shard in shards)
     by_source: dict[str, list[WrittenShard]] = {}
     for shard in shards:
         by_source.setdefault(shard.source, []).append(shard)
@@ -76,6 +76,6 @@ def _source_sums(shards: Sequence[WrittenShard]) -> SourceSums:
 
 
 def _most_frequent(shards: Sequence[WrittenShard]) -> list[tuple[int, int]]:
-    counts = sum((Counter(shard.frequent) for shard in shards), Counter[str]())
+    counts = added(shard.frequent for shard in shards)
     ordered = sorted(((int(token), count) for token, count in counts.items()), key=lambda pair: (-pair[1], pair[0]))
     return ordered[:FREQUENT]

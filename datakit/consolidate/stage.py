@@ -80,7 +80,10 @@ def plan(step: Step) -> Plan:
     )
     written = [msgspec.convert(entry, Written) for result in results for entry in result.details["partitions"]]
     (select,) = step.inputs_of("select")
-    sources = [_counts(entry, select, written) for entry in step.inputs_of("normalize")]
+    by_source: dict[str | None, list[Written]] = {}
+    for one in written:
+        by_source.setdefault(one.partition.source, []).append(one)
+    sources = [_counts(entry, select, by_source.get(entry.source, [])) for entry in step.inputs_of("normalize")]
     _check_conservation(sources)
     reasons = _shown_reasons(sources, select.manifest.details["drop"])
     text = card.render(step.dataset, step.fingerprint, sources, _lineage(step), reasons)
@@ -118,9 +121,9 @@ def _task(pairs: list[Pair]) -> Task:
     )
 
 
-def _counts(entry: StepInput, select: StepInput, written: list[Written]) -> card.SourceCounts:
+def _counts(entry: StepInput, select: StepInput, mine: list[Written]) -> card.SourceCounts:
+    """Return the counts of a source. mine: what was written for its partitions."""
     assert entry.source is not None
-    mine = [one for one in written if one.partition.source == entry.source]
     dropped = Counter[str](select.manifest.details["sources"][entry.source]["combinations"])
     if quarantined := sum(one.quarantined for one in mine):
         dropped[QUARANTINED] = quarantined

@@ -20,6 +20,7 @@ from dataclasses import replace
 import msgspec
 import pyarrow as pa
 
+from datakit.engine.counts import added
 from datakit.engine.exchange.exchange import merged, run_sizes
 from datakit.engine.task import BATCH_HANG_SECONDS, Output, Phase, Plan, Preload, Step, Task, TaskResult, tolerance_of
 from datakit.engine.user_modules import CODE_FOLDER, beside
@@ -284,7 +285,7 @@ def _check_not_empty(step: Step, config: Config, routed: Sequence[TaskResult]) -
 
 
 def _counters(results: Sequence[TaskResult]) -> Counter[str]:
-    return sum((Counter(result.counters) for result in results), Counter())
+    return added(result.counters for result in results)
 
 
 def _check_conservation(results: Sequence[TaskResult]) -> None:

@@ -17,6 +17,7 @@ from typing import Annotated
 
 import msgspec
 
+from datakit.engine.counts import added
 from datakit.engine.partition_grouping import neighbours
 from datakit.engine.task import BATCH_HANG_SECONDS, Output, Phase, Plan, Step, StepInput, Task
 from datakit.errors import CorruptError, EmptyStageError, RecipeError, suggestion
@@ -68,7 +69,12 @@ def plan(step: Step) -> Plan:
     tasks = tuple(_task(pairs[group.start : group.stop], drop) for group in groups)
     results = yield Phase("select", tasks, memory_per_input_byte=0, hang_seconds=BATCH_HANG_SECONDS)
     written = [msgspec.convert(entry, Written) for result in results for entry in result.details["partitions"]]
-    sources = {str(entry.source): _counts(entry, written) for entry in step.inputs_of("normalize")}
+    by_source: dict[str | None, list[Written]] = {}
+    for one in written:
+        by_source.setdefault(one.partition.source, []).append(one)
+    sources = {
+        str(entry.source): _counts(entry, by_source.get(entry.source, [])) for entry in step.inputs_of("normalize")
+    }
     if not any(source.records_out for source in sources.values()):
         raise EmptyStageError(
             f"select removed all {sum(source.records_in for source in sources.values())} documents; check the counters "
@@ -106,10 +112,11 @@ def _task(pairs: Sequence[Pair], drop: list[str]) -> Task:
     return Task(key, "datakit.select.write_selections:select", work, size, bisect_argument="partitions")
 
 
-def _counts(entry: StepInput, written: Sequence[Written]) -> SourceCounts:
-    """Add up the counts of a source. Raises CorruptError if they differ from those of its normalize step."""
-    mine = [one for one in written if one.partition.source == entry.source]
-    combinations = sum((Counter(one.combinations) for one in mine), Counter[str]())
+def _counts(entry: StepInput, mine: Sequence[Written]) -> SourceCounts:
+    """Add up the counts of a source. mine: the selections of its partitions. Raises CorruptError if they differ from
+    those of its normalize step.
+    """
+    combinations = added(one.combinations for one in mine)
     leaving = Counter[str]()
     for combination, count in combinations.items():
         leaving.update(dict.fromkeys(combination.split(BETWEEN), count))

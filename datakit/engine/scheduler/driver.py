@@ -69,9 +69,11 @@ def open_step(step: Step, plan: Plan, observer: Observer, driver: str | None = N
     return StepRun(step, plan, observer, driver)
 
 
-def reuse_step(step: Step, observer: Observer) -> Manifest | None:
-    """Return the manifest of a finished step, and remove what a killed driver left there; None for any other step."""
-    existing = find_manifest(step.directory)
+def reuse_step(step: Step, observer: Observer, known: Manifest | None = None) -> Manifest | None:
+    """Return the manifest of a finished step, and remove what a killed driver left there; None for any other step.
+    known: the manifest, if it has been read before: a large one must not be in memory twice.
+    """
+    existing = known or find_manifest(step.directory)
     if existing is not None:
         clean_up_finished(step)
         observer.step_ended(step, existing, True)

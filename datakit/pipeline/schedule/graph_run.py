@@ -111,7 +111,7 @@ class GraphRun:
 
     def _reuse(self, located: LocatedStep, started: float) -> bool:
         """Take over a step that is finished. Return False if it is not."""
-        manifest = reuse_step(self._engine_step(located), self._report.observer)
+        manifest = reuse_step(self._engine_step(located), self._report.observer, located.manifest)
         if manifest is None:
             return False
         self._finish(located, manifest, StepResult(
