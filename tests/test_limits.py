@@ -68,8 +68,11 @@ SAME: dict[str, dict[str, int]] = {
         "engine.exchange.exchange:MOST_RUN_BYTES": 3_000,
         "engine.exchange.exchange:WINDOW_BYTES": 100,
         "engine.exchange.merge:MOST_READS": 0,
-        "engine.exchange.merge:WINDOW_BYTES": 300,
-        "engine.exchange.merge:INDEX_BYTES": 40,
+        "engine.exchange.merge:TASK_BYTES": 2_000,
+        "engine.exchange.merge:MOST_RUNS": 3,
+        "engine.exchange.merge:MOST_PIECE_BUCKETS": 2,
+        "engine.exchange.merge_tasks:BUDGET_BYTES": 3_000,
+        "engine.exchange.run_names:MOST_BUCKETS": 4,
         "engine.exchange.run_file:HEAD_BYTES": 64,
         "engine.exchange.run_file:PIECE_BYTES": 90,
         "normalize.route:BUDGET_BYTES": 4_000,
@@ -213,7 +216,6 @@ LOADER = {
     "loader.mixture.window:MAX_TABLE": 5,
 }
 BUDGETS = {  # crossing one is a memory failure, which tests/engine/worker/test_memory_watcher.py provokes, or a retry
-    "dedup.stage:PART_BYTES",
     "dedup.stage:SORTING_BYTES",
     "engine.exchange.merge:MEMORY_BYTES",
     "dedup.clusters.pairs:FIXED_BYTES",

@@ -126,7 +126,8 @@ def plan(step: Step) -> Plan:
     clustered = any(result.edges for result in details_of(connected, ForestFiles))
     memory = step.operations.get("task_memory", config.task_memory)
     judged = (yield from _verdicts(step, parts, connected, shared, memory)) if clustered else []
-    verdict_runs = yield from merged(step, verify.EXCHANGE, run_sizes(judged), readers=len(parts))
+    by_row = shared.buckets.count
+    verdict_runs = yield from merged(step, verify.EXCHANGE, run_sizes(judged), by_row, readers=by_row)
     tasks = _tasks("attributes:write", parts, [part.signature_bytes for part in parts])
     shared = replace(shared, verdict_runs=verdict_runs)
     written = yield Phase("attributes", tasks, msgspec.to_builtins(shared), PRELOADS, **BOUNDED)
@@ -157,7 +158,8 @@ def _exact(step: Step, parts: Sequence[Part], shared: Shared) -> Generator[Phase
         return []
     tasks = exact_duplicates.tasks(parts)
     results = yield Phase("exact", tasks, msgspec.to_builtins(shared), PRELOADS, **BOUNDED)
-    return (yield from merged(step, exact_duplicates.EXCHANGE, run_sizes(results), readers=2 * len(parts)))
+    by_row = shared.buckets.count
+    return (yield from merged(step, exact_duplicates.EXCHANGE, run_sizes(results), by_row, readers=by_row, times=2))
 
 
 def _connected(step: Step, parts: Sequence[Part], shared: Shared) -> Results:
@@ -165,7 +167,7 @@ def _connected(step: Step, parts: Sequence[Part], shared: Shared) -> Results:
     buckets = power_of_two(sum(part.rows for part in parts) * shared.bands * ROW_BYTES / TASK_BYTES)
     tasks = _tasks("clusters.bands:route", parts, [part.signature_bytes for part in parts], buckets)
     routed = yield Phase("bands", tasks, msgspec.to_builtins(shared), PRELOADS)
-    runs = yield from merged(step, "bands", run_sizes(routed), readers=buckets)
+    runs = yield from merged(step, "bands", run_sizes(routed), buckets, readers=buckets)
     tasks = _bucket_tasks("clusters.bands:connect", routed, buckets)
     return (yield Phase("buckets", tasks, msgspec.to_builtins(Runs(runs)), PRELOADS, drops=both("bands")))
 
@@ -175,7 +177,8 @@ def _verdicts(
 ) -> Results:
     """Yield the phases from `labels` (or those before it) to `verify`, and return the results of the last one."""
     labelled = yield from label_phases(step, connected, shared.buckets, memory)
-    label_runs = yield from merged(step, labels.EXCHANGE, run_sizes(labelled), readers=len(parts))
+    by_row = shared.buckets.count
+    label_runs = yield from merged(step, labels.EXCHANGE, run_sizes(labelled), by_row, readers=by_row)
     rows = sum(about.rows for about in details_of(labelled, Labelled))
     documents, text = sum(part.rows for part in parts), sum(part.text_bytes for part in parts)
     row_bytes = 1.3 * text / documents + 250  # 1.3 bytes of shingles per byte of text; 250 bytes of other columns
@@ -183,7 +186,7 @@ def _verdicts(
     tasks = _tasks("verification.cluster_shingles:route", parts, [part.text_bytes for part in parts], buckets)
     plain = msgspec.to_builtins(replace(shared, runs=label_runs))
     routed = yield Phase("shingles", tasks, plain, PRELOADS, drops=both(labels.EXCHANGE))
-    runs = yield from merged(step, "shingles", run_sizes(routed), readers=buckets)
+    runs = yield from merged(step, "shingles", run_sizes(routed), buckets, readers=buckets)
     tasks = _bucket_tasks("verification.verify:judge", routed, buckets)
     common = msgspec.to_builtins(replace(shared, runs=runs))
     return (yield Phase("verify", tasks, common, PRELOADS, drops=both("shingles"), **BOUNDED))

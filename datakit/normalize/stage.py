@@ -77,7 +77,7 @@ def plan(step: Step) -> Plan:
     _check_not_empty(step, config, routed)
     schema, columns = output_schema(union, config, again=all(entry.documents for entry in details))
     bits = partition_bits(sum(entry.value_bytes for entry in details), config.partition_bytes)
-    runs = yield from merged(step, route.PHASE, run_sizes(routed), readers=1 << bits)
+    runs = yield from merged(step, route.PHASE, run_sizes(routed), 1 << bucket_bits, readers=1 << bits)
     source, serialized = step.parameters["source"], schema.serialize().to_pybytes()
     shared = SortShared(runs, bits, bucket_bits, source, serialized, columns)
     exchanged = sum(output.bytes for result in routed for output in result.outputs)

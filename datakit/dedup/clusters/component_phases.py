@@ -149,7 +149,7 @@ class _Rounds:
         return _Left(run_sizes(reduced), sum(one.edges for one in details), nodes), retired
 
     def _star(self, function: str, number: int, tasks: int, before: _Exchange) -> Phases:
-        runs = yield from merged(self._step, *before, readers=2 * tasks)  # each task reads its buckets twice
+        runs = yield from merged(self._step, *before, self._buckets, readers=tasks, times=2)
         work = self._ranges(f"rounds:{function}", tasks, sum(before.runs.values()))
         shared = Round(number, self._buckets, self._memory, runs)
         return (yield _phase(f"{function}-{number}", work, shared, self._memory, before.name))
@@ -163,7 +163,7 @@ class _Rounds:
     def _components(self, left: _Left, number: int) -> Generator[Phase, Results, Sizes]:
         """Label the nodes that are left after the last round, in one task. `number` is that of the round after it."""
         before = f"small-{number - 1}"
-        runs = yield from merged(self._step, before, left.runs, readers=1)
+        runs = yield from merged(self._step, before, left.runs, self._buckets, readers=1)
         task = Task("all", "datakit.dedup.clusters.rounds:finish", {}, sum(left.runs.values()))
         results = yield _phase(
             "components", (task,), Round(number, self._buckets, self._memory, runs), self._memory, before
@@ -174,8 +174,8 @@ class _Rounds:
         """Label the nodes that round `number` retired, from the labels of those that were left after it."""
         name, function = (f"resolve-{number}", "labels:resolve") if number > 1 else ("labels", "labels:label_parts")
         before = (f"retired-{number}", f"labels-{number + 1}")
-        runs = yield from merged(self._step, before[0], retired.runs, readers=retired.tasks)
-        known = yield from merged(self._step, before[1], labels, readers=retired.tasks)
+        runs = yield from merged(self._step, before[0], retired.runs, self._buckets, readers=retired.tasks)
+        known = yield from merged(self._step, before[1], labels, self._buckets, readers=retired.tasks)
         shared = Round(number, self._buckets, self._memory, runs, known, self._rows)
         work = self._ranges(function, retired.tasks, sum(retired.runs.values()) + sum(labels.values()))
         return (yield _phase(name, work, shared, self._memory, *before))
