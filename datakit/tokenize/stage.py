@@ -14,7 +14,7 @@ three times the size of the shard's tokens.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -27,6 +27,7 @@ from datakit.engine.task import Output, Phase, Plan, Preload, Step, StepInput, T
 from datakit.errors import CorruptError, EmptyStageError, RecipeError, TokenizerError, suggestion
 from datakit.storage import urls
 from datakit.storage.fingerprint import config_of, spelled_out
+from datakit.storage.manifest import Partition
 from datakit.storage.selection.leaving_rows import selected
 from datakit.tokenize import tasks, train_stage
 from datakit.tokenize.config import Config
@@ -65,7 +66,7 @@ def plan(step: Step) -> Plan:
         memory_per_input_byte=MEMORY[contract.dtype.name],
         tolerance=tolerance_of(step),
     )
-    shards = [shard for result in results for shard in msgspec.convert(result.details["shards"], list[WrittenShard])]
+    shards = (shard for result in results for shard in msgspec.convert(result.details["shards"], list[WrittenShard]))
     return _output(shards, partitions, contract)
 
 
@@ -126,15 +127,27 @@ def _task(partitions: Sequence[PartitionToEncode]) -> Task:
     return Task(key, f"{tasks.__name__}:encode", arguments, size, bisect_argument="partitions")
 
 
-def _output(shards: Sequence[WrittenShard], partitions: Sequence[PartitionToEncode], contract: Contract) -> Output:
-    if not shards:
+def _output(shards: Iterable[WrittenShard], partitions: Sequence[PartitionToEncode], contract: Contract) -> Output:
+    """Return the cache's description. The reports of the shards are read one by one: all of them would take gigabytes
+    if there are 100,000.
+    """
+    written = list[Partition]()
+    details = cache_details(_checked(shards, partitions, written), contract)
+    if not written:
         raise EmptyStageError("tokenize has no documents to encode: no document stays in the dataset")
+    schema = pa.schema([("token", pa.from_numpy_dtype(contract.dtype))])
+    return Output(written, schema, details=msgspec.to_builtins(details))
+
+
+def _checked(
+    shards: Iterable[WrittenShard], partitions: Sequence[PartitionToEncode], written: list[Partition]
+) -> Iterator[WrittenShard]:
+    """Yield the shards, and add each to `written`. Raises CorruptError if one does not belong to its partition."""
     for shard, partition in zip(shards, partitions, strict=True):
         if (shard.path, shard.rows + shard.quarantined) != (partition.shard, partition.rows):
             raise CorruptError(
                 f"{partition.url} has {partition.rows} documents and belongs in shard {partition.shard}, but shard "
                 f"{shard.path} accounts for {shard.rows + shard.quarantined}"
             )
-    schema = pa.schema([("token", pa.from_numpy_dtype(contract.dtype))])
-    details = msgspec.to_builtins(cache_details(shards, contract))
-    return Output([shard.partition for shard in shards], schema, details=details)
+        written.append(shard.partition)
+        yield shard
