@@ -31,6 +31,7 @@ import msgspec
 from datakit.engine.exchange import run_names
 from datakit.engine.task import Phase, Step, Task, TaskResult
 
+FUNCTION = "datakit.engine.exchange.merge_tasks:merge_runs"
 MERGED = "-merge"  # what the names of merging phases end with
 MOST_READS = 10**6  # more reads (runs x reducers) cause a merge; an object store serves this many within minutes
 TASK_BYTES = 1 << 30  # mean size of what a task merges
@@ -86,12 +87,13 @@ def merged(
     tasks = list[Task]()
     for number, run in enumerate(names):
         group = paths[cuts[number] : cuts[number + 1]]  # shared by the tasks of the group
-        size = sum(runs[path] for path in group) // pieces
+        size = sum(runs[path] for path in group)
         for piece in range(pieces):
             key, ends = f"{number:05d}-{piece:05d}", (here * piece // pieces, here * (piece + 1) // pieces)
             work = MergeWork(name, f"{key}{run.partition('*')[2].removesuffix('.arrow')}", [], *ends, buckets)
             arguments = msgspec.to_builtins(work) | {"runs": group}
-            tasks.append(Task(key, "datakit.engine.exchange.merge_tasks:merge_runs", arguments, size))
+            # a range may hold most of a group, if most rows have one key; so the limit on what it writes is the group's
+            tasks.append(Task(key, FUNCTION, arguments, size // pieces, stored_bytes=size))
     yield Phase(name, tuple(tasks), memory_bytes=MEMORY_BYTES, memory_per_input_byte=0.0)
     return names
 
