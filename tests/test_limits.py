@@ -83,6 +83,8 @@ SAME: dict[str, dict[str, int]] = {
         "normalize.readers.columnar.tables:MOST_ROWS": 3,
         "normalize.readers.slices:SLICE_BYTES": 2_000,
         "normalize.readers.slices:TEXT_SLICE_BYTES": 600,
+        "normalize.readers.slices:LARGE_SLICE_BYTES": 6_000,
+        "normalize.readers.slices:MOST_SLICES": 3,
         "normalize.readers.slices:FILE_OVERHEAD": 1,
         "normalize.readers.streams:OUTPUT_BYTES": 70,
         "normalize.readers.streams:INPUT_BYTES": 11,
