@@ -31,8 +31,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datakit.dedup.partitions import Part, part_of
+from datakit.dedup.partitions import Part
 from datakit.dedup.phase_data import PartRange, Shared, Written
+from datakit.dedup.row_buckets import bucket_of, read_rows
 from datakit.dedup.verification.verify import VERDICT
 from datakit.engine.exchange.exchange import read_buckets
 from datakit.engine.exchange.sorted_blocks import sort_rows, sorted_rows
@@ -52,19 +53,18 @@ SCHEMA = pa.schema([*STRINGS, pa.field("jaccard", pa.float64(), nullable=False)]
 def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Write the attribute files of a range of parts."""
     work, common = msgspec.convert(arguments, PartRange), msgspec.convert(shared, Shared)
-    mine = common.parts[work.first : work.stop]
-    removals = groupby(_by_part(_removals(work, common, context), mine), key=itemgetter(0))
+    removals = groupby(_by_part(_removals(work, common, context), work.parts), key=itemgetter(0))
     waiting = next(removals, None)
     outputs: list[OutputFile] = []
     removed: list[tuple[int, int]] = []
     bounds: list[tuple[str | None, str | None]] = []
-    for number, part in enumerate(mine):
+    for number, part in enumerate(work.parts):
         here = waiting[1] if waiting is not None and waiting[0] == number else ()
         path = data_path(part.source, partition_name(part.index, part.count))
         copies, first, last = 0, None, None
         with ShardWriter(urls.join(context.step_directory, path), SCHEMA, DICTIONARY) as writer:
             for _, table in here:
-                writer.write(rows := _attributes(table, common.parts))
+                writer.write(rows := _attributes(table, common.sources))
                 copies += pc.call_function("sum", [table["exact"]]).as_py()
                 first, last = rows["id"][0].as_py() if first is None else first, rows["id"][-1].as_py()
         if here:
@@ -74,7 +74,7 @@ def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
         bounds.append((first, last))
     assert waiting is None, "every removed row is in one of the parts"
     copies, fuzzy = (int(total) for total in np.array(removed, np.int64).sum(axis=0))
-    documents = sum(part.rows for part in mine)
+    documents = sum(part.rows for part in work.parts)
     counters = {"dedup/documents_in": documents, "dedup/exact_removed": copies, "dedup/fuzzy_removed": fuzzy}
     counters["dedup/retained"] = documents - copies - fuzzy
     details = msgspec.to_builtins(Written(removed, bounds))
@@ -85,16 +85,12 @@ def _removals(work: PartRange, shared: Shared, context: TaskContext) -> Iterator
     """Yield the verdicts on the rows of these parts and the exact copies among these rows, in ascending order of row.
     The added column `exact` is True for copies.
     """
-    fuzzy = _verdicts(shared, context, work.first, work.stop)
-    found = read_buckets(context.step_directory, shared.exact_runs, work.first, work.stop, context.scratch)
+    fuzzy = read_rows(shared.verdict_runs, shared.buckets, work, context)
+    found = read_rows(shared.exact_runs, shared.buckets, work, context)
     copies = sort_rows(found, ["kept_row"], context.scratch)
     exact = (_with_verdicts(table, shared, context) for table in copies.merged())
     marked = (table.append_column("exact", pa.repeat(pa.scalar(False), table.num_rows)) for table in fuzzy)
     yield from sort_rows(chain(marked, exact), ["row"], context.scratch).merged()
-
-
-def _verdicts(shared: Shared, context: TaskContext, first: int, stop: int) -> Iterator[pa.Table]:
-    return read_buckets(context.step_directory, shared.verdict_runs, first, stop, context.scratch)
 
 
 def _with_verdicts(copies: pa.Table, shared: Shared, context: TaskContext) -> pa.Table:
@@ -104,9 +100,10 @@ def _with_verdicts(copies: pa.Table, shared: Shared, context: TaskContext) -> pa
     row, high, low, kept = (copies[name].to_numpy() for name in ("row", "high", "low", "kept_row"))
     rows = {"row": row, "high": high, "low": low, "cluster_high": high, "cluster_low": low}
     rows |= {"kept_row": kept, "kept_high": high, "kept_low": low, "jaccard": np.ones(len(row))}
-    there = np.unique(part_of(kept, shared.parts))
-    for parts in np.split(there, np.flatnonzero(np.diff(there) > 1) + 1):
-        for table in _verdicts(shared, context, int(parts[0]), int(parts[-1]) + 1):
+    there = np.unique(bucket_of(kept, shared.buckets))
+    for buckets in np.split(there, np.flatnonzero(np.diff(there) > 1) + 1):
+        ends = int(buckets[0]), int(buckets[-1]) + 1
+        for table in read_buckets(context.step_directory, shared.verdict_runs, *ends, context.scratch):
             wanted = np.isin(table["row"].to_numpy(), kept)
             later = sorted_rows(table.filter(pa.array(wanted)), ["row"])
             first, stop = (np.searchsorted(kept, later["row"].to_numpy(), side) for side in ("left", "right"))
@@ -132,23 +129,24 @@ def _by_part(tables: Iterable[pa.Table], parts: Sequence[Part]) -> Iterator[tupl
     """Split tables, whose rows ascend, at the boundaries of the parts. Yield pairs of a part's index and some of its
     rows.
     """
+    first_rows = np.array([part.first_row for part in parts], np.uint64)
     for table in tables:
-        inside = part_of(table["row"].to_numpy(), parts)
+        inside = np.searchsorted(first_rows, table["row"].to_numpy(), side="right") - 1
         cuts = [0, *(np.flatnonzero(np.diff(inside)) + 1).tolist(), len(inside)]
         for first, stop in pairwise(cuts):
             yield int(inside[first]), table.slice(first, stop - first)
 
 
-def _attributes(table: pa.Table, parts: Sequence[Part]) -> pa.Table:
-    names = list(dict.fromkeys(part.source for part in parts))
-    source_of = np.array([part.source_number for part in parts], np.int64)
+def _attributes(table: pa.Table, sources: Sequence[tuple[str, int]]) -> pa.Table:
+    names, first_rows = zip(*sources, strict=True)
     rows = {name: table[name].to_numpy() for name in VERDICT.names}
+    source_of = np.searchsorted(np.array(first_rows, np.uint64), rows["kept_row"], side="right") - 1
     columns = [
         ids_to_arrow(rows["high"], rows["low"]),
         pa.array(["fuzzy", "exact"]).take(table["exact"].cast(pa.int8()).combine_chunks()),
         ids_to_arrow(rows["cluster_high"], rows["cluster_low"]),
         ids_to_arrow(rows["kept_high"], rows["kept_low"]),
-        pa.array(names, pa.string()).take(pa.array(source_of[part_of(rows["kept_row"], parts)])),
+        pa.array(names, pa.string()).take(pa.array(source_of)),
         pa.array(rows["jaccard"]),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)

@@ -2,13 +2,12 @@
 counts, and rounds the number of buckets of an exchange up to a power of two.
 
 Row numbers follow the order of the sources in the recipe, of the partitions in each source, and of the documents in
-each partition. Thus 8 bytes identify a document throughout the stage. A binary search finds the document's file, and
-sorting by row number sorts in recipe order.
+each partition. Thus 8 bytes identify a document throughout the stage, and sorting by row number sorts in recipe order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,12 +74,6 @@ def _parts_of(number: int, documents: StepInput, signatures: StepInput, row: int
             signature_bytes=signature.bytes,
         )
         row += text.rows
-
-
-def part_of(rows: np.ndarray, parts: Sequence[Part]) -> np.ndarray:
-    """Return the index of the part that holds each row: int64 [N]."""
-    first = np.array([part.first_row for part in parts], np.uint64)
-    return np.searchsorted(first, rows, side="right") - 1
 
 
 def power_of_two(least: float) -> int:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from datakit.dedup.clusters import component_phases, node_kernels, node_tables
 from datakit.dedup.clusters.component_phases import label_phases
 from datakit.dedup.clusters.components import spanning_forest
+from datakit.dedup.row_buckets import row_buckets
 from datakit.engine.observe.observer import Observer
 from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskResult
 from tests.support.dedup.edge_files import ROUNDS, chain, edge_step, parts_of, read_labels, write_forests
@@ -35,7 +36,7 @@ def run(forests: Sequence[Forest], parts: int, rows: int, **sizes: int) -> tuple
             patches.enter_context(patch(name, size))
         directory, phases = Path(folder), list[Phase]()
         cut = parts_of(rows, parts)
-        plan = label_phases(edge_step(directory), write_forests(directory, forests), cut, MEMORY)
+        plan = label_phases(edge_step(directory), write_forests(directory, forests), row_buckets(cut), MEMORY)
         results: Sequence[TaskResult] = []
         try:
             phase = next(plan)
@@ -143,7 +144,7 @@ def test_an_interrupted_search_continues_with_other_memory(tmp_path: Path, monke
         tasks = [{"rows": 1500, "file": number, "files": 4} for number in range(4)]
         work = tuple(Task(f"{one['file']}", "tests.support.dedup.edge_files:write_links", one) for one in tasks)
         connected = yield Phase("buckets", work)
-        results = yield from label_phases(edge_step(tmp_path), connected, parts, memory)
+        results = yield from label_phases(edge_step(tmp_path), connected, row_buckets(parts), memory)
         labels.update(read_labels(tmp_path, results, parts))
         return Output([], pa.schema([]))
 
