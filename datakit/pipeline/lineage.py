@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -169,7 +168,7 @@ def finished_step(
     return found and (*found, tuple(sorted({*finished} - {found[0]}, key=_flow)))
 
 
-def published_step(place: str, known: AbstractSet[str]) -> tuple[str, Manifest] | None:
+def published_step(place: str, known: set[str]) -> tuple[str, Manifest] | None:
     """Return the directory and manifest of a dataset's consolidate step, if its inputs are among the steps with the
     identities `known` (the current step and all steps from which it was made) but the consolidate step itself is not.
     Return None if there is no such step, or if `place` is the URL of a step.

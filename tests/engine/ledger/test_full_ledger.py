@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from datakit.engine.ledger import ledger as ledger_module
 from datakit.engine.ledger.ledger import DroppedLine, LedgerWriter, read_ledger
+from datakit.errors import NoSpaceError
 from datakit.storage import locks
 from tests.support.paths import REPOSITORY
 
@@ -21,8 +27,8 @@ ledger = LedgerWriter(sys.argv[1], "driver")
 ledger.append(DroppedLine("first", ["a"], 1.0))
 ledger.flush()
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, -1))
-ledger.append(DroppedLine("second", ["b" * int(sys.argv[2])], 1.0))
 try:
+    ledger.append(DroppedLine("second", ["b" * int(sys.argv[2])], 1.0))  # flushes, too, if a second has passed
     ledger.flush()
 except StorageError as error:
     print("flush:", error)
@@ -44,10 +50,16 @@ def test_line_without_room(tmp_path: Path) -> None:
         assert segment.read_bytes().endswith(b"\n"), "no part of the second line is left"
 
 
-def test_lock_goes_even_if_the_last_lines_cannot_be_written(tmp_path: Path) -> None:
+def test_lock_goes_even_if_the_last_lines_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(ledger_module, "SYNC_SECONDS", 1e9)
     before = locks.count()
     ledger = LedgerWriter(str(tmp_path / "step"), "driver")
     ledger.start()
     assert locks.count() == before + 1
-    ledger.close()
+    with monkeypatch.context() as patched, pytest.raises(NoSpaceError, match="no space left"):
+        patched.setattr(os, "write", full)
+        ledger.close()
     assert locks.count() == before

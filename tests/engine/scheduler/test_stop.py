@@ -48,8 +48,10 @@ class Failures(Observer):
         self.ended.append(Path(step.directory).name)
 
 
-def waits_for(gate: threading.Event) -> Plan:
+def waits_for(gate: threading.Event, begun: threading.Event | None = None) -> Plan:
     """Plan nothing until the gate opens."""
+    if begun is not None:
+        begun.set()
     assert gate.wait(120)
     yield from numbers(1)
     return Output([], SCHEMA)
@@ -69,12 +71,13 @@ def test_executor_that_cannot_be_created(tmp_path: Path) -> None:
 def test_steps_that_wait_for_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tasks of `done` have run, but its next phase has not been planned, as every thread is busy."""
     monkeypatch.setattr(background, "MOST_THREADS", 1)
-    gate, before = threading.Event(), locks.count()
+    gate, begun, before = threading.Event(), threading.Event(), locks.count()
     loop = RunLoop(InlineExecutor, Observer)
     loop.add(done := opened(tmp_path / "done", numbers(2)))
     while done.running is None:
         loop.turn()
-    loop.add(opened(tmp_path / "waits", waits_for(gate)))
+    loop.add(opened(tmp_path / "waits", waits_for(gate, begun)))
+    assert begun.wait(120)
     while done.running is not None:
         loop.turn()
     loop.stop(KeyboardInterrupt())
