@@ -46,7 +46,7 @@ class WrittenShard(msgspec.Struct, frozen=True):
 
 @dataclass
 class _Sums:
-    """The sums of one source. targets: the loss masks' sums; a shard without a mask counts with all its tokens."""
+    """The sums of one source. targets: the sum of all loss masks; without a mask, all tokens of a shard are targets."""
 
     shards: int = 0
     documents: int = 0
@@ -79,7 +79,7 @@ class _Sums:
 
 def cache_details(shards: Iterable[WrittenShard], contract: Contract) -> CacheDetails:
     """Return the manifest's `details` for a cache that consists of these shards in this order. A report takes about 20
-    KB, most of it for the frequent tokens, so of each shard only the files are kept, and `shards` may be a generator.
+    KB, mostly for the frequent tokens, so only the part about the shard's files is kept. `shards` may be a generator.
     """
     files, lengths, sources = list[ShardFiles](), Counter[str](), dict[str, _Sums]()
     for shard in shards:

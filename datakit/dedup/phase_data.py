@@ -18,8 +18,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RowBuckets:
-    """The buckets of an exchange that is routed by row (see `row_buckets.py`). rows: the number of all documents.
-    count: the number of buckets, a power of two.
+    """The buckets of an exchange whose rows are routed by row number (`row_buckets.py`). rows: the number of all
+    documents. count: the number of buckets, a power of two.
     """
 
     rows: int
@@ -28,10 +28,10 @@ class RowBuckets:
 
 @dataclass(frozen=True)
 class Shared:
-    """The values that the tasks of most phases share: options, the sources, and the runs of earlier exchanges. None of
-    them grows with the number of parts: each task gets its own parts as arguments (`PartRange`).
+    """The values that the tasks of most phases share: options, the sources, and the runs of earlier exchanges. Their
+    size does not depend on the number of parts, because each task gets its own parts as arguments (`PartRange`).
 
-    buckets: those of the exchanges that are routed by row. sources: the name and the first row of each source.
+    buckets: the buckets of the exchanges that are routed by row. sources: the name and the first row of each source.
     exact_runs: the runs that list the documents removed as exact duplicates. runs: the runs that the phase itself
     reads. verdict_runs: the runs that hold the verdicts of phase `verify`.
     """
@@ -92,7 +92,7 @@ class ForestFiles:
 @dataclass(frozen=True)
 class Forests:
     """The arguments of a task that reads forest files. buckets: the number of buckets to which the task routes edges; 0
-    if it routes labels to parts.
+    if it routes labels by row.
     """
 
     name: str

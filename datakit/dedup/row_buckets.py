@@ -1,9 +1,9 @@
 """Assigns rows to the buckets of the exchanges whose readers need the rows of a few neighboring parts each, and reads
 the rows of such parts.
 
-A bucket holds a range of row numbers of about the size of a part. So a task computes the bucket of any row from two
-numbers and needs no list of all parts. Ranges do not end where parts end: a reader gets the buckets that overlap its
-parts, on average twice as many rows as it needs, and drops the rest.
+A bucket holds a range of row numbers, about as many as a part has. A task can therefore compute the bucket of any row
+from two numbers, and needs no list of all parts. The ranges do not end where parts end. A reader gets all buckets that
+overlap its parts, which hold about twice as many rows as it needs on average, and drops the other rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def row_buckets(parts: Sequence[Part]) -> RowBuckets:
 
 
 def bucket_of(rows: np.ndarray, buckets: RowBuckets) -> np.ndarray:
-    """Return the bucket of each row: int64 [N]; it never decreases from one row to the next higher one.
+    """Return the bucket of each row: int64 [N]. A higher row never has a lower bucket.
 
     >>> bucket_of(np.arange(5, dtype=np.uint64), RowBuckets(5, 2)).tolist()
     [0, 0, 0, 1, 1]
@@ -34,7 +34,7 @@ def bucket_of(rows: np.ndarray, buckets: RowBuckets) -> np.ndarray:
 
 
 def read_rows(runs: Sequence[str], buckets: RowBuckets, work: PartRange, context: TaskContext) -> Iterator[pa.Table]:
-    """Yield the rows of some parts from the runs of an exchange; its column `row` holds the row numbers."""
+    """Yield the rows of a task's parts from the runs of an exchange, whose column `row` holds the row numbers."""
     first, stop = work.rows
     if first == stop or not runs:
         return

@@ -12,8 +12,8 @@ The phases run in this order:
     verify       each clustered document is compared exactly with retained documents
     attributes   one file per partition lists the removed documents, with the reasons
 
-Each task gets the descriptions of the parts that it reads as arguments. What all tasks of a phase share does not grow
-with the number of parts, because rows are routed by their numbers (`row_buckets.py`), not by lists of parts.
+The arguments of a task describe only the parts that it reads. The shared data of a phase does not grow with the number
+of parts, because rows are routed by row number (`row_buckets.py`), which needs no list of the parts.
 
 Dedup itself removes nothing: `select` reads the attribute files and lists the documents that leave the dataset. Only
 the text of clustered documents is read again. The manifest reports the removals per source, the cluster sizes and the
@@ -65,7 +65,7 @@ class Bounded(TypedDict):
     memory_per_input_byte: float
 
 
-# the budget of a phase whose tasks sort their rows in blocks, however many rows they read
+# the budget of a phase whose tasks sort their rows in blocks; it does not depend on the number of rows
 BOUNDED: Bounded = {"memory_bytes": SORTING_BYTES, "memory_per_input_byte": 0.0}
 
 

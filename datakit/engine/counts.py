@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 def added(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
     """Return the sum of all counts by name, without names whose sum is zero.
 
-    `sum` over Counters would copy the result for each of them, so that its time grows with the number of Counters times
+    `sum` would copy the intermediate result for each Counter, so its time would grow with the number of Counters times
     the number of names.
 
     >>> added([{"a": 1, "b": 2}, {"b": 3, "c": 0}])

@@ -124,8 +124,8 @@ def _route_phase(
 ) -> Phase:
     first, inputs = origins.first_files(slices), _inputs(step)
     stored = stored_bytes({file.path: file.bytes for file in step.inputs[0].manifest.partitions}, slices)
-    # The names of runs begin with the key. Earlier versions made more slices of a large source; if such a version began
-    # the step, its runs must not have the names of other ones.
+    # The names of runs begin with the task's key. Earlier versions cut a large source into more slices. If such a
+    # version began the step, its runs must not have the names of runs of this version.
     count = f"-of-{len(slices):05d}" if are_large(slices) else ""
     return Phase(
         route.PHASE,

@@ -36,7 +36,7 @@ LABELS = pa.schema([("row", pa.uint64()), ("component", pa.uint64())])
 
 
 def label(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Join all forests, and route a pair (row, component) for each clustered row by the row."""
+    """Join all forests, and route a pair (row, component) for each clustered row, by row number."""
     work, reader = msgspec.convert(arguments, Forests), PairReader(context)
     labels = _joined(reader.forests(work.forests))
     return _by_row(labels, msgspec.convert(shared, Round).rows, work.name, reader, context)
@@ -71,7 +71,7 @@ def resolve(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCont
 
 
 def label_parts(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Label the nodes that the first round retired, and route all nodes of a range of buckets by row."""
+    """Label the nodes that the first round retired, and route all nodes of a range of buckets by row number."""
     work, common, reader = msgspec.convert(arguments, BucketRange), msgspec.convert(shared, Round), PairReader(context)
     return _by_row(_resolved(reader, work, common), common.rows, task_key(work, common), reader, context)
 

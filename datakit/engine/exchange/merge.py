@@ -9,16 +9,17 @@ writes one file. So each run is read once for each range, and a reducer reads on
     without a merge                 2 x M x R
     merged                          2 x (M x C + R x G), where G x C = D / TASK_BYTES or 1
 
-The number of ranges is the power of two with the fewest requests (`divided`): about 4 x root(M x R x G x C) in all. For
-M = 100,000 runs, R = 2**17 reducers and D = 75 TB, C is 256 and G is 273: 123 million requests, and not 26 billion. A
-task makes 2 x M / G requests, whatever its size, as a group has at most MOST_RUNS runs. The order of the rows in a
-bucket (by run, then by position in the run) is preserved, and so are the schemas.
+C is the power of two that needs the fewest requests (`divided`): about 4 x sqrt(M x R x G x C) in all. For M = 100,000
+runs, R = 2**17 reducers and D = 75 TB, C is 256 and G is 273, which takes 123 million requests instead of 26 billion. A
+merge task makes 2 x M / G requests, whatever its size, and a group has at most MOST_RUNS runs. The order of the rows in
+a bucket (by run, then by position in the run) is preserved, and so are the schemas.
 
 Runs are merged if the reads (runs x reducers) exceed MOST_READS, or if the runs of the map tasks divide the buckets
-more coarsely than the reducers do (`run_names.py`). Runs that earlier versions wrote with all buckets are merged, too.
+more coarsely than the reducers do (`run_names.py`). Runs of earlier versions, which have all buckets, are merged, too.
 
-Cost: decoding, sorting and writing the data once, like a map task. Disk: TASK_BYTES, twice in the temporary folder if
-the step is in an object store. Memory: the budget of an exchange writer, whatever the number of runs and buckets.
+Cost: decoding, sorting and writing the data once, like a map task. Disk: TASK_BYTES, or twice as much in the temporary
+directory if the step is in an object store. Memory: the budget of an exchange writer, for any number of runs and
+buckets.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ MEMORY_BYTES = 512 << 20  # the writer's budget, the rows of a run that are bein
 
 @dataclass(frozen=True)
 class MergeWork:
-    """The arguments of a merging task. phase, key: the folder and the name of the merged file. runs: a group of runs.
-    first, stop: the range of buckets, numbered as in the runs of map tasks. buckets: those of the exchange.
+    """The arguments of a merge task. phase, key: the folder and the name of the merged file. runs: a group of runs.
+    first, stop: the range of buckets, numbered as in the runs of map tasks. buckets: the number of buckets of the
+    exchange.
     """
 
     phase: str
@@ -101,7 +103,7 @@ def merged(
 
 
 def divided(runs: int, size: int, buckets: int, readers: int) -> tuple[int, int]:
-    """Return the number of groups of runs and the number of ranges of buckets that take the fewest requests.
+    """Return the number of groups of runs and the number of ranges of buckets that need the fewest requests.
 
     >>> divided(100_000, 75 * 10**12, 1 << 17, 1 << 17), divided(2_000, 10**9, 1024, 1024)
     ((273, 256), (1, 1))

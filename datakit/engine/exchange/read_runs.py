@@ -26,9 +26,9 @@ def read_buckets(
     step_directory: str, runs: Sequence[str], first_bucket: int, last_bucket_exclusive: int, scratch: Path
 ) -> Iterator[pa.Table]:
     """Yield the rows of a range of buckets: one table, with the run's schema, for each run that contains such rows.
-    Within a table, rows are ordered by bucket (in a coarse run, by its coarse buckets); within a bucket, they keep the
-    order in which they were written. A run with several segments yields one table for each of them, and a merged run
-    one for each of its files. Raises CorruptError.
+    Within a table, rows are ordered by bucket (in a coarse run, by coarse bucket); within a bucket, they keep the order
+    in which they were written. A run with several segments yields one table per segment, and a merged run one table per
+    file. Raises CorruptError.
     """
     ranges = [one for run in runs for one in ranges_of(run, first_bucket, last_bucket_exclusive)]
     for (index, data, url), place in zip(_fetched(step_directory, ranges, scratch), ranges, strict=True):

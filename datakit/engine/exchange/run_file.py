@@ -4,9 +4,10 @@
     <run>.arrow.index  magic, sizes, schemas, then byte offsets, one per (bucket, segment) and one for the end
 
 A run consists of rows ordered by bucket, and an index of byte offsets. A segment is a sequence of rows that share one
-schema. A run that was combined from several starts a new segment wherever the schema changes from one of them to the
-next. In each of its buckets, the Arrow messages of these runs follow one another in their order. A file with several
-segments is not a valid Arrow stream, because the file contains only the first schema; the index has all of them.
+schema. If a run was combined from several runs, it starts a new segment wherever the schema changes from one of them
+to the next. In each of its buckets, the Arrow messages of these runs follow one another in the order of the runs. A
+file with several segments is not a valid Arrow stream, because the file contains only the first schema; the index has
+all of them.
 Record batches can be copied without decoding because an encapsulated Arrow message states its own length.
 
 A reducer that reads buckets [a, b) makes two requests per run: one for the first 64 KiB of the index, which hold about

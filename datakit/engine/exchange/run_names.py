@@ -6,7 +6,7 @@
     exchange/<phase>-merge/00007-*-of-64x512.arrow     merged from a group of runs: stands for 64 files, "*" for the
                                                        number of a file; each file holds 512 consecutive buckets
 
-So plans pass a merged run on as one name, whatever the number of its files.
+A plan therefore passes on one name for each merged run, whatever the number of its files.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ PIECES = re.compile(r"-\*-of-([0-9]+)x([0-9]+)\.arrow$")
 
 
 class Range(NamedTuple):
-    """Buckets [first, stop) of the file `path`, numbered as in this file. each: how many buckets of the exchange each
-    of them holds.
+    """Buckets [first, stop) of the file `path`, numbered as in this file. each: the number of buckets of the exchange
+    that each of them holds.
     """
 
     path: str
@@ -45,7 +45,7 @@ def map_run(prefix: str, number: int, each: int) -> str:
 
 
 def merged_run(folder: str, group: int, pieces: int, buckets: int) -> str:
-    """Return the name of a merged run with so many pieces, of so many buckets each."""
+    """Return the name of a merged run. pieces: the number of its files. buckets: the number of buckets in each."""
     return f"{folder}/{group:05d}-*-of-{pieces}x{buckets}.arrow"
 
 

@@ -1,9 +1,9 @@
 """Writes a run: rows that are in memory, ordered by bucket, or several runs of one task, copied into one.
 
 Runs with more than MOST_BUCKETS buckets would have tiny record batches and large indexes: with 2**17 buckets, a run of
-128 MB would have one batch for each text, and an index of 1 MB. So such a run is written with coarser buckets, and the
-column FINE says in which part of its bucket a row belongs (1 byte per row for up to 2**18 buckets). A merge divides
-the rows further (`merge.py`).
+128 MB would have one batch per text and an index of 1 MB. Such runs are therefore written with coarser buckets, and the
+column FINE says to which bucket of the exchange, within its coarse bucket, a row belongs (1 byte per row for up to
+2**18 buckets). A merge divides the rows further (`merge.py`).
 
 Cost: a stable sort of the bucket numbers and one copy of the rows; `copy_runs` copies bytes without decoding them, at
 the speed of the disk. Memory: the rows gathered at a time; `copy_runs` only maps files.

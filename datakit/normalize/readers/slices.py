@@ -2,8 +2,8 @@
 calls the reader for its format. If compressed files of a slice turn out to be damaged, repeats the work on the slice
 without the damaged parts. Plain JSON Lines files are cut into byte ranges and Parquet files into ranges of row groups,
 of about 64 MiB each. Files in other formats and compressed files cannot be cut. Small files are grouped in path order,
-so that a hundred thousand files do not become a hundred thousand tasks; in a source of more than a TiB, larger parts
-are grouped, too, up to 1 GiB, because each task writes runs of its own, and the number of requests of the exchange
+so that a hundred thousand files do not become a hundred thousand tasks. In a source of more than 1 TiB, slices of up to
+1 GiB are formed from these parts, because each task writes runs of its own, and the number of requests of the exchange
 grows with the number of runs. Slices depend only on the listing, the configured format, and Parquet footers. They are
 in the order of the records: sorted by path, then by position.
 """
@@ -29,7 +29,7 @@ from datakit.normalize.readers.text import read_texts
 from datakit.storage import urls
 
 SLICE_BYTES = 64 << 20  # about 0.3 s of work: much longer than a fork takes, yet little to repeat after a failure
-LARGE_SLICE_BYTES = 1 << 30  # the most that is grouped in a large source; about 10 s of work
+LARGE_SLICE_BYTES = 1 << 30  # the largest slice of a large source; about 10 s of work
 MOST_SLICES = 1 << 14  # a source that would have more slices gets larger ones, up to LARGE_SLICE_BYTES
 # for files that hold one document each; below SLICE_BYTES, since reading the same amount from them takes longer
 TEXT_SLICE_BYTES = 16 << 20
@@ -66,7 +66,7 @@ def cut_slices(inputs: Inputs, files: Sequence[tuple[str, int]], config: Config)
 
 
 def _growth(weight: int) -> int:
-    """Return how many times larger than usual the slices of a source are. weight: that of all its files.
+    """Return how many times larger than usual the slices of a source are. weight: the total weight of its files.
 
     >>> [_growth(size) for size in (0, 1 << 40, 4 << 40, 1 << 50)]
     [1, 1, 4, 16]

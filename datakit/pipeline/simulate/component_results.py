@@ -111,7 +111,7 @@ def resolve(about: PhaseOf) -> Run:
 
 
 def label_parts(about: PhaseOf) -> Run:
-    """Simulate the labelling of the nodes of the first round, and the routing of all labels to their parts."""
+    """Simulate the labelling of the nodes of the first round, and the routing of all labels by row."""
     shared, count, nodes = about.phase.shared, len(about.phase.tasks), clustered(about)
     buckets = shared["rows"]["count"]
     places = {task.key: place for place, task in enumerate(about.phase.tasks)}

@@ -40,8 +40,8 @@ class Effect:
 
 @dataclass
 class Exchange:
-    """The runs that one phase has written so far. values: the bytes of their rows, without the metadata of batches.
-    buckets: those in each file. pieces: the files of each merged run.
+    """The runs that one phase has written so far. values: the size of their rows in bytes, without the metadata of
+    batches. buckets: the number of buckets in each file. pieces: the number of files of each merged run.
     """
 
     bytes: int = 0
@@ -116,7 +116,7 @@ def write_runs(about: PhaseOf, name: str, key: str, buckets: int, *, rows: int, 
 
 
 def batches_bytes(rows: float, buckets: int) -> int:
-    """Return the size of the metadata of a run's batches: there is one for each bucket with rows."""
+    """Return the size, in bytes, of the metadata of a run's batches. Each bucket with rows has one batch."""
     return int(BATCH_BYTES * (buckets * -math.expm1(-rows / buckets) if buckets > 1 else 1))
 
 
