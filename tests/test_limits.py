@@ -215,7 +215,7 @@ LOADER = {
     "loader.mixture.window:MAX_TABLE": 5,
 }
 BUDGETS = {  # crossing one is a memory failure, which tests/engine/worker/test_memory_watcher.py provokes, or a retry
-    "dedup.stage:PART_BYTES",
+    "dedup.partitions:PART_BYTES",
     "dedup.stage:SORTING_BYTES",
     "engine.exchange.merge:MEMORY_BYTES",
     "dedup.clusters.pairs:FIXED_BYTES",

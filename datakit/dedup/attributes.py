@@ -31,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datakit.dedup.partitions import Part, part_of
+from datakit.dedup.partitions import Part, first_rows, part_of
 from datakit.dedup.phase_data import PartRange, Shared, Written
 from datakit.dedup.verification.verify import VERDICT
 from datakit.engine.exchange.exchange import read_buckets
@@ -53,7 +53,8 @@ def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
     """Write the attribute files of a range of parts."""
     work, common = msgspec.convert(arguments, PartRange), msgspec.convert(shared, Shared)
     mine = common.parts[work.first : work.stop]
-    removals = groupby(_by_part(_removals(work, common, context), mine), key=itemgetter(0))
+    sources, own_rows = _Sources(common.parts), first_rows(mine)
+    removals = groupby(_by_part(_removals(work, common, context), own_rows), key=itemgetter(0))
     waiting = next(removals, None)
     outputs: list[OutputFile] = []
     removed: list[tuple[int, int]] = []
@@ -64,7 +65,7 @@ def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
         copies, first, last = 0, None, None
         with ShardWriter(urls.join(context.step_directory, path), SCHEMA, DICTIONARY) as writer:
             for _, table in here:
-                writer.write(rows := _attributes(table, common.parts))
+                writer.write(rows := _attributes(table, sources))
                 copies += pc.call_function("sum", [table["exact"]]).as_py()
                 first, last = rows["id"][0].as_py() if first is None else first, rows["id"][-1].as_py()
         if here:
@@ -104,7 +105,7 @@ def _with_verdicts(copies: pa.Table, shared: Shared, context: TaskContext) -> pa
     row, high, low, kept = (copies[name].to_numpy() for name in ("row", "high", "low", "kept_row"))
     rows = {"row": row, "high": high, "low": low, "cluster_high": high, "cluster_low": low}
     rows |= {"kept_row": kept, "kept_high": high, "kept_low": low, "jaccard": np.ones(len(row))}
-    there = np.unique(part_of(kept, shared.parts))
+    there = np.unique(part_of(kept, first_rows(shared.parts)))
     for parts in np.split(there, np.flatnonzero(np.diff(there) > 1) + 1):
         for table in _verdicts(shared, context, int(parts[0]), int(parts[-1]) + 1):
             wanted = np.isin(table["row"].to_numpy(), kept)
@@ -128,27 +129,38 @@ def _within(counts: np.ndarray) -> np.ndarray:
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-def _by_part(tables: Iterable[pa.Table], parts: Sequence[Part]) -> Iterator[tuple[int, pa.Table]]:
+def _by_part(tables: Iterable[pa.Table], begins: np.ndarray) -> Iterator[tuple[int, pa.Table]]:
     """Split tables, whose rows ascend, at the boundaries of the parts. Yield pairs of a part's index and some of its
-    rows.
+    rows. begins: the first row of each part.
     """
     for table in tables:
-        inside = part_of(table["row"].to_numpy(), parts)
+        inside = part_of(table["row"].to_numpy(), begins)
         cuts = [0, *(np.flatnonzero(np.diff(inside)) + 1).tolist(), len(inside)]
         for first, stop in pairwise(cuts):
             yield int(inside[first]), table.slice(first, stop - first)
 
 
-def _attributes(table: pa.Table, parts: Sequence[Part]) -> pa.Table:
-    names = list(dict.fromkeys(part.source for part in parts))
-    source_of = np.array([part.source_number for part in parts], np.int64)
+class _Sources:
+    """Finds the sources of rows, in arrays that are made once per task, because there may be 100,000 parts."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._names = pa.array(list(dict.fromkeys(part.source for part in parts)), pa.string())
+        self._numbers = np.array([part.source_number for part in parts], np.int64)
+        self._first = first_rows(parts)
+
+    def of(self, rows: np.ndarray) -> pa.Array:
+        """Return the name of the source of each row."""
+        return self._names.take(pa.array(self._numbers[part_of(rows, self._first)]))
+
+
+def _attributes(table: pa.Table, sources: _Sources) -> pa.Table:
     rows = {name: table[name].to_numpy() for name in VERDICT.names}
     columns = [
         ids_to_arrow(rows["high"], rows["low"]),
         pa.array(["fuzzy", "exact"]).take(table["exact"].cast(pa.int8()).combine_chunks()),
         ids_to_arrow(rows["cluster_high"], rows["cluster_low"]),
         ids_to_arrow(rows["kept_high"], rows["kept_low"]),
-        pa.array(names, pa.string()).take(pa.array(source_of[part_of(rows["kept_row"], parts)])),
+        sources.of(rows["kept_row"]),
         pa.array(rows["jaccard"]),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from datakit.dedup.partitions import Part, part_of, power_of_two
+from datakit.dedup.partitions import Part, first_rows, part_of, power_of_two
 from datakit.dedup.phase_data import PartRange, Runs, Shared
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
 from datakit.engine.exchange.sorted_blocks import sort_rows
@@ -47,10 +47,10 @@ def find_copies(arguments: dict[str, Any], shared: dict[str, Any], context: Task
     """For one range of ids, write the rows whose id occurs in an earlier source and, for each, the row kept instead."""
     parts, index = msgspec.convert(shared, Shared).parts, arguments["range"]
     found = sort_rows(_ids_in_range(parts, index, arguments["bits"], context.step_directory), IDS, context.scratch)
-    buckets = power_of_two(len(parts))
+    buckets, first = power_of_two(len(parts)), first_rows(parts)
     with ExchangeWriter(context, "exact", f"{index:05d}", buckets, budget_bytes=64 << 20) as writer:
         for table in copies(found.merged()):
-            writer.write(table, part_of(table["row"].to_numpy(), parts))
+            writer.write(table, part_of(table["row"].to_numpy(), first))
     details = msgspec.to_builtins(Runs(writer.runs))
     return TaskResult(writer.outputs, details=details, records=found.count, bytes_read=found.count * ID_BYTES)
 

@@ -17,6 +17,8 @@ from datakit.engine.task import Step, StepInput
 from datakit.errors import CorruptError
 from datakit.storage import urls
 
+PART_BYTES = 2 << 10  # memory for the description of a part, which most tasks decode
+
 
 @dataclass(frozen=True)
 class Part:
@@ -77,9 +79,13 @@ def _parts_of(number: int, documents: StepInput, signatures: StepInput, row: int
         row += text.rows
 
 
-def part_of(rows: np.ndarray, parts: Sequence[Part]) -> np.ndarray:
-    """Return the index of the part that holds each row: int64 [N]."""
-    first = np.array([part.first_row for part in parts], np.uint64)
+def first_rows(parts: Sequence[Part]) -> np.ndarray:
+    """Return the first row of each part: uint64 [parts]. A task calls this once, as there may be 100,000 parts."""
+    return np.array([part.first_row for part in parts], np.uint64)
+
+
+def part_of(rows: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Return the index of the part that holds each row: int64 [N]. first: see `first_rows`."""
     return np.searchsorted(first, rows, side="right") - 1
 
 

@@ -31,7 +31,7 @@ from datakit.dedup.clusters.bands import ROW_BYTES
 from datakit.dedup.clusters.component_phases import label_phases
 from datakit.dedup.minhash.s_curve import s_curve
 from datakit.dedup.minhash.signatures_stage import PRELOADS, SignatureConfig
-from datakit.dedup.partitions import Part, all_parts, power_of_two
+from datakit.dedup.partitions import PART_BYTES, Part, all_parts, power_of_two
 from datakit.dedup.phase_data import ForestFiles, Judged, Labelled, PartRange, Runs, Shared, Written, details_of
 from datakit.dedup.report import check_removal, cluster_report, removal_report
 from datakit.dedup.survivors import check_columns, check_prefer
@@ -48,7 +48,6 @@ NAME = "dedup"
 FORMAT_VERSION = 2
 TASK_BYTES = 64 << 20  # bytes of input per task
 SORTING_BYTES = 384 << 20  # to sort in blocks, with an exchange writer and the libraries; measured: up to 250 MiB
-PART_BYTES = 2 << 10  # memory per part for its description, which every task decodes
 LEAST_MEMORY = 256 << 20  # minimum of `task_memory`; a task needs most of it for libraries and buffers
 Results = Generator[Phase, Sequence[TaskResult], Sequence[TaskResult]]
 

@@ -30,7 +30,7 @@ import msgspec
 
 from datakit.dedup.clusters.pairs import FIXED_BYTES, NODE_BYTES, PAIR_BYTES, PIECE_ROWS
 from datakit.dedup.minhash.signatures_stage import PRELOADS
-from datakit.dedup.partitions import Part, power_of_two
+from datakit.dedup.partitions import PART_BYTES, Part, power_of_two
 from datakit.dedup.phase_data import BucketRange, ForestFiles, Forests, Reduced, Round, details_of
 from datakit.engine.exchange.exchange import both, merged, run_sizes
 from datakit.engine.task import Phase, Preload, Step, Task, TaskResult
@@ -64,7 +64,7 @@ def label_phases(step: Step, connected: Results, parts: list[Part], memory: int)
     if nodes <= most:
         shared = msgspec.to_builtins(Round(0, 1, memory, [], parts=parts))
         tasks = (_forest_task("all", "labels:label", forests),)
-        phase = _phase("labels", tasks, shared, FIXED_BYTES + NODE_BYTES * nodes, "forest")
+        phase = _phase("labels", tasks, shared, FIXED_BYTES + NODE_BYTES * nodes + PART_BYTES * len(parts), "forest")
         return (yield replace(phase, preloads=PRELOADS) if edges <= PIECE_ROWS else phase)  # one piece needs no table
     return (yield from _Rounds(step, parts, memory, nodes, edges).phases(forests))
 
@@ -177,6 +177,7 @@ class _Rounds:
         before = (f"retired-{number}", f"labels-{number + 1}")
         runs = yield from merged(self._step, before[0], retired.runs, readers=retired.tasks)
         known = yield from merged(self._step, before[1], labels, readers=retired.tasks)
-        shared = Round(number, self._buckets, self._memory, runs, known, self._parts if number == 1 else [])
+        parts = self._parts if number == 1 else []
+        shared = Round(number, self._buckets, self._memory, runs, known, parts)
         work = self._ranges(function, retired.tasks, sum(retired.runs.values()) + sum(labels.values()))
-        return (yield _phase(name, work, shared, self._memory, *before))
+        return (yield _phase(name, work, shared, self._memory + PART_BYTES * len(parts), *before))

@@ -26,7 +26,7 @@ from datakit.dedup.clusters.pairs import (
     task_key,
     write_pairs,
 )
-from datakit.dedup.partitions import Part, part_of, power_of_two
+from datakit.dedup.partitions import Part, first_rows, part_of, power_of_two
 from datakit.dedup.phase_data import BucketRange, Forests, Labelled, PartRange, Round, Runs, Shared
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
 from datakit.engine.task import TaskContext, TaskResult
@@ -92,10 +92,10 @@ def _resolved(reader: PairReader, work: BucketRange, common: Round) -> Iterator[
 def _to_parts(
     pieces: Iterable[Pairs], parts: Sequence[Part], key: str, reader: PairReader, context: TaskContext
 ) -> TaskResult:
-    clustered = clusters = 0
+    clustered, clusters, first = 0, 0, first_rows(parts)
     with ExchangeWriter(context, "labels", key, power_of_two(len(parts)), WRITER_BYTES) as writer:
         for rows, components in pieces:
-            writer.write(pa.table([rows, components], schema=LABELS), part_of(rows, parts))
+            writer.write(pa.table([rows, components], schema=LABELS), part_of(rows, first))
             clustered, clusters = clustered + len(rows), clusters + int((rows == components).sum())
     counters = {"dedup/clustered": clustered, "dedup/clusters": clusters}
     details = msgspec.to_builtins(Labelled(writer.runs, clustered, clusters))

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from datakit.dedup.partitions import part_of, power_of_two
+from datakit.dedup.partitions import first_rows, part_of, power_of_two
 from datakit.dedup.phase_data import Judged, Shared
 from datakit.dedup.verification.rules import MEASURES, Rules
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
@@ -44,14 +44,14 @@ def judge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
     representative, jaccard, counts = verify(documents, rules, context.scratch, lambda done: context.report(done, 0))
     smallest = documents.by_rank[np.minimum.reduceat(documents.rank, documents.starts[:-1])]
     clusters, sizes = (known.high[smallest], known.low[smallest]), np.diff(documents.starts)
-    removed = np.zeros(len(sizes), np.int64)
+    removed, first = np.zeros(len(sizes), np.int64), first_rows(common.parts)
     with ExchangeWriter(context, "verdicts", f"{bucket:05d}", power_of_two(len(common.parts)), 64 << 20) as writer:
         for component, gone, kept in _removals(documents.starts, representative):
             removed += np.bincount(component, minlength=len(sizes))
             names = (known.row, known.high, known.low)
             columns = [*(name[gone] for name in names), *(half[component] for half in clusters)]
             columns += [*(name[kept] for name in names), jaccard[gone]]
-            writer.write(pa.table(columns, schema=VERDICT), part_of(columns[0], common.parts))
+            writer.write(pa.table(columns, schema=VERDICT), part_of(columns[0], first))
     retained = sizes - removed
     details = msgspec.to_builtins(Judged(writer.runs, *_describe(sizes, retained, *clusters)))
     counters = {f"dedup/{name}": count for name, count in counts.items()}

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from datakit.dedup.clusters import component_phases, node_kernels, node_tables
 from datakit.dedup.clusters.component_phases import label_phases
 from datakit.dedup.clusters.components import spanning_forest
+from datakit.dedup.partitions import PART_BYTES
 from datakit.engine.observe.observer import Observer
 from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskResult
 from tests.support.dedup.edge_files import ROUNDS, chain, edge_step, parts_of, read_labels, write_forests
@@ -105,6 +106,7 @@ def test_a_long_chain_a_wide_star_and_many_pairs() -> None:
     ends = ["components", *(f"resolve-{number}" for number in reversed(rounds[1:])), "labels"]
     assert names == ["links", *stars, *ends]
     assert 8 <= tasks[1] > tasks[names.index("components") - 1]
+    assert phases[-1].memory_bytes == MEMORY + 3 * PART_BYTES, "its tasks also hold the descriptions of the parts"
 
 
 @pytest.mark.parametrize("memory", [256 << 20, 512 << 20, 4 << 30])
@@ -119,6 +121,12 @@ def test_documents_that_fit_get_one_task_with_a_budget_for_their_nodes() -> None
     _, (phase,), _ = run(forests, 1, 1000)
     assert len(phase.tasks) == 1
     assert phase.memory_bytes < component_phases.FIXED_BYTES + (1 << 20)
+
+
+def test_a_budget_allows_for_the_descriptions_of_the_parts(tmp_path: Path) -> None:
+    connected = write_forests(tmp_path, [chain(np.arange(1000, dtype=np.uint64))])
+    few, many = (next(label_phases(edge_step(tmp_path), connected, parts_of(4000, n), MEMORY)) for n in (1, 4000))
+    assert many.memory_bytes - few.memory_bytes == 3999 * PART_BYTES
 
 
 class StopAt(Observer):
