@@ -31,7 +31,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datakit.dedup.partitions import Part
 from datakit.dedup.phase_data import PartRange, Shared, Written
 from datakit.dedup.row_buckets import bucket_of, read_rows
 from datakit.dedup.verification.verify import VERDICT
@@ -53,7 +52,8 @@ SCHEMA = pa.schema([*STRINGS, pa.field("jaccard", pa.float64(), nullable=False)]
 def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Write the attribute files of a range of parts."""
     work, common = msgspec.convert(arguments, PartRange), msgspec.convert(shared, Shared)
-    removals = groupby(_by_part(_removals(work, common, context), work.parts), key=itemgetter(0))
+    sources, begins = _Sources(common.sources), np.array([part.first_row for part in work.parts], np.uint64)
+    removals = groupby(_by_part(_removals(work, common, context), begins), key=itemgetter(0))
     waiting = next(removals, None)
     outputs: list[OutputFile] = []
     removed: list[tuple[int, int]] = []
@@ -64,7 +64,7 @@ def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
         copies, first, last = 0, None, None
         with ShardWriter(urls.join(context.step_directory, path), SCHEMA, DICTIONARY) as writer:
             for _, table in here:
-                writer.write(rows := _attributes(table, common.sources))
+                writer.write(rows := _attributes(table, sources))
                 copies += pc.call_function("sum", [table["exact"]]).as_py()
                 first, last = rows["id"][0].as_py() if first is None else first, rows["id"][-1].as_py()
         if here:
@@ -125,28 +125,37 @@ def _within(counts: np.ndarray) -> np.ndarray:
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-def _by_part(tables: Iterable[pa.Table], parts: Sequence[Part]) -> Iterator[tuple[int, pa.Table]]:
+def _by_part(tables: Iterable[pa.Table], begins: np.ndarray) -> Iterator[tuple[int, pa.Table]]:
     """Split tables, whose rows ascend, at the boundaries of the parts. Yield pairs of a part's index and some of its
-    rows.
+    rows. begins: the first row of each part.
     """
-    first_rows = np.array([part.first_row for part in parts], np.uint64)
     for table in tables:
-        inside = np.searchsorted(first_rows, table["row"].to_numpy(), side="right") - 1
+        inside = np.searchsorted(begins, table["row"].to_numpy(), side="right") - 1
         cuts = [0, *(np.flatnonzero(np.diff(inside)) + 1).tolist(), len(inside)]
         for first, stop in pairwise(cuts):
             yield int(inside[first]), table.slice(first, stop - first)
 
 
-def _attributes(table: pa.Table, sources: Sequence[tuple[str, int]]) -> pa.Table:
-    names, first_rows = zip(*sources, strict=True)
+class _Sources:
+    """Finds the sources of rows, in arrays that are made once per task, because there may be thousands of sources."""
+
+    def __init__(self, sources: Sequence[tuple[str, int]]) -> None:
+        names, first_rows = zip(*sources, strict=True)
+        self._names, self._first = pa.array(names, pa.string()), np.array(first_rows, np.uint64)
+
+    def of(self, rows: np.ndarray) -> pa.Array:
+        """Return the name of the source of each row."""
+        return self._names.take(pa.array(np.searchsorted(self._first, rows, side="right") - 1))
+
+
+def _attributes(table: pa.Table, sources: _Sources) -> pa.Table:
     rows = {name: table[name].to_numpy() for name in VERDICT.names}
-    source_of = np.searchsorted(np.array(first_rows, np.uint64), rows["kept_row"], side="right") - 1
     columns = [
         ids_to_arrow(rows["high"], rows["low"]),
         pa.array(["fuzzy", "exact"]).take(table["exact"].cast(pa.int8()).combine_chunks()),
         ids_to_arrow(rows["cluster_high"], rows["cluster_low"]),
         ids_to_arrow(rows["kept_high"], rows["kept_low"]),
-        pa.array(names, pa.string()).take(pa.array(source_of)),
+        sources.of(rows["kept_row"]),
         pa.array(rows["jaccard"]),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)

@@ -43,13 +43,12 @@ def test_cache_on_s3_equals_the_local_one(store: str, small: Path, tmp_path: Pat
         patch.setattr(layout, "CHUNK_TOKENS", 64)
         for path, data in contents(tmp_path / "clean").items():
             commit_bytes(data, f"{root}/clean/{path}")
-        run(
-            tokenize_step(
-                f"{root}/cache",
-                [replace(one, directory=f"{root}/clean/{urls.name(one.directory)}") for one in local],
-                tokenizer,
-            )
-        )
+        remote = [replace(one, directory=f"{root}/clean/{urls.name(one.directory)}") for one in local]
+        made = tokenize_step(f"{root}/cache", remote, tokenizer)
+        settled = made.inputs[-1]
+        for path, data in contents(Path(settled.directory)).items():
+            commit_bytes(data, f"{root}/contract/{path}")
+        run(replace(made, inputs=(*remote, replace(settled, directory=f"{root}/contract"))))
         listed = {info.path: urls.read_bytes(info.url) for info in urls.listing(f"{root}/cache")}
         expected = contents(small)
         assert {name: data for name, data in listed.items() if name != "manifest.json"} == {

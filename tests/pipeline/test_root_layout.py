@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from datakit.errors import RootError
-from datakit.pipeline.root_layout import STAGE_NAMES, check_root, stage_order, step_directory, steps_in
+from datakit.pipeline.root_layout import STAGE_NAMES, check_root, last_stage, stage_order, step_directory, steps_in
 
 DIGITS = "0123456789abcdef" * 2
 
@@ -38,6 +38,12 @@ def test_every_step_of_a_root_is_found(root: Path) -> None:
 def test_stages_are_ordered_by_the_flow() -> None:
     assert sorted(STAGE_NAMES, key=stage_order) == list(STAGE_NAMES)
     assert stage_order("packing-64-truncate") == -1
+
+
+def test_contract_stands_for_a_dataset_only_if_there_is_nothing_else() -> None:
+    assert max(["contract", "dedup", "select"], key=last_stage) == "select"
+    assert max(["tokenize", "contract"], key=last_stage) == "tokenize"
+    assert max(["contract"], key=last_stage) == "contract"
 
 
 def test_root_must_be_a_directory(tmp_path: Path) -> None:

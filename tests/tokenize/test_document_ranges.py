@@ -14,8 +14,10 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import datakit
 from datakit.cache.reader import open_cache
 from datakit.cache.writer import Documents
+from datakit.engine.ledger.ledger import AttemptLine, read_ledger
 from datakit.engine.task import EXCHANGE_FOLDER, Phase, TaskResult
 from datakit.errors import CorruptError
 from datakit.storage.manifest import Manifest
@@ -26,6 +28,7 @@ from datakit.validate.intact import require_intact
 from tests.support.caches import clean, run, tokenize_step, trained
 from tests.support.engine.inline import run_task_inline
 from tests.support.partitions import contents, documents, identity, normalized, selection, words
+from tests.support.small_shelf import write_lines
 
 TEXTS = {"web": [*words(1, 120), "long " * 900], "laws": words(2, 40), "tiny": ["a"]}
 VERIFIED = ("tokenize/verified_documents", "tokenize/verified_bytes")
@@ -201,3 +204,22 @@ def test_conversations_and_tokens_are_divided_like_texts(tmp_path: Path, monkeyp
     assert files_of(tmp_path / "ranges").keys() >= {
         f"data/{name}/shard-00000.loss_mask/c/0" for name in ("chats", "lists")
     }
+
+
+def test_run_with_ranges_makes_a_whole_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the engine: 70,000 short texts fill two row groups, so one partition has two ranges."""
+    texts = [f"note {number}" for number in range(70_000)]
+    write_lines(tmp_path / "notes" / "a.jsonl", texts)
+    (tmp_path / "r.toml").write_text(
+        'name = "r"\n[[sources]]\nname = "notes"\nurl = "notes"\n[tokenize]\ntokenizer = "bytes"\n'
+    )
+    divide(monkeypatch, 600_000)
+    (made,) = datakit.run(tmp_path / "r.toml", tmp_path / "root", workers=2).steps_of("tokenize")
+    lines = [line for line in read_ledger(made.directory) if isinstance(line, AttemptLine)]
+    ranges = [line.result.records for line in lines if line.phase == "encode" and line.result is not None]
+    assert sorted(ranges) == [4464, 65_536] and [line.phase for line in lines].count("join") == 1
+    cache = open_cache(made.directory)
+    found = cache.read(0, cache.tokens)
+    ordered = sorted(texts, key=identity)
+    assert found.tolist() == [number for text in ordered for number in (*text.encode(), 256)]
+    assert not (Path(made.directory) / EXCHANGE_FOLDER).exists()

@@ -69,7 +69,7 @@ def test_undecided_and_unfinished_steps_are_not_called_superseded(finished_copy:
     latest.unlink()
     (step(finished_copy, "root/shelf/tokenize-*") / "manifest.json").unlink()
     assert states(root)["tokenize"] == {"unfinished": 1}
-    assert states(root)["consolidate"] == {"current": 1}
+    assert states(root)["consolidate"] == states(root)["contract"] == {"current": 1}
 
 
 def test_output_is_a_table_or_json(finished: Path) -> None:

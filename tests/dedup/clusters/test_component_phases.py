@@ -106,6 +106,7 @@ def test_a_long_chain_a_wide_star_and_many_pairs() -> None:
     ends = ["components", *(f"resolve-{number}" for number in reversed(rounds[1:])), "labels"]
     assert names == ["links", *stars, *ends]
     assert 8 <= tasks[1] > tasks[names.index("components") - 1]
+    assert phases[-1].memory_bytes == MEMORY
 
 
 @pytest.mark.parametrize("memory", [256 << 20, 512 << 20, 4 << 30])
@@ -120,6 +121,14 @@ def test_documents_that_fit_get_one_task_with_a_budget_for_their_nodes() -> None
     _, (phase,), _ = run(forests, 1, 1000)
     assert len(phase.tasks) == 1
     assert phase.memory_bytes < component_phases.FIXED_BYTES + (1 << 20)
+
+
+def test_neither_budget_nor_shared_data_grows_with_the_number_of_parts(tmp_path: Path) -> None:
+    connected = write_forests(tmp_path, [chain(np.arange(1000, dtype=np.uint64))])
+    buckets = (row_buckets(parts_of(4000, count)) for count in (1, 4000))
+    few, many = (next(label_phases(edge_step(tmp_path), connected, one, MEMORY)) for one in buckets)
+    assert many.memory_bytes == few.memory_bytes
+    assert len(str(many.shared)) < len(str(few.shared)) + 10
 
 
 class StopAt(Observer):
