@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -39,7 +40,7 @@ def test_a_step_that_was_begun_with_runs_of_all_buckets_is_finished(tmp_path: Pa
     for number in range(8):
         records = [{"id": f"{number}-{n}", "text": f"text {n * number % 70}"} for n in range(60)]
         write_lines(tmp_path / "in" / f"{number}.jsonl", *records)
-    settings = {"partition_bytes": 500}
+    settings: dict[str, Any] = {"partition_bytes": 500}
     with patch.object(slices, "SLICE_BYTES", 1500), patch.object(slices, "FILE_OVERHEAD", 0):
         step = normalize_step(tmp_path / "resumed", str(tmp_path / "in"), **settings)
         with patch.object(run_names, "MOST_BUCKETS", 1 << 20), pytest.raises(KeyboardInterrupt):
