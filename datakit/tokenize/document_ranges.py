@@ -3,16 +3,17 @@ documents of each range in a file until the shard is made from all of them.
 
 How many ranges a partition has depends on the size of its text alone. A range consists of whole row groups, so no text
 is decoded twice, and a task finds its row groups in the file's footer, so a plan reads no footers. A range's file is an
-Arrow IPC stream with one record batch per batch of documents: `id`, `tokens` and, if there is a loss mask, `mask`.
+Arrow IPC stream with one record batch per batch of documents: `id`, `tokens` and `mask` (null if all are targets).
 
 Why: a source of 1 to 4 GiB has 16 to 32 partitions of 64 to 128 MiB. Encoding one takes 2 to 4 s, so 64 cores would
 wait that long for 16 tasks; and one task would hold up to 64 MB of tokens. In ranges of at most about 32 MiB, no task
 takes longer than a second, and none holds more than a batch. Smaller partitions, which sources of up to 1 GiB have, are
 not divided: they are as small as a range.
 
-Cost: the tokens are written and read once more, without being decoded. That is about 1.2 bytes per byte of text, most
-of it in the page cache: by computation, 2 % of the CPU time of encoding. The lists of documents are compressed only
-once, with the shard. On disk, the files take 0.6 bytes per byte of text until the step ends.
+Cost: the tokens are written and read once more, without being decoded, mostly in the page cache: 2 to 3 % of the CPU
+time of encoding. The shard is then written as if the partition had not been divided. So it has the same bytes, tokens
+are counted and lists of documents compressed only once, and one task holds all tokens of the shard, but no texts. On
+disk, the files take 0.6 bytes per byte of text until the step ends.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ RATES: dict[str, Rate] = {
     "datakit.tokenize.contract_stage:settle": Rate(1.5, 0.0, 140 * MIB, 0.0),
     "datakit.tokenize.tasks:take_tokenizer": Rate(0.05, 0.0, 30 * MIB, 0.0),
     "datakit.tokenize.tasks:encode": Rate(0.05, 0.0315, 30 * MIB, 5.0),
-    "datakit.tokenize.tasks:encode_range": Rate(0.05, 0.0315, 60 * MIB, 0.0),
-    "datakit.tokenize.tasks:join": Rate(0.05, 0.006, 30 * MIB, 1.5),
+    "datakit.tokenize.tasks:encode_range": Rate(0.05, 0.0285, 60 * MIB, 0.0),
+    "datakit.tokenize.tasks:join": Rate(0.05, 0.0055, 30 * MIB, 1.5),
 }
 
 
