@@ -26,7 +26,8 @@ import xxhash
 
 from datakit.dedup import exact_duplicates
 from datakit.dedup.partitions import Part
-from datakit.dedup.phase_data import Shared
+from datakit.dedup.phase_data import IdRange, Shared
+from datakit.dedup.row_buckets import row_buckets
 from datakit.dedup.verification import run_kernels, verify
 from datakit.dedup.verification.cluster_shingles import schema
 from datakit.engine.exchange.exchange import ExchangeWriter
@@ -88,7 +89,7 @@ def find_copies(count: int, paths: list[str]) -> Work:
     parts = [
         Part(path, number, 0, 1, number * SOURCE_ROWS, SOURCE_ROWS, "", path, 0, 0) for number, path in enumerate(paths)
     ]
-    return exact_duplicates.find_copies, {"range": 0, "bits": 0}, dedup_shared(parts, [])
+    return exact_duplicates.find_copies, msgspec.to_builtins(IdRange(0, 0, parts)), dedup_shared(parts, [])
 
 
 def write_component(count: int, context: TaskContext) -> list[str]:
@@ -118,7 +119,9 @@ def judge_component(count: int, runs: list[str]) -> Work:
 
 def dedup_shared(parts: list[Part], runs: list[str]) -> dict[str, Any]:
     """Return the shared data of a phase of dedup."""
-    return msgspec.to_builtins(Shared(parts, BANDS, 5, 0.8, "jaccard", ("longest",), 64, runs=runs))
+    sources = [(part.source, part.first_row) for part in parts]
+    settings = (BANDS, 5, 0.8, "jaccard", ("longest",), 64)
+    return msgspec.to_builtins(Shared(row_buckets(parts), sources, *settings, runs=runs))
 
 
 def anonymous_bytes() -> int:

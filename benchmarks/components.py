@@ -32,8 +32,9 @@ from datakit.dedup.clusters.components import spanning_forest
 from datakit.dedup.clusters.labels import LABELS
 from datakit.dedup.minhash.signatures_stage import PRELOADS
 from datakit.dedup.partitions import Part
-from datakit.dedup.phase_data import ForestFiles, details_of
-from datakit.engine.exchange.exchange import read_buckets, run_sizes
+from datakit.dedup.phase_data import ForestFiles, PartRange, RowBuckets, details_of
+from datakit.dedup.row_buckets import read_rows
+from datakit.engine.exchange.exchange import run_sizes
 from datakit.engine.ledger.ledger import AttemptLine, read_ledger
 from datakit.engine.observe.observer import Observer
 from datakit.engine.scheduler.driver import run_step
@@ -115,9 +116,9 @@ def merge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 
 def compare(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Compare the labels of one part with those of the earlier algorithm."""
-    tables = read_buckets(
-        context.step_directory, shared["runs"], arguments["part"], arguments["part"] + 1, context.scratch
-    )
+    number, first, stop = arguments["part"], arguments["first"], arguments["stop"]
+    part = Part("s", 0, number, PARTS, first, stop - first, "", "", 0, 0)
+    tables = read_rows(shared["runs"], RowBuckets(shared["documents"], PARTS), PartRange(number, [part]), context)
     ours = pa.concat_tables([LABELS.empty_table(), *tables])
     rows, labels = ours["row"].to_numpy(), ours["component"].to_numpy()
     order = np.argsort(rows)
@@ -125,7 +126,7 @@ def compare(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCont
     compared = differences = 0
     for table in iterate_shard(urls.join(context.step_directory, shared["earlier"])):
         theirs = table["row"].to_numpy()
-        inside = (theirs >= arguments["first"]) & (theirs < arguments["stop"])
+        inside = (theirs >= first) & (theirs < stop)
         theirs, components = theirs[inside], table["root"].to_numpy()[inside]
         differences += int(not np.array_equal(rows[compared : compared + len(theirs)], theirs))
         differences += int((labels[compared : compared + len(theirs)] != components).sum())
@@ -161,12 +162,11 @@ def plan(step: Step, arguments: argparse.Namespace, earlier_memory: int) -> Plan
     made = yield Phase("buckets", tasks, shared, PRELOADS)
     earlier = (yield from merge_all(made, earlier_memory)) if arguments.compare else ""
     cuts = np.linspace(0, documents, PARTS + 1).astype(int).tolist()
-    parts = [Part("s", 0, n, PARTS, cuts[n], cuts[n + 1] - cuts[n], "", "", 0, 0) for n in range(PARTS)]
-    labelled = yield from label_phases(step, made, parts, arguments.memory << 20)
+    labelled = yield from label_phases(step, made, RowBuckets(documents, PARTS), arguments.memory << 20)
     clustered, clusters = (sum(r.counters[f"dedup/{name}"] for r in labelled) for name in ("clustered", "clusters"))
     assert (clustered, clusters) == (documents, -(-chained // chain) + 2), (clustered, clusters)
     if arguments.compare:
-        shared = {"runs": list(run_sizes(labelled)), "earlier": earlier}
+        shared = {"runs": list(run_sizes(labelled)), "earlier": earlier, "documents": documents}
         checks = [{"part": n, "first": cuts[n], "stop": cuts[n + 1]} for n in range(PARTS)]
         tasks = tuple(Task(f"{check['part']}", f"{MODULE}:compare", check) for check in checks)
         compared = yield Phase("compare", tasks, shared, PRELOADS, memory_bytes=earlier_memory)

@@ -5,13 +5,15 @@ histogram, list of most frequent tokens, and totals per source.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
 
 from datakit.cache.contract import Contract
 from datakit.cache.layout import FORMAT, FREQUENT, CacheDetails, ShardFiles, SourceSums, array_form
+from datakit.engine.counts import added
 from datakit.storage.manifest import Partition
 
 
@@ -42,40 +44,60 @@ class WrittenShard(msgspec.Struct, frozen=True):
         return msgspec.convert(self, Partition, from_attributes=True)
 
 
-def cache_details(shards: Sequence[WrittenShard], contract: Contract) -> CacheDetails:
-    """Return the manifest's `details` for a cache that consists of these shards in this order."""
-    lengths = sum((Counter(shard.lengths) for shard in shards), Counter[str]())
-    by_source: dict[str, list[WrittenShard]] = {}
+@dataclass
+class _Sums:
+    """The sums of one source. targets: the sum of all loss masks; without a mask, all tokens of a shard are targets."""
+
+    shards: int = 0
+    documents: int = 0
+    tokens: int = 0
+    text_bytes: int = 0
+    targets: int = 0
+    has_masks: bool = False
+    frequent: Counter[str] = field(default_factory=Counter)
+
+    def add(self, shard: WrittenShard) -> None:
+        mask = shard.files.loss_mask
+        self.shards += 1
+        self.documents += shard.rows
+        self.tokens += shard.tokens
+        self.text_bytes += shard.text_bytes or 0
+        self.targets += mask.sum if mask else shard.tokens
+        self.has_masks = self.has_masks or mask is not None
+        self.frequent.update(shard.frequent)
+
+    def sums(self) -> SourceSums:
+        return SourceSums(
+            shards=self.shards,
+            documents=self.documents,
+            tokens=self.tokens,
+            text_bytes=self.text_bytes,
+            targets=self.targets if self.has_masks else None,
+            frequent=_most_frequent(self.frequent),
+        )
+
+
+def cache_details(shards: Iterable[WrittenShard], contract: Contract) -> CacheDetails:
+    """Return the manifest's `details` for a cache that consists of these shards in this order. A report takes about 20
+    KB, mostly for the frequent tokens, so only the part about the shard's files is kept. `shards` may be a generator.
+    """
+    files, lengths, sources = list[ShardFiles](), Counter[str](), dict[str, _Sums]()
     for shard in shards:
-        by_source.setdefault(shard.source, []).append(shard)
+        files.append(shard.files)
+        lengths.update(shard.lengths)
+        sources.setdefault(shard.source, _Sums()).add(shard)
     return CacheDetails(
         format=FORMAT,
         contract=contract,
         array=array_form(contract.dtype),
-        shards=[shard.files for shard in shards],
-        sources={source: _source_sums(group) for source, group in by_source.items()},
+        shards=files,
+        sources={source: sums.sums() for source, sums in sources.items()},
         lengths={power: lengths[power] for power in sorted(lengths, key=int)},
-        frequent=_most_frequent(shards),
-        loss_mask=array_form(np.dtype(np.uint8)) if any(shard.files.loss_mask for shard in shards) else None,
+        frequent=_most_frequent(added(sums.frequent for sums in sources.values())),
+        loss_mask=array_form(np.dtype(np.uint8)) if any(sums.has_masks for sums in sources.values()) else None,
     )
 
 
-def _source_sums(shards: Sequence[WrittenShard]) -> SourceSums:
-    masks = [shard.files.loss_mask for shard in shards]
-    targets = None
-    if any(masks):
-        targets = sum(mask.sum if mask else shard.tokens for mask, shard in zip(masks, shards, strict=True))
-    return SourceSums(
-        shards=len(shards),
-        documents=sum(shard.rows for shard in shards),
-        tokens=sum(shard.tokens for shard in shards),
-        text_bytes=sum(shard.text_bytes or 0 for shard in shards),
-        targets=targets,
-        frequent=_most_frequent(shards),
-    )
-
-
-def _most_frequent(shards: Sequence[WrittenShard]) -> list[tuple[int, int]]:
-    counts = sum((Counter(shard.frequent) for shard in shards), Counter[str]())
+def _most_frequent(counts: Counter[str]) -> list[tuple[int, int]]:
     ordered = sorted(((int(token), count) for token, count in counts.items()), key=lambda pair: (-pair[1], pair[0]))
     return ordered[:FREQUENT]

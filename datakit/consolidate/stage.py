@@ -122,6 +122,7 @@ def _task(pairs: list[Pair]) -> Task:
 
 
 def _counts(entry: StepInput, select: StepInput, mine: list[Written]) -> card.SourceCounts:
+    """Add up the counts of a source. mine: the results for its partitions."""
     assert entry.source is not None
     dropped = Counter[str](select.manifest.details["sources"][entry.source]["combinations"])
     if quarantined := sum(one.quarantined for one in mine):

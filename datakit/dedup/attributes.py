@@ -31,8 +31,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from datakit.dedup.partitions import Part, first_rows, part_of
 from datakit.dedup.phase_data import PartRange, Shared, Written
+from datakit.dedup.row_buckets import bucket_of, read_rows
 from datakit.dedup.verification.verify import VERDICT
 from datakit.engine.exchange.exchange import read_buckets
 from datakit.engine.exchange.sorted_blocks import sort_rows, sorted_rows
@@ -52,14 +52,13 @@ SCHEMA = pa.schema([*STRINGS, pa.field("jaccard", pa.float64(), nullable=False)]
 def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Write the attribute files of a range of parts."""
     work, common = msgspec.convert(arguments, PartRange), msgspec.convert(shared, Shared)
-    mine = common.parts[work.first : work.stop]
-    sources, own_rows = _Sources(common.parts), first_rows(mine)
-    removals = groupby(_by_part(_removals(work, common, context), own_rows), key=itemgetter(0))
+    sources, begins = _Sources(common.sources), np.array([part.first_row for part in work.parts], np.uint64)
+    removals = groupby(_by_part(_removals(work, common, context), begins), key=itemgetter(0))
     waiting = next(removals, None)
     outputs: list[OutputFile] = []
     removed: list[tuple[int, int]] = []
     bounds: list[tuple[str | None, str | None]] = []
-    for number, part in enumerate(mine):
+    for number, part in enumerate(work.parts):
         here = waiting[1] if waiting is not None and waiting[0] == number else ()
         path = data_path(part.source, partition_name(part.index, part.count))
         copies, first, last = 0, None, None
@@ -75,7 +74,7 @@ def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
         bounds.append((first, last))
     assert waiting is None, "every removed row is in one of the parts"
     copies, fuzzy = (int(total) for total in np.array(removed, np.int64).sum(axis=0))
-    documents = sum(part.rows for part in mine)
+    documents = sum(part.rows for part in work.parts)
     counters = {"dedup/documents_in": documents, "dedup/exact_removed": copies, "dedup/fuzzy_removed": fuzzy}
     counters["dedup/retained"] = documents - copies - fuzzy
     details = msgspec.to_builtins(Written(removed, bounds))
@@ -86,16 +85,12 @@ def _removals(work: PartRange, shared: Shared, context: TaskContext) -> Iterator
     """Yield the verdicts on the rows of these parts and the exact copies among these rows, in ascending order of row.
     The added column `exact` is True for copies.
     """
-    fuzzy = _verdicts(shared, context, work.first, work.stop)
-    found = read_buckets(context.step_directory, shared.exact_runs, work.first, work.stop, context.scratch)
+    fuzzy = read_rows(shared.verdict_runs, shared.buckets, work, context)
+    found = read_rows(shared.exact_runs, shared.buckets, work, context)
     copies = sort_rows(found, ["kept_row"], context.scratch)
     exact = (_with_verdicts(table, shared, context) for table in copies.merged())
     marked = (table.append_column("exact", pa.repeat(pa.scalar(False), table.num_rows)) for table in fuzzy)
     yield from sort_rows(chain(marked, exact), ["row"], context.scratch).merged()
-
-
-def _verdicts(shared: Shared, context: TaskContext, first: int, stop: int) -> Iterator[pa.Table]:
-    return read_buckets(context.step_directory, shared.verdict_runs, first, stop, context.scratch)
 
 
 def _with_verdicts(copies: pa.Table, shared: Shared, context: TaskContext) -> pa.Table:
@@ -105,9 +100,10 @@ def _with_verdicts(copies: pa.Table, shared: Shared, context: TaskContext) -> pa
     row, high, low, kept = (copies[name].to_numpy() for name in ("row", "high", "low", "kept_row"))
     rows = {"row": row, "high": high, "low": low, "cluster_high": high, "cluster_low": low}
     rows |= {"kept_row": kept, "kept_high": high, "kept_low": low, "jaccard": np.ones(len(row))}
-    there = np.unique(part_of(kept, first_rows(shared.parts)))
-    for parts in np.split(there, np.flatnonzero(np.diff(there) > 1) + 1):
-        for table in _verdicts(shared, context, int(parts[0]), int(parts[-1]) + 1):
+    there = np.unique(bucket_of(kept, shared.buckets))
+    for buckets in np.split(there, np.flatnonzero(np.diff(there) > 1) + 1):
+        ends = int(buckets[0]), int(buckets[-1]) + 1
+        for table in read_buckets(context.step_directory, shared.verdict_runs, *ends, context.scratch):
             wanted = np.isin(table["row"].to_numpy(), kept)
             later = sorted_rows(table.filter(pa.array(wanted)), ["row"])
             first, stop = (np.searchsorted(kept, later["row"].to_numpy(), side) for side in ("left", "right"))
@@ -134,23 +130,22 @@ def _by_part(tables: Iterable[pa.Table], begins: np.ndarray) -> Iterator[tuple[i
     rows. begins: the first row of each part.
     """
     for table in tables:
-        inside = part_of(table["row"].to_numpy(), begins)
+        inside = np.searchsorted(begins, table["row"].to_numpy(), side="right") - 1
         cuts = [0, *(np.flatnonzero(np.diff(inside)) + 1).tolist(), len(inside)]
         for first, stop in pairwise(cuts):
             yield int(inside[first]), table.slice(first, stop - first)
 
 
 class _Sources:
-    """Finds the sources of rows, in arrays that are made once per task, because there may be 100,000 parts."""
+    """Finds the sources of rows, in arrays that are made once per task, because there may be thousands of sources."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self._names = pa.array(list(dict.fromkeys(part.source for part in parts)), pa.string())
-        self._numbers = np.array([part.source_number for part in parts], np.int64)
-        self._first = first_rows(parts)
+    def __init__(self, sources: Sequence[tuple[str, int]]) -> None:
+        names, first_rows = zip(*sources, strict=True)
+        self._names, self._first = pa.array(names, pa.string()), np.array(first_rows, np.uint64)
 
     def of(self, rows: np.ndarray) -> pa.Array:
         """Return the name of the source of each row."""
-        return self._names.take(pa.array(self._numbers[part_of(rows, self._first)]))
+        return self._names.take(pa.array(np.searchsorted(self._first, rows, side="right") - 1))
 
 
 def _attributes(table: pa.Table, sources: _Sources) -> pa.Table:

@@ -2,13 +2,12 @@
 counts, and rounds the number of buckets of an exchange up to a power of two.
 
 Row numbers follow the order of the sources in the recipe, of the partitions in each source, and of the documents in
-each partition. Thus 8 bytes identify a document throughout the stage. A binary search finds the document's file, and
-sorting by row number sorts in recipe order.
+each partition. Thus 8 bytes identify a document throughout the stage, and sorting by row number sorts in recipe order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +15,6 @@ import numpy as np
 from datakit.engine.task import Step, StepInput
 from datakit.errors import CorruptError
 from datakit.storage import urls
-
-PART_BYTES = 2 << 10  # memory for the description of a part, which most tasks decode
 
 
 @dataclass(frozen=True)
@@ -77,16 +74,6 @@ def _parts_of(number: int, documents: StepInput, signatures: StepInput, row: int
             signature_bytes=signature.bytes,
         )
         row += text.rows
-
-
-def first_rows(parts: Sequence[Part]) -> np.ndarray:
-    """Return the first row of each part: uint64 [parts]. A task calls this once, as there may be 100,000 parts."""
-    return np.array([part.first_row for part in parts], np.uint64)
-
-
-def part_of(rows: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """Return the index of the part that holds each row: int64 [N]. first: see `first_rows`."""
-    return np.searchsorted(first, rows, side="right") - 1
 
 
 def power_of_two(least: float) -> int:

@@ -17,14 +17,27 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Shared:
-    """The values that the tasks of most phases share: partitions, options, and the runs of earlier exchanges.
+class RowBuckets:
+    """The buckets of an exchange whose rows are routed by row number (`row_buckets.py`). rows: the number of all
+    documents. count: the number of buckets, a power of two.
+    """
 
+    rows: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The values that the tasks of most phases share: options, the sources, and the runs of earlier exchanges. Their
+    size does not depend on the number of parts, because each task gets its own parts as arguments (`PartRange`).
+
+    buckets: the buckets of the exchanges that are routed by row. sources: the name and the first row of each source.
     exact_runs: the runs that list the documents removed as exact duplicates. runs: the runs that the phase itself
     reads. verdict_runs: the runs that hold the verdicts of phase `verify`.
     """
 
-    parts: list[Part]
+    buckets: RowBuckets
+    sources: list[tuple[str, int]]
     bands: int
     ngram: int
     threshold: float
@@ -38,11 +51,27 @@ class Shared:
 
 @dataclass(frozen=True)
 class PartRange:
-    """The arguments of a task for parts [first, stop). buckets: the number of buckets to which it routes rows, or 0."""
+    """The arguments of a task for neighboring parts. first: the index of the first one among all parts. buckets: the
+    number of buckets to which the task routes rows, or 0.
+    """
 
     first: int
-    stop: int
+    parts: list[Part]
     buckets: int = 0
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """The first row of these parts, and the end of their rows (exclusive)."""
+        return self.parts[0].first_row, self.parts[-1].last_row
+
+
+@dataclass(frozen=True)
+class IdRange:
+    """The arguments of a task for range `range` of 2**bits ranges of ids. parts: all parts that may hold such ids."""
+
+    range: int
+    bits: int
+    parts: list[Part]
 
 
 @dataclass(frozen=True)
@@ -63,7 +92,7 @@ class ForestFiles:
 @dataclass(frozen=True)
 class Forests:
     """The arguments of a task that reads forest files. buckets: the number of buckets to which the task routes edges; 0
-    if it routes labels to parts.
+    if it routes labels by row.
     """
 
     name: str
@@ -83,7 +112,7 @@ class BucketRange:
 class Round:
     """The shared data of a phase that belongs to a round of stars. number: 1 for the first round. runs: the runs of the
     previous phase. labels: the runs with the labels of the nodes that remained after the round; they are needed to
-    label the nodes that the round retired. parts: the parts to which the last phase routes labels. memory: the memory
+    label the nodes that the round retired. rows: the buckets to which the last phase routes labels. memory: the memory
     of a task. It is part of the names of all files, because a run that is resumed with another setting writes different
     files.
     """
@@ -93,7 +122,7 @@ class Round:
     memory: int
     runs: list[str]
     labels: list[str] = field(default_factory=list)
-    parts: list[Part] = field(default_factory=list)
+    rows: RowBuckets = RowBuckets(0, 1)
 
 
 @dataclass(frozen=True)

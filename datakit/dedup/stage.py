@@ -12,6 +12,9 @@ The phases run in this order:
     verify       each clustered document is compared exactly with retained documents
     attributes   one file per partition lists the removed documents, with the reasons
 
+The arguments of a task describe only the parts that it reads. The shared data of a phase does not grow with the number
+of parts, because rows are routed by row number (`row_buckets.py`), which needs no list of the parts.
+
 Dedup itself removes nothing: `select` reads the attribute files and lists the documents that leave the dataset. Only
 the text of clustered documents is read again. The manifest reports the removals per source, the cluster sizes and the
 S-curve. The result does not depend on how partitions are grouped into tasks.
@@ -27,14 +30,17 @@ import msgspec
 
 from datakit.dedup import exact_duplicates
 from datakit.dedup.attributes import SCHEMA
+from datakit.dedup.clusters import labels
 from datakit.dedup.clusters.bands import ROW_BYTES
 from datakit.dedup.clusters.component_phases import label_phases
 from datakit.dedup.minhash.s_curve import s_curve
 from datakit.dedup.minhash.signatures_stage import PRELOADS, SignatureConfig
-from datakit.dedup.partitions import PART_BYTES, Part, all_parts, power_of_two
+from datakit.dedup.partitions import Part, all_parts, power_of_two
 from datakit.dedup.phase_data import ForestFiles, Judged, Labelled, PartRange, Runs, Shared, Written, details_of
 from datakit.dedup.report import check_removal, cluster_report, removal_report
+from datakit.dedup.row_buckets import row_buckets
 from datakit.dedup.survivors import check_columns, check_prefer
+from datakit.dedup.verification import verify
 from datakit.dedup.verification.rules import COUNTED, MEASURES
 from datakit.engine.exchange.exchange import both, merged, run_sizes
 from datakit.engine.partition_grouping import neighbours
@@ -57,6 +63,10 @@ class Bounded(TypedDict):
 
     memory_bytes: int
     memory_per_input_byte: float
+
+
+# the budget of a phase whose tasks sort their rows in blocks; it does not depend on the number of rows
+BOUNDED: Bounded = {"memory_bytes": SORTING_BYTES, "memory_per_input_byte": 0.0}
 
 
 @dataclass(frozen=True)
@@ -109,17 +119,18 @@ def plan(step: Step) -> Plan:
     config, parts = config_of(step.parameters, Config), all_parts(step)
     for entry in step.inputs_of("normalize"):
         check_columns(config.prefer, entry.source or entry.manifest.dataset, entry.manifest)
-    sources = list(dict.fromkeys(part.source for part in parts))
-    shared = config_of({**asdict(config), "parts": parts}, Shared)
-    shared = replace(shared, exact_runs=(yield from _exact(step, sources, shared)))
-    connected = yield from _connected(step, shared)
+    sources = [(part.source, part.first_row) for part in parts if not part.index]
+    shared = config_of({**asdict(config), "buckets": row_buckets(parts), "sources": sources}, Shared)
+    shared = replace(shared, exact_runs=(yield from _exact(step, parts, shared)))
+    connected = yield from _connected(step, parts, shared)
     clustered = any(result.edges for result in details_of(connected, ForestFiles))
     memory = step.operations.get("task_memory", config.task_memory)
-    judged = (yield from _verdicts(step, connected, shared, memory)) if clustered else []
-    verdict_runs = yield from merged(step, "verdicts", run_sizes(judged), readers=len(parts))
-    tasks = _tasks("attributes:write", [part.signature_bytes for part in parts])
+    judged = (yield from _verdicts(step, parts, connected, shared, memory)) if clustered else []
+    by_row = shared.buckets.count
+    verdict_runs = yield from merged(step, verify.EXCHANGE, run_sizes(judged), by_row, readers=by_row)
+    tasks = _tasks("attributes:write", parts, [part.signature_bytes for part in parts])
     shared = replace(shared, verdict_runs=verdict_runs)
-    written = yield Phase("attributes", tasks, msgspec.to_builtins(shared), PRELOADS, **_bounded(parts))
+    written = yield Phase("attributes", tasks, msgspec.to_builtins(shared), PRELOADS, **BOUNDED)
     removed = [pair for result in details_of(written, Written) for pair in result.removed]
     report = removal_report(parts, removed)
     check_removal(report, step.operations.get("max_removal", config.max_removal))
@@ -129,53 +140,56 @@ def plan(step: Step) -> Plan:
     return Output(_partitions(parts, written), SCHEMA, zeros, details)
 
 
-def _tasks(function: str, sizes: Sequence[int], buckets: int = 0) -> tuple[Task, ...]:
+def _tasks(function: str, parts: Sequence[Part], sizes: Sequence[int], buckets: int = 0) -> tuple[Task, ...]:
     """Return one task per group of neighboring parts. `sizes` gives the number of bytes to read from each part."""
-    name, ranges = f"datakit.dedup.{function}", [PartRange(one.start, one.stop, buckets) for one in neighbours(sizes)]
     return tuple(
-        Task(f"{one.first:05d}", name, msgspec.to_builtins(one), sum(sizes[one.first : one.stop])) for one in ranges
+        Task(
+            f"{one.start:05d}",
+            f"datakit.dedup.{function}",
+            msgspec.to_builtins(PartRange(one.start, list(parts[one.start : one.stop]), buckets)),
+            sum(sizes[one.start : one.stop]),
+        )
+        for one in neighbours(sizes)
     )
 
 
-def _bounded(parts: Sequence[Part]) -> Bounded:
-    """Return the budget of a phase whose tasks sort their rows in blocks. It does not depend on the number of rows."""
-    return {"memory_bytes": SORTING_BYTES + PART_BYTES * len(parts), "memory_per_input_byte": 0.0}
-
-
-def _exact(step: Step, sources: list[str], shared: Shared) -> Generator[Phase, Sequence[TaskResult], list[str]]:
-    if len(sources) < 2:
+def _exact(step: Step, parts: Sequence[Part], shared: Shared) -> Generator[Phase, Sequence[TaskResult], list[str]]:
+    if len(shared.sources) < 2:
         return []
-    tasks = exact_duplicates.tasks(shared.parts)
-    results = yield Phase("exact", tasks, msgspec.to_builtins(shared), PRELOADS, **_bounded(shared.parts))
-    return (yield from merged(step, "exact", run_sizes(results), readers=2 * len(shared.parts)))
+    tasks = exact_duplicates.tasks(parts)
+    results = yield Phase("exact", tasks, msgspec.to_builtins(shared), PRELOADS, **BOUNDED)
+    by_row = shared.buckets.count
+    return (yield from merged(step, exact_duplicates.EXCHANGE, run_sizes(results), by_row, readers=by_row, times=2))
 
 
-def _connected(step: Step, shared: Shared) -> Results:
+def _connected(step: Step, parts: Sequence[Part], shared: Shared) -> Results:
     """Yield the phases `bands` and `buckets`, and return the results of the latter."""
-    buckets = power_of_two(sum(part.rows for part in shared.parts) * shared.bands * ROW_BYTES / TASK_BYTES)
-    tasks = _tasks("clusters.bands:route", [part.signature_bytes for part in shared.parts], buckets)
+    buckets = power_of_two(sum(part.rows for part in parts) * shared.bands * ROW_BYTES / TASK_BYTES)
+    tasks = _tasks("clusters.bands:route", parts, [part.signature_bytes for part in parts], buckets)
     routed = yield Phase("bands", tasks, msgspec.to_builtins(shared), PRELOADS)
-    runs = yield from merged(step, "bands", run_sizes(routed), readers=buckets)
+    runs = yield from merged(step, "bands", run_sizes(routed), buckets, readers=buckets)
     tasks = _bucket_tasks("clusters.bands:connect", routed, buckets)
     return (yield Phase("buckets", tasks, msgspec.to_builtins(Runs(runs)), PRELOADS, drops=both("bands")))
 
 
-def _verdicts(step: Step, connected: Sequence[TaskResult], shared: Shared, memory: int) -> Results:
+def _verdicts(
+    step: Step, parts: Sequence[Part], connected: Sequence[TaskResult], shared: Shared, memory: int
+) -> Results:
     """Yield the phases from the search for components to `verify`, and return the results of the last one."""
-    parts = shared.parts
-    labelled = yield from label_phases(step, connected, parts, memory)
-    labels = yield from merged(step, "labels", run_sizes(labelled), readers=len(parts))
+    labelled = yield from label_phases(step, connected, shared.buckets, memory)
+    by_row = shared.buckets.count
+    label_runs = yield from merged(step, labels.EXCHANGE, run_sizes(labelled), by_row, readers=by_row)
     rows = sum(about.rows for about in details_of(labelled, Labelled))
     documents, text = sum(part.rows for part in parts), sum(part.text_bytes for part in parts)
     row_bytes = 1.3 * text / documents + 250  # 1.3 bytes of shingles per byte of text; 250 bytes of other columns
     buckets = power_of_two(rows * row_bytes / (2 * TASK_BYTES))
-    tasks = _tasks("verification.cluster_shingles:route", [part.text_bytes for part in parts], buckets)
-    plain = msgspec.to_builtins(replace(shared, runs=labels))
-    routed = yield Phase("shingles", tasks, plain, PRELOADS, drops=both("labels"))
-    runs = yield from merged(step, "shingles", run_sizes(routed), readers=buckets)
+    tasks = _tasks("verification.cluster_shingles:route", parts, [part.text_bytes for part in parts], buckets)
+    plain = msgspec.to_builtins(replace(shared, runs=label_runs))
+    routed = yield Phase("shingles", tasks, plain, PRELOADS, drops=both(labels.EXCHANGE))
+    runs = yield from merged(step, "shingles", run_sizes(routed), buckets, readers=buckets)
     tasks = _bucket_tasks("verification.verify:judge", routed, buckets)
     common = msgspec.to_builtins(replace(shared, runs=runs))
-    return (yield Phase("verify", tasks, common, PRELOADS, drops=both("shingles"), **_bounded(parts)))
+    return (yield Phase("verify", tasks, common, PRELOADS, drops=both("shingles"), **BOUNDED))
 
 
 def _bucket_tasks(function: str, routed: Sequence[TaskResult], buckets: int) -> tuple[Task, ...]:

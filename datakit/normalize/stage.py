@@ -20,6 +20,7 @@ from dataclasses import replace
 import msgspec
 import pyarrow as pa
 
+from datakit.engine.counts import added
 from datakit.engine.exchange.exchange import merged, run_sizes
 from datakit.engine.task import BATCH_HANG_SECONDS, Output, Phase, Plan, Preload, Step, Task, TaskResult, tolerance_of
 from datakit.engine.user_modules import CODE_FOLDER, beside
@@ -39,7 +40,7 @@ from datakit.normalize.phase_data import (
     to_plain,
 )
 from datakit.normalize.readers.inputs import Inputs
-from datakit.normalize.readers.slices import FileRange, cut_slices
+from datakit.normalize.readers.slices import FileRange, are_large, cut_slices
 from datakit.normalize.record_counts import ADDED, IN, PREFIX, REMOVED, conservation
 from datakit.normalize.where import column_types
 from datakit.normalize.where.predicate import Predicate
@@ -76,7 +77,7 @@ def plan(step: Step) -> Plan:
     _check_not_empty(step, config, routed)
     schema, columns = output_schema(union, config, again=all(entry.documents for entry in details))
     bits = partition_bits(sum(entry.value_bytes for entry in details), config.partition_bytes)
-    runs = yield from merged(step, route.PHASE, run_sizes(routed), readers=1 << bits)
+    runs = yield from merged(step, route.PHASE, run_sizes(routed), 1 << bucket_bits, readers=1 << bits)
     source, serialized = step.parameters["source"], schema.serialize().to_pybytes()
     shared = SortShared(runs, bits, bucket_bits, source, serialized, columns)
     exchanged = sum(output.bytes for result in routed for output in result.outputs)
@@ -123,10 +124,14 @@ def _route_phase(
 ) -> Phase:
     first, inputs = origins.first_files(slices), _inputs(step)
     stored = stored_bytes({file.path: file.bytes for file in step.inputs[0].manifest.partitions}, slices)
+    # The names of runs begin with the task's key. Earlier versions cut a large source into more slices. If such a
+    # version began the step, its runs must not have the names of runs of this version.
+    count = f"-of-{len(slices):05d}" if are_large(slices) else ""
     return Phase(
         route.PHASE,
         tuple(
-            _route_task(number, ranges, first[number], inputs, stored[number]) for number, ranges in enumerate(slices)
+            _route_task(f"{number:05d}{count}", ranges, first[number], inputs, stored[number])
+            for number, ranges in enumerate(slices)
         ),
         to_plain(RouteShared(step.operations["base"], spelled_out(config), buckets, where_types)),
         (*PRELOADS, *beside(step.operations.get(CODE_FOLDER, ""))),
@@ -163,11 +168,10 @@ def stored_bytes(sizes: Mapping[str, int], slices: Sequence[Sequence[FileRange]]
     return [sum(sizes[one.path] * one.weight // max(1, weights[one.path]) for one in ranges) for ranges in slices]
 
 
-def _route_task(number: int, ranges: Sequence[FileRange], first_file: int, inputs: Inputs, stored: int) -> Task:
+def _route_task(key: str, ranges: Sequence[FileRange], first_file: int, inputs: Inputs, stored: int) -> Task:
     """Create a task whose arguments describe only its own files. A new modification time of a file therefore
     invalidates only the tasks that read the file.
     """
-    key = f"{number:05d}"
     listed = {part.path: inputs.listed[part.path] for part in ranges if part.path in inputs.listed}
     copies = {part.path: inputs.copies[part.path] for part in ranges if part.path in inputs.copies}
     arguments = to_plain(RouteArguments(key, list(ranges), listed, first_file, copies))
@@ -285,7 +289,7 @@ def _check_not_empty(step: Step, config: Config, routed: Sequence[TaskResult]) -
 
 
 def _counters(results: Sequence[TaskResult]) -> Counter[str]:
-    return sum((Counter(result.counters) for result in results), Counter())
+    return added(result.counters for result in results)
 
 
 def _check_conservation(results: Sequence[TaskResult]) -> None:

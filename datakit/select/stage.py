@@ -17,6 +17,7 @@ from typing import Annotated
 
 import msgspec
 
+from datakit.engine.counts import added
 from datakit.engine.partition_grouping import neighbours
 from datakit.engine.task import BATCH_HANG_SECONDS, Output, Phase, Plan, Step, StepInput, Task
 from datakit.errors import CorruptError, EmptyStageError, RecipeError, suggestion
@@ -111,8 +112,10 @@ def _task(pairs: Sequence[Pair], drop: list[str]) -> Task:
 
 
 def _counts(entry: StepInput, mine: Sequence[Written]) -> SourceCounts:
-    """Add up the counts of a source. Raises CorruptError if they contradict its normalize step."""
-    combinations = sum((Counter(one.combinations) for one in mine), Counter[str]())
+    """Add up the counts of a source. mine: the selections of its partitions. Raises CorruptError if the counts
+    contradict its normalize step.
+    """
+    combinations = added(one.combinations for one in mine)
     leaving = Counter[str]()
     for combination, count in combinations.items():
         leaving.update(dict.fromkeys(combination.split(BETWEEN), count))

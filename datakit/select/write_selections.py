@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from datakit.engine.counts import added
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
 from datakit.errors import CorruptError
 from datakit.select.join import join
@@ -67,7 +68,7 @@ def select(arguments: dict[str, Any], shared: dict[str, Any], context: TaskConte
 
 
 def _counters(written: list[Written]) -> dict[str, int]:
-    leaving = sum((Counter(entry.combinations) for entry in written), Counter())
+    leaving = added(entry.combinations for entry in written)
     records_in = sum(entry.rows_in for entry in written)
     return {
         "select/records_in": records_in,

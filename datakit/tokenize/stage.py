@@ -14,7 +14,8 @@ three times the size of the shard's tokens. A task that encodes a range holds no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 import msgspec
@@ -39,6 +40,7 @@ from datakit.engine.task import (
 from datakit.errors import CorruptError, EmptyStageError, RecipeError, suggestion
 from datakit.storage import urls
 from datakit.storage.fingerprint import config_of, spelled_out
+from datakit.storage.manifest import Partition
 from datakit.storage.selection.leaving_rows import selected
 from datakit.tokenize import contract_stage, tasks
 from datakit.tokenize.config import Config
@@ -80,18 +82,18 @@ def plan(step: Step) -> Plan:
         memory_per_input_byte=MEMORY[contract.dtype.name],
         tolerance=tolerance_of(step),
     )
-    made, encoded = [*results[: len(groups)]], results[len(groups) :]
+    whole, encoded, joined = results[: len(groups)], results[len(groups) :], list[TaskResult]()
     if encoded:
-        made += yield Phase(
+        joined += yield Phase(
             "join",
             tuple(_join_tasks(partitions, encoded)),
             shared={"contract": shared["contract"]},
             preloads=preloads,
             memory_per_input_byte=JOIN_MEMORY[contract.dtype.name],
         )
-    shards = [shard for result in made for shard in msgspec.convert(result.details["shards"], list[WrittenShard])]
     place = {entry.shard: number for number, entry in enumerate(partitions)}
-    return _output(sorted(shards, key=lambda shard: place[shard.path]), partitions, contract)
+    shards = heapq.merge(_shards(whole), _shards(joined), key=lambda shard: place[shard.path])
+    return _output(shards, partitions, contract)
 
 
 def _check_formats(config: Config, sources: Sequence[str]) -> None:
@@ -169,15 +171,33 @@ def _task(partitions: Sequence[PartitionToEncode]) -> Task:
     return Task(key, f"{tasks.__name__}:encode", arguments, size, bisect_argument="partitions")
 
 
-def _output(shards: Sequence[WrittenShard], partitions: Sequence[PartitionToEncode], contract: Contract) -> Output:
-    if not shards:
+def _shards(results: Sequence[TaskResult]) -> Iterator[WrittenShard]:
+    """Yield the reports on the shards, one by one."""
+    for result in results:
+        yield from msgspec.convert(result.details["shards"], list[WrittenShard])
+
+
+def _output(shards: Iterable[WrittenShard], partitions: Sequence[PartitionToEncode], contract: Contract) -> Output:
+    """Return the description of the cache. The reports on the shards are read one by one, because 100,000 of them would
+    take gigabytes of memory.
+    """
+    written = list[Partition]()
+    details = cache_details(_checked(shards, partitions, written), contract)
+    if not written:
         raise EmptyStageError("tokenize has no documents to encode: no document stays in the dataset")
+    schema = pa.schema([("token", pa.from_numpy_dtype(contract.dtype))])
+    return Output(written, schema, details=msgspec.to_builtins(details))
+
+
+def _checked(
+    shards: Iterable[WrittenShard], partitions: Sequence[PartitionToEncode], written: list[Partition]
+) -> Iterator[WrittenShard]:
+    """Yield the shards, and add each to `written`. Raises CorruptError if one does not belong to its partition."""
     for shard, partition in zip(shards, partitions, strict=True):
         if (shard.path, shard.rows + shard.quarantined) != (partition.shard, partition.rows):
             raise CorruptError(
                 f"{partition.url} has {partition.rows} documents and belongs in shard {partition.shard}, but shard "
                 f"{shard.path} accounts for {shard.rows + shard.quarantined}"
             )
-    schema = pa.schema([("token", pa.from_numpy_dtype(contract.dtype))])
-    details = msgspec.to_builtins(cache_details(shards, contract))
-    return Output([shard.partition for shard in shards], schema, details=details)
+        written.append(shard.partition)
+        yield shard

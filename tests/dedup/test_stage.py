@@ -15,6 +15,7 @@ from datakit.engine.task import Output, Plan, TaskResult
 from tests.support.dedup.dedup_inputs import Deduplicated, dedup_step, deduplicate, id_of, run_step, write_source
 from tests.support.dedup.edge_files import ROUNDS
 from tests.support.dedup.made_up_texts import check_conservation, mixed_sources, text_of
+from tests.support.engine.exchange_runs import MERGES
 from tests.support.engine.inline import run_task_inline
 
 
@@ -82,7 +83,7 @@ def test_result_is_independent_of_task_cuts_and_order(tmp_path: Path, monkeypatc
     monkeypatch.setattr("datakit.engine.partition_grouping.SMALLEST", 2000)
     monkeypatch.setattr("datakit.dedup.clusters.bands.FOLD_ROWS", 50)
     monkeypatch.setattr("datakit.dedup.exact_duplicates.TARGET_BYTES", 500)
-    for name, size in ROUNDS.items():
+    for name, size in (ROUNDS | MERGES).items():
         monkeypatch.setattr(name, size)
     small = replace(step, directory=str(tmp_path / "small"))
     output, results = shuffled(stage.plan(small), small.directory, 4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -20,6 +21,7 @@ from datakit.normalize.config import Config
 from datakit.normalize.readers import slices
 from datakit.normalize.stage import partition_bits, route_memory
 from tests.support.data import need_data
+from tests.support.engine.exchange_runs import MERGES
 from tests.support.normalize.sources import SOURCE, check_contract, normalize, write_lines
 
 
@@ -137,11 +139,15 @@ def test_bytes_do_not_depend_on_task_order(tmp_path: Path) -> None:
         write_lines(source / f"{number}.jsonl", *records, {"text": f"only {number}", f"column {number}": number})
     with patch.object(slices, "SLICE_BYTES", 800), patch.object(slices, "FILE_OVERHEAD", 0):
         forward = normalize(tmp_path / "forward", source, partition_bytes=500)
-        backward = normalize(tmp_path / "backward", source, backwards=True, partition_bytes=500)
+        with ExitStack() as patches:
+            for name, size in (MERGES | {"datakit.normalize.route.BUDGET_BYTES": 2_000}).items():
+                patches.enter_context(patch(name, size))
+            backward = normalize(tmp_path / "backward", source, backwards=True, partition_bytes=500)
         routed = [result for result in forward.results if "runs" in result.details]
     whole = normalize(tmp_path / "whole", source, partition_bytes=500)
     assert len(routed) > 20 and len(forward.manifest.partitions) >= 4
-    assert forward.files() == backward.files() == whole.files(), "slices do not matter either"
+    assert len(backward.results) > len(forward.results) + 4, "runs were merged"
+    assert forward.files() == backward.files() == whole.files(), "slices and merges do not matter either"
     check_contract(forward)
 
 

@@ -37,15 +37,14 @@ FOLD_ROWS = 4 << 20  # number of (key, row) pairs (64 MiB) that a task collects 
 def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Route the band keys of a range of parts to the keys' buckets."""
     work, common = msgspec.convert(arguments, PartRange), msgspec.convert(shared, Shared)
-    parts = common.parts[work.first : work.stop]
     removed = exact_duplicates.removed_rows(common, context, work)["row"].to_numpy()
     counts = dict.fromkeys(COUNTED, 0)
     with ExchangeWriter(context, "bands", f"{work.first:05d}", work.buckets, budget_bytes=128 << 20) as writer:
-        for part in parts:
+        for part in work.parts:
             for keys, rows in _candidate_keys(part, common.bands, removed, counts, context):
                 writer.write(pa.table([keys, rows], schema=SCHEMA), top_bits(keys, work.buckets))
-    size = sum(part.signature_bytes for part in parts)
-    records = sum(part.rows for part in parts)
+    size = sum(part.signature_bytes for part in work.parts)
+    records = sum(part.rows for part in work.parts)
     return TaskResult(writer.outputs, counts, msgspec.to_builtins(Runs(writer.runs)), records=records, bytes_read=size)
 
 

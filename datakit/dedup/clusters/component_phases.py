@@ -30,8 +30,8 @@ import msgspec
 
 from datakit.dedup.clusters.pairs import FIXED_BYTES, NODE_BYTES, PAIR_BYTES, PIECE_ROWS
 from datakit.dedup.minhash.signatures_stage import PRELOADS
-from datakit.dedup.partitions import PART_BYTES, Part, power_of_two
-from datakit.dedup.phase_data import BucketRange, ForestFiles, Forests, Reduced, Round, details_of
+from datakit.dedup.partitions import power_of_two
+from datakit.dedup.phase_data import BucketRange, ForestFiles, Forests, Reduced, Round, RowBuckets, details_of
 from datakit.engine.exchange.exchange import both, merged, run_sizes
 from datakit.engine.task import Phase, Preload, Step, Task, TaskResult
 
@@ -53,20 +53,20 @@ def nodes_per_task(memory: int) -> int:
     return max(1, min((memory - FIXED_BYTES) // NODE_BYTES, MOST_NODES))
 
 
-def label_phases(step: Step, connected: Results, parts: list[Part], memory: int) -> Phases:
+def label_phases(step: Step, connected: Results, rows: RowBuckets, memory: int) -> Phases:
     """Yield all phases, and return the results of the last one, whose details are of type `Labelled`. connected: the
-    results of phase `buckets`. memory: the memory of a task, in bytes.
+    results of phase `buckets`. rows: the buckets to which labels are routed. memory: the memory of a task, in bytes.
     """
     found = details_of(connected, ForestFiles)
     forests = [(path, result.edges) for result in found for path in result.forests]
     edges = sum(result.edges for result in found)
-    most, nodes = nodes_per_task(memory), min(2 * edges, sum(part.rows for part in parts))
+    most, nodes = nodes_per_task(memory), min(2 * edges, rows.rows)
     if nodes <= most:
-        shared = msgspec.to_builtins(Round(0, 1, memory, [], parts=parts))
+        shared = msgspec.to_builtins(Round(0, 1, memory, [], rows=rows))
         tasks = (_forest_task("all", "labels:label", forests),)
-        phase = _phase("labels", tasks, shared, FIXED_BYTES + NODE_BYTES * nodes + PART_BYTES * len(parts), "forest")
+        phase = _phase("labels", tasks, shared, FIXED_BYTES + NODE_BYTES * nodes, "forest")
         return (yield replace(phase, preloads=PRELOADS) if edges <= PIECE_ROWS else phase)  # one piece needs no table
-    return (yield from _Rounds(step, parts, memory, nodes, edges).phases(forests))
+    return (yield from _Rounds(step, rows, memory, nodes, edges).phases(forests))
 
 
 def _phase(name: str, tasks: tuple[Task, ...], shared: object, memory: int, *last_read: str) -> Phase:
@@ -107,8 +107,8 @@ class _Retired(NamedTuple):
 class _Rounds:
     """Plans the phases of the rounds. buckets: the number of buckets of every exchange."""
 
-    def __init__(self, step: Step, parts: list[Part], memory: int, nodes: int, edges: int) -> None:
-        self._step, self._parts, self._memory = step, parts, memory
+    def __init__(self, step: Step, rows: RowBuckets, memory: int, nodes: int, edges: int) -> None:
+        self._step, self._rows, self._memory = step, rows, memory
         self._buckets, self._nodes, self._edges = 1 << 30, nodes, edges
         self._buckets = self._tasks_for(nodes, edges)
 
@@ -150,7 +150,7 @@ class _Rounds:
         return _Left(run_sizes(reduced), sum(one.edges for one in details), nodes), retired
 
     def _star(self, function: str, number: int, tasks: int, before: _Exchange) -> Phases:
-        runs = yield from merged(self._step, *before, readers=2 * tasks)  # each task reads its buckets twice
+        runs = yield from merged(self._step, *before, self._buckets, readers=tasks, times=2)
         work = self._ranges(f"rounds:{function}", tasks, sum(before.runs.values()))
         shared = Round(number, self._buckets, self._memory, runs)
         return (yield _phase(f"{function}-{number}", work, shared, self._memory, before.name))
@@ -164,7 +164,7 @@ class _Rounds:
     def _components(self, left: _Left, number: int) -> Generator[Phase, Results, Sizes]:
         """Label the nodes that remain after the last round, in one task. number: that of the last round plus 1."""
         before = f"small-{number - 1}"
-        runs = yield from merged(self._step, before, left.runs, readers=1)
+        runs = yield from merged(self._step, before, left.runs, self._buckets, readers=1)
         task = Task("all", "datakit.dedup.clusters.rounds:finish", {}, sum(left.runs.values()))
         results = yield _phase(
             "components", (task,), Round(number, self._buckets, self._memory, runs), self._memory, before
@@ -175,9 +175,8 @@ class _Rounds:
         """Label the nodes that round `number` retired, from the labels of the nodes that remained after it."""
         name, function = (f"resolve-{number}", "labels:resolve") if number > 1 else ("labels", "labels:label_parts")
         before = (f"retired-{number}", f"labels-{number + 1}")
-        runs = yield from merged(self._step, before[0], retired.runs, readers=retired.tasks)
-        known = yield from merged(self._step, before[1], labels, readers=retired.tasks)
-        parts = self._parts if number == 1 else []
-        shared = Round(number, self._buckets, self._memory, runs, known, parts)
+        runs = yield from merged(self._step, before[0], retired.runs, self._buckets, readers=retired.tasks)
+        known = yield from merged(self._step, before[1], labels, self._buckets, readers=retired.tasks)
+        shared = Round(number, self._buckets, self._memory, runs, known, self._rows)
         work = self._ranges(function, retired.tasks, sum(retired.runs.values()) + sum(labels.values()))
-        return (yield _phase(name, work, shared, self._memory + PART_BYTES * len(parts), *before))
+        return (yield _phase(name, work, shared, self._memory, *before))

@@ -3,13 +3,13 @@
 If all forests fit into one task, `label` joins them. Otherwise, `rounds.py` retires nodes round by round, and the tasks
 here resolve the rounds in reverse order: a retired node gets the label of the node to which its only edge leads, and
 that node has been labelled before. `resolve` does this for every round except the first, which `label_parts` resolves
-last. Each document's label is routed to the part that holds the document, so later tasks read only the labels of their
-own documents.
+last. Each document's label is routed by the document's row number (`row_buckets.py`), so later tasks read only the
+labels of their own documents and of a few others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -26,19 +26,20 @@ from datakit.dedup.clusters.pairs import (
     task_key,
     write_pairs,
 )
-from datakit.dedup.partitions import Part, first_rows, part_of, power_of_two
-from datakit.dedup.phase_data import BucketRange, Forests, Labelled, PartRange, Round, Runs, Shared
-from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
+from datakit.dedup.phase_data import BucketRange, Forests, Labelled, PartRange, Round, RowBuckets, Runs, Shared
+from datakit.dedup.row_buckets import bucket_of, read_rows
+from datakit.engine.exchange.exchange import ExchangeWriter
 from datakit.engine.task import TaskContext, TaskResult
 
+EXCHANGE = "labels-by-row"  # the name of the exchange that holds the labels of all clustered rows
 LABELS = pa.schema([("row", pa.uint64()), ("component", pa.uint64())])
 
 
 def label(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Join all forests, and route a pair (row, component) for each clustered row to the row's part."""
+    """Join all forests, and route a pair (row, component) for each clustered row, by row number."""
     work, reader = msgspec.convert(arguments, Forests), PairReader(context)
     labels = _joined(reader.forests(work.forests))
-    return _to_parts(labels, msgspec.convert(shared, Round).parts, work.name, reader, context)
+    return _by_row(labels, msgspec.convert(shared, Round).rows, work.name, reader, context)
 
 
 def _joined(pieces: Iterator[Pairs]) -> Iterator[Pairs]:
@@ -70,9 +71,9 @@ def resolve(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCont
 
 
 def label_parts(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Label the nodes that the first round retired, and route all nodes of a range of buckets to their parts."""
+    """Label the nodes that the first round retired, and route all nodes of a range of buckets by row number."""
     work, common, reader = msgspec.convert(arguments, BucketRange), msgspec.convert(shared, Round), PairReader(context)
-    return _to_parts(_resolved(reader, work, common), common.parts, task_key(work, common), reader, context)
+    return _by_row(_resolved(reader, work, common), common.rows, task_key(work, common), reader, context)
 
 
 def _resolved(reader: PairReader, work: BucketRange, common: Round) -> Iterator[Pairs]:
@@ -89,13 +90,13 @@ def _resolved(reader: PairReader, work: BucketRange, common: Round) -> Iterator[
         yield nodes, smallest
 
 
-def _to_parts(
-    pieces: Iterable[Pairs], parts: Sequence[Part], key: str, reader: PairReader, context: TaskContext
+def _by_row(
+    pieces: Iterable[Pairs], buckets: RowBuckets, key: str, reader: PairReader, context: TaskContext
 ) -> TaskResult:
-    clustered, clusters, first = 0, 0, first_rows(parts)
-    with ExchangeWriter(context, "labels", key, power_of_two(len(parts)), WRITER_BYTES) as writer:
+    clustered = clusters = 0
+    with ExchangeWriter(context, EXCHANGE, key, buckets.count, WRITER_BYTES) as writer:
         for rows, components in pieces:
-            writer.write(pa.table([rows, components], schema=LABELS), part_of(rows, first))
+            writer.write(pa.table([rows, components], schema=LABELS), bucket_of(rows, buckets))
             clustered, clusters = clustered + len(rows), clusters + int((rows == components).sum())
     counters = {"dedup/clustered": clustered, "dedup/clusters": clusters}
     details = msgspec.to_builtins(Labelled(writer.runs, clustered, clusters))
@@ -104,7 +105,7 @@ def _to_parts(
 
 def labelled_rows(shared: Shared, context: TaskContext, parts: PartRange) -> tuple[np.ndarray, np.ndarray]:
     """Return the clustered rows in these parts, in ascending order, and the component of each; both uint64."""
-    tables = list(read_buckets(context.step_directory, shared.runs, parts.first, parts.stop, context.scratch))
+    tables = list(read_rows(shared.runs, shared.buckets, parts, context))
     labels = pa.concat_tables([LABELS.empty_table(), *tables])
     rows, components = labels["row"].to_numpy(), labels["component"].to_numpy()
     order = np.argsort(rows)

@@ -49,7 +49,7 @@ def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
     rows, components = labelled_rows(common, context, work)
     records = size = 0
     with ExchangeWriter(context, "shingles", f"{work.first:05d}", work.buckets, budget_bytes=128 << 20) as writer:
-        for part in common.parts[work.first : work.stop]:
+        for part in work.parts:
             inside = slice(*np.searchsorted(rows, np.array([part.first_row, part.last_row], np.uint64)))
             for table, length in _clustered(part, rows[inside], components[inside], common, context):
                 writer.write(table, top_bits(mix(table["component"].to_numpy()), work.buckets))

@@ -1,7 +1,7 @@
 """Phase `verify`: prepares the documents of one bucket of components for the kernels, and writes the kernels' verdicts
 and the cluster sizes. All arrays that grow with the number of documents are memory-mapped scratch files (`arrange.py`,
-`run_kernels.py`), so only the scratch space limits the number of documents in a component. Each verdict is routed to
-the part that holds the removed row.
+`run_kernels.py`), so only the scratch space limits the number of documents in a component. Each verdict is routed by
+the number of the removed row.
 
 Memory: 32 bytes per component, about 150 MiB to sort documents in blocks, and the exchange writer's budget.
 """
@@ -15,13 +15,14 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from datakit.dedup.partitions import first_rows, part_of, power_of_two
 from datakit.dedup.phase_data import Judged, Shared
+from datakit.dedup.row_buckets import bucket_of
 from datakit.dedup.verification.rules import MEASURES, Rules
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
 from datakit.engine.task import TaskContext, TaskResult
 from datakit.storage.ids import ids_to_arrow
 
+EXCHANGE = "verdicts-by-row"  # the name of the exchange that holds the verdicts
 ROWS = ("row", "high", "low", "cluster_high", "cluster_low", "kept_row", "kept_high", "kept_low")
 VERDICT = pa.schema([*((name, pa.uint64()) for name in ROWS), ("jaccard", pa.float64())])
 WRITTEN_DOCUMENTS = 1 << 17  # documents whose verdicts are written at once
@@ -44,14 +45,14 @@ def judge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
     representative, jaccard, counts = verify(documents, rules, context.scratch, lambda done: context.report(done, 0))
     smallest = documents.by_rank[np.minimum.reduceat(documents.rank, documents.starts[:-1])]
     clusters, sizes = (known.high[smallest], known.low[smallest]), np.diff(documents.starts)
-    removed, first = np.zeros(len(sizes), np.int64), first_rows(common.parts)
-    with ExchangeWriter(context, "verdicts", f"{bucket:05d}", power_of_two(len(common.parts)), 64 << 20) as writer:
+    removed = np.zeros(len(sizes), np.int64)
+    with ExchangeWriter(context, EXCHANGE, f"{bucket:05d}", common.buckets.count, 64 << 20) as writer:
         for component, gone, kept in _removals(documents.starts, representative):
             removed += np.bincount(component, minlength=len(sizes))
             names = (known.row, known.high, known.low)
             columns = [*(name[gone] for name in names), *(half[component] for half in clusters)]
             columns += [*(name[kept] for name in names), jaccard[gone]]
-            writer.write(pa.table(columns, schema=VERDICT), part_of(columns[0], first))
+            writer.write(pa.table(columns, schema=VERDICT), bucket_of(columns[0], common.buckets))
     retained = sizes - removed
     details = msgspec.to_builtins(Judged(writer.runs, *_describe(sizes, retained, *clusters)))
     counters = {f"dedup/{name}": count for name, count in counts.items()}

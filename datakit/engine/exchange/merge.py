@@ -1,35 +1,59 @@
-"""Merges exchange runs into fewer, larger runs if reducers would otherwise need over a million reads (runs x reducers).
+"""Merges the runs of an exchange if there are so many runs, or so many buckets, that reading them directly would take
+too many requests.
 
-If each of R reducers reads M runs, they make 2 x M x R requests in total: 8 million for M = R = 2,000. If groups of
-sqrt(M) consecutive runs are merged first, the reducers make only 2 x R x sqrt(M) requests. Record batches are copied as
-bytes without decoding. The order of the rows in a bucket (by run, then by position in the run) is preserved, and so are
-the schemas (see `run_file.py`).
-Cost: one copy of the data. If the indexes of a group take more than INDEX_BYTES, they are read twice, the second time
-one range of buckets at a time.
-Memory: at most two copies of a window (consecutive buckets of at most 64 MiB in all), and twice INDEX_BYTES for
-indexes, whatever the number of runs and buckets. A merged run with so many schemas that its own index would exceed
-INDEX_BYTES is written as several runs.
+The buckets are divided into C ranges and the runs into G groups of consecutive runs. A task merges one range of one
+group: it reads one range of bytes from each run of the group, divides the rows among the buckets of its range, and
+writes one file. So each run is read once for each range, and a reducer reads one file of each group:
+
+    runs M, reducers R, data D      requests (two each: a part of the index, and the bytes)
+    without a merge                 2 x M x R
+    merged                          2 x (M x C + R x G), where G x C = D / TASK_BYTES or 1
+
+C is the power of two that needs the fewest requests (`divided`): about 4 x sqrt(M x R x G x C) in all. For M = 100,000
+runs, R = 2**17 reducers and D = 75 TB, C is 256 and G is 273, which takes 123 million requests instead of 26 billion. A
+merge task makes 2 x M / G requests, whatever its size, and a group has at most MOST_RUNS runs. The order of the rows in
+a bucket (by run, then by position in the run) is preserved, and so are the schemas.
+
+Runs are merged if the reads (runs x reducers) exceed MOST_READS, or if the runs of the map tasks divide the buckets
+more coarsely than the reducers do (`run_names.py`). Runs of earlier versions, which have all buckets, are merged, too.
+
+Cost: decoding, sorting and writing the data once, like a map task. Disk: TASK_BYTES, or twice as much in the temporary
+directory if the step is in an object store. Memory: the budget of an exchange writer, for any number of runs and
+buckets.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, BinaryIO
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-import numpy as np
+import msgspec
 
-from datakit.engine.exchange.run_file import END_OF_STREAM, INDEX_SUFFIX, RunIndex, pieces, read_index, windows
-from datakit.engine.task import OutputFile, Phase, Step, Task, TaskContext, TaskResult
-from datakit.errors import CorruptError
-from datakit.storage import atomic, urls
+from datakit.engine.exchange import run_names
+from datakit.engine.task import Phase, Step, Task, TaskResult
 
+FUNCTION = "datakit.engine.exchange.merge_tasks:merge_runs"
 MERGED = "-merge"  # the suffix of the names of merge phases
 MOST_READS = 10**6  # more reads (runs x reducers) cause a merge; an object store serves this many within minutes
-WINDOW_BYTES = 64 << 20
-INDEX_BYTES = 64 << 20  # limit on the total size of the input indexes in memory, and on a merged run's index
-MEMORY_BYTES = 512 << 20  # two copies of a window, the indexes, temporary copies of the merged index, and a margin
+TASK_BYTES = 1 << 30  # mean size of what a task merges
+MOST_RUNS = 1 << 12  # most runs in a group; reading one range of each takes half a minute in an object store
+MOST_PIECE_BUCKETS = 1 << 12  # most buckets in a merged file, so that one request reads its index
+MEMORY_BYTES = 512 << 20  # the writer's budget, the rows of a run that are being written, and a margin
+
+
+@dataclass(frozen=True)
+class MergeWork:
+    """The arguments of a merge task. phase, key: the folder and the name of the merged file. runs: a group of runs.
+    first, stop: the range of buckets, numbered as in the runs of map tasks. buckets: the number of buckets of the
+    exchange.
+    """
+
+    phase: str
+    key: str
+    runs: list[str]
+    first: int
+    stop: int
+    buckets: int
 
 
 def run_sizes(results: Iterable[TaskResult]) -> dict[str, int]:
@@ -49,128 +73,50 @@ def both(phase: str) -> tuple[str, str]:
 
 
 def merged(
-    step: Step, phase: str, runs: Mapping[str, int], readers: int
+    step: Step, phase: str, runs: Mapping[str, int], buckets: int, readers: int, *, times: int = 1
 ) -> Generator[Phase, Sequence[TaskResult], list[str]]:
-    """Merge the runs (see `run_sizes`) if runs x reducers exceeds a million, and return the paths of the runs to read.
-    `readers` is the number of reducers.
+    """Merge the runs (see `run_sizes`) if that is necessary, and return the names of the runs to read.
 
-    Call this function as `runs = yield from merged(step, "route", run_sizes(results), readers)`.
+    buckets: the number of buckets of the exchange. readers: the number of ranges of buckets that are read; if there are
+    at most MOST_BUCKETS, they are equal. times: how often each range is read. Call this function as
+    `runs = yield from merged(step, "route", run_sizes(results), buckets, readers)`.
     """
-    paths = list(runs)
-    if len(paths) * readers <= MOST_READS:
+    paths, finer = list(runs), readers > run_names.MOST_BUCKETS and run_names.buckets_each(buckets) > 1
+    if not paths or not (finer or len(paths) * readers * times > MOST_READS):
         return paths
-    size = math.isqrt(len(paths) - 1) + 1
-    name = f"{phase}{MERGED}"
-    groups = [paths[start : start + size] for start in range(0, len(paths), size)]
-    keyed = {f"{number:05d}": group for number, group in enumerate(groups)}
-    function = "datakit.engine.exchange.merge:merge_runs"
-    tasks = [
-        Task(key, function, {"phase": name, "key": key, "runs": group}, sum(runs[run] for run in group))
-        for key, group in keyed.items()
-    ]
-    results = yield Phase(name, tuple(tasks), memory_bytes=MEMORY_BYTES, memory_per_input_byte=0.0)
-    return [run for result in results for run in result.details["runs"]]
+    groups, pieces = divided(len(paths), sum(runs.values()), buckets, readers * times)
+    name, here = f"{phase}{MERGED}", min(buckets, run_names.MOST_BUCKETS)
+    cuts = [len(paths) * number // groups for number in range(groups + 1)]
+    names = [run_names.merged_run(f"exchange/{name}", number, pieces, buckets // pieces) for number in range(groups)]
+    tasks = list[Task]()
+    for number, run in enumerate(names):
+        group = paths[cuts[number] : cuts[number + 1]]  # shared by the tasks of the group
+        size = sum(runs[path] for path in group)
+        for piece in range(pieces):
+            key, ends = f"{number:05d}-{piece:05d}", (here * piece // pieces, here * (piece + 1) // pieces)
+            work = MergeWork(name, f"{key}{run.partition('*')[2].removesuffix('.arrow')}", [], *ends, buckets)
+            arguments = msgspec.to_builtins(work) | {"runs": group}
+            # a range may hold most of a group, if most rows have one key; so the limit on what it writes is the group's
+            tasks.append(Task(key, FUNCTION, arguments, size // pieces, stored_bytes=size))
+    yield Phase(name, tuple(tasks), memory_bytes=MEMORY_BYTES, memory_per_input_byte=0.0)
+    return names
 
 
-def merge_runs(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    """Merge one group of runs into the run `exchange/<phase>/<key>.arrow` or, if that would have too many schemas, into
-    several runs. This is a task function.
+def divided(runs: int, size: int, buckets: int, readers: int) -> tuple[int, int]:
+    """Return the number of groups of runs and the number of ranges of buckets that need the fewest requests.
+
+    >>> divided(100_000, 75 * 10**12, 1 << 17, 1 << 17), divided(2_000, 10**9, 1024, 1024)
+    ((273, 256), (1, 1))
+    >>> divided(65_536, 10**9, 1024, 1024)  # many small runs
+    (16, 1)
     """
-    sources = [urls.join(context.step_directory, run) for run in arguments["runs"]]
-    outputs: list[OutputFile] = []
-    paths: list[str] = []
-    while sources:
-        total = _Total(arguments["phase"], sources)
-        path = f"exchange/{arguments['phase']}/{arguments['key']}{f'-{len(paths)}' if paths else ''}.arrow"
-        url = urls.join(context.step_directory, path)
-        with atomic.staging(url) as local:
-            index = _merge(local, total)
-            data = atomic.commit_file(local, url)
-        sidecar = atomic.commit_bytes(index.encode(), url + INDEX_SUFFIX)
-        outputs.append(OutputFile(path, data.bytes, data.xxh3, index.rows))
-        outputs.append(OutputFile(path + INDEX_SUFFIX, sidecar.bytes, sidecar.xxh3))
-        paths.append(path)
-        sources = sources[len(total.sources) :]
-    records, size = sum(file.rows for file in outputs), sum(file.bytes for file in outputs[::2])
-    return TaskResult(tuple(outputs), details={"runs": paths}, records=records, bytes_read=size)
+    tasks = max(1, -(-size // TASK_BYTES))
+    most = min(buckets, run_names.MOST_BUCKETS)
+    least = min(most, max(1, buckets // MOST_PIECE_BUCKETS))
 
+    def groups(pieces: int) -> int:
+        return max(min(runs, -(-tasks // pieces)), -(-runs // MOST_RUNS))
 
-class _Total:
-    """Adds up the indexes of the first runs in a list; takes as many runs as fit into one merged run.
-
-    schemas: the schemas of the merged run's segments; each change of schema starts a segment. sizes: for each segment,
-    the number of bytes in each bucket, int64 [buckets]. indexes: the indexes of these runs, or None if they take more
-    than INDEX_BYTES.
-    """
-
-    def __init__(self, phase: str, sources: list[str]) -> None:
-        self.schemas: list[bytes] = []
-        self.sizes: list[np.ndarray] = []
-        self.indexes: list[RunIndex] | None = []
-        self.buckets = self.rows = self.segments = 0
-        for number, url in enumerate(sources):
-            index = read_index(url)
-            if self.buckets not in (0, index.buckets):
-                raise CorruptError(
-                    f"the runs of {phase} differ in their number of buckets; remove the step's folder exchange/ "
-                    "and run again"
-                )
-            self.buckets = index.buckets
-            if number and (len(self.schemas) + index.segments) * self.buckets * 8 > INDEX_BYTES:
-                sources = sources[:number]
-                break
-            self._add(index)
-        self.sources = sources
-
-    def _add(self, index: RunIndex) -> None:
-        lengths = np.diff(index.offsets).reshape(self.buckets, index.segments)
-        for segment, schema in enumerate(index.schemas):
-            if not self.schemas or self.schemas[-1] != schema:
-                self.schemas.append(schema)
-                self.sizes.append(np.zeros(self.buckets, np.int64))
-            self.sizes[-1] += lengths[:, segment]
-        self.rows, self.segments = self.rows + index.rows, self.segments + index.segments
-        if self.indexes is not None:
-            self.indexes.append(index)
-            if self.segments * self.buckets * 8 > INDEX_BYTES:
-                self.indexes = None
-
-    def parts(self) -> Iterator[tuple[int, int, list[RunIndex]]]:
-        """Yield consecutive ranges of buckets [first, stop), each with the part of every run's index for that range."""
-        if self.indexes is not None:
-            yield 0, self.buckets, self.indexes
-            return
-        step = max(1, INDEX_BYTES // (8 * self.segments))
-        for first in range(0, self.buckets, step):
-            stop = min(first + step, self.buckets)
-            yield first, stop, [read_index(url, first, stop) for url in self.sources]
-
-
-def _merge(local: Path, total: _Total) -> RunIndex:
-    whole = np.sum(total.sizes, axis=0)
-    with open(local, "wb", buffering=1 << 20) as sink:
-        sink.write(total.schemas[0])
-        for start, end, indexes in total.parts():
-            for first, stop in windows(whole[start:end], WINDOW_BYTES):
-                _copy_window(sink, total.sources, indexes, first, stop)
-        sink.write(END_OF_STREAM)
-    offsets = len(total.schemas[0]) + np.concatenate([[0], np.cumsum(np.stack(total.sizes, axis=1).reshape(-1))])
-    return RunIndex(total.buckets, total.rows, tuple(total.schemas), offsets)
-
-
-def _copy_window(sink: BinaryIO, sources: list[str], indexes: list[RunIndex], first: int, stop: int) -> None:
-    """Copy buckets [first, stop) of all runs in bucket order. Each request reads at most 32 MiB of one run. Buckets
-    are numbered from the first one that the indexes cover.
-    """
-    spans = [(int(i.offsets[first * i.segments]), int(i.offsets[stop * i.segments])) for i in indexes]
-    if stop == first + 1:
-        for url, (begin, end) in zip(sources, spans, strict=True):
-            sink.writelines(pieces(url, begin, end))
-        return
-    window = [memoryview(b"".join(pieces(url, *span))) for url, span in zip(sources, spans, strict=True)]
-    starts = [
-        i.offsets[first * i.segments : (stop + 1) * i.segments : i.segments] - span[0]
-        for i, span in zip(indexes, spans, strict=True)
-    ]
-    for bucket in range(stop - first):
-        sink.writelines(data[start[bucket] : start[bucket + 1]] for data, start in zip(window, starts, strict=True))
+    choices = [1 << bit for bit in range(least.bit_length() - 1, most.bit_length())]
+    pieces = min(choices, key=lambda pieces: runs * pieces + readers * groups(pieces))
+    return groups(pieces), pieces

@@ -4,10 +4,10 @@
     <run>.arrow.index  magic, sizes, schemas, then byte offsets, one per (bucket, segment) and one for the end
 
 A run consists of rows ordered by bucket, and an index of byte offsets. A segment is a sequence of rows that share one
-schema. A run from a map task has one segment. A merged run starts a new segment wherever the schema changes from one
-input run to the next. In each of its buckets, the Arrow messages of the input runs follow one another in the order of
-these runs. A file with several segments is not a valid Arrow stream, because the file contains only the first schema;
-the index has all of them.
+schema. If a run was combined from several runs, it starts a new segment wherever the schema changes from one of them
+to the next. In each of its buckets, the Arrow messages of these runs follow one another in the order of the runs. A
+file with several segments is not a valid Arrow stream, because the file contains only the first schema; the index has
+all of them.
 Record batches can be copied without decoding because an encapsulated Arrow message states its own length.
 
 A reducer that reads buckets [a, b) makes two requests per run: one for the first 64 KiB of the index, which hold about
@@ -148,6 +148,22 @@ def decode_segments(index: RunIndex, data: pa.Buffer, url: str) -> Iterator[pa.T
         batches = [batch for begin, end in spans for batch in _messages(data, int(begin), int(end), schema, url)]
         if batches:
             yield pa.Table.from_batches(batches, schema)
+
+
+def decode_buckets(index: RunIndex, data: pa.Buffer, url: str) -> Iterator[tuple[pa.Table, np.ndarray]]:
+    """Yield a table per non-empty segment, as `decode_segments` does, and the bucket of each row: int64 [N]."""
+    offsets = index.offsets - index.offsets[0]
+    for segment in range(index.segments):
+        schema = pa.ipc.read_schema(pa.BufferReader(index.schemas[segment]))
+        begins, ends = offsets[segment : -1 : index.segments], offsets[segment + 1 :: index.segments]
+        batches, numbers = list[pa.RecordBatch](), list[int]()
+        for place in np.flatnonzero(ends > begins).tolist():
+            found = list(_messages(data, int(begins[place]), int(ends[place]), schema, url))
+            batches += found
+            numbers += [index.first_bucket + place] * len(found)
+        if batches:
+            rows = [batch.num_rows for batch in batches]
+            yield pa.Table.from_batches(batches, schema), np.repeat(np.array(numbers, np.int64), rows)
 
 
 def _messages(data: pa.Buffer, begin: int, end: int, schema: pa.Schema, url: str) -> Iterator[pa.RecordBatch]:

@@ -72,7 +72,7 @@ def open_step(step: Step, plan: Plan, observer: Observer, driver: str | None = N
 
 def reuse_step(step: Step, observer: Observer, manifest: Manifest | None = None) -> Manifest | None:
     """Return the manifest of a finished step, after removing what a killed driver left there. Return None for any other
-    step. manifest: the step's manifest, if it has been read already.
+    step. manifest: the step's manifest, if it has been read already; a large one should not be in memory twice.
     """
     existing = manifest or find_manifest(step.directory)
     if existing is not None:

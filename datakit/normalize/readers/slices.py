@@ -2,8 +2,10 @@
 calls the reader for its format. If compressed files of a slice turn out to be damaged, repeats the work on the slice
 without the damaged parts. Plain JSON Lines files are cut into byte ranges and Parquet files into ranges of row groups,
 of about 64 MiB each. Files in other formats and compressed files cannot be cut. Small files are grouped in path order,
-so that a hundred thousand files do not become a hundred thousand tasks. Slices depend only on the listing, the
-configured format, and Parquet footers. They are in the order of the records: sorted by path, then by position.
+so that a hundred thousand files do not become a hundred thousand tasks. In a source of more than 1 TiB, slices of up to
+1 GiB are formed from these parts, because each task writes runs of its own, and the number of requests of the exchange
+grows with the number of runs. Slices depend only on the listing, the configured format, and Parquet footers. They are
+in the order of the records: sorted by path, then by position.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from datakit.normalize.readers.text import read_texts
 from datakit.storage import urls
 
 SLICE_BYTES = 64 << 20  # about 0.3 s of work: much longer than a fork takes, yet little to repeat after a failure
+LARGE_SLICE_BYTES = 1 << 30  # the largest slice of a large source; about 10 s of work
+MOST_SLICES = 1 << 14  # a source that would have more slices gets larger ones, up to LARGE_SLICE_BYTES
 # for files that hold one document each; below SLICE_BYTES, since reading the same amount from them takes longer
 TEXT_SLICE_BYTES = 16 << 20
 EXPANSION = 4  # approximate bytes of text per byte of a compressed file
@@ -57,7 +61,22 @@ def cut_slices(inputs: Inputs, files: Sequence[tuple[str, int]], config: Config)
     with ThreadPoolExecutor(FOOTER_THREADS) as pool:
         cut = list(pool.map(lambda file: _ranges_or_refused(inputs, file[0], file[1], config), sorted(files)))
     refuse_all([one for one in cut if isinstance(one, RefusedError)])
-    return list(_group(part for ranges in cut if not isinstance(ranges, RefusedError) for part in ranges))
+    found = [part for ranges in cut if not isinstance(ranges, RefusedError) for part in ranges]
+    return list(_group(found, _growth(sum(part.weight for part in found))))
+
+
+def _growth(weight: int) -> int:
+    """Return how many times larger than usual the slices of a source are. weight: the total weight of its files.
+
+    >>> [_growth(size) for size in (0, 1 << 40, 4 << 40, 1 << 50)]
+    [1, 1, 4, 16]
+    """
+    return max(1, min(-(-weight // (MOST_SLICES * SLICE_BYTES)), LARGE_SLICE_BYTES // SLICE_BYTES))
+
+
+def are_large(slices: Sequence[Sequence[FileRange]]) -> bool:
+    """Return True if the slices are larger than usual: if one of several ranges has more than SLICE_BYTES."""
+    return any(len(ranges) > 1 and sum(part.weight for part in ranges) > SLICE_BYTES for ranges in slices)
 
 
 def _ranges_or_refused(inputs: Inputs, path: str, size: int, config: Config) -> list[FileRange] | RefusedError:
@@ -98,11 +117,12 @@ def _row_group_ranges(inputs: Inputs, path: str, weight: int) -> Iterator[FileRa
             start, total = group + 1, 0
 
 
-def _group(ranges: Iterable[FileRange]) -> Iterator[list[FileRange]]:
+def _group(ranges: Iterable[FileRange], growth: int) -> Iterator[list[FileRange]]:
     group: list[FileRange] = []
     weight = 0
     for part in ranges:
-        if group and weight + part.weight > (TEXT_SLICE_BYTES if part.format == formats.TEXT else SLICE_BYTES):
+        most = growth * (TEXT_SLICE_BYTES if part.format == formats.TEXT else SLICE_BYTES)
+        if group and weight + part.weight > most:
             yield group
             group, weight = [], 0
         group.append(part)

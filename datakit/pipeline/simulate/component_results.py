@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from datakit.dedup.clusters.labels import EXCHANGE as LABELS
 from datakit.dedup.clusters.pairs import PAIR_BYTES, WRITER_BYTES
-from datakit.dedup.partitions import power_of_two
 from datakit.dedup.phase_data import Labelled, Reduced, Runs
 from datakit.engine.task import Task, TaskResult
 from datakit.pipeline.simulate.corpus import share
@@ -20,13 +20,11 @@ LAST_NODES = 1000  # if fewer nodes would remain after a round, none remain
 
 def label(about: PhaseOf) -> Run:
     """Simulate the task that joins all forests."""
-    parts = about.phase.shared["parts"]
+    buckets = about.phase.shared["rows"]["count"]
 
     def run(task: Task) -> Effect:
         rows = clustered(about)
-        written = write_runs(
-            about, "labels", "all", power_of_two(len(parts)), rows=rows, size=rows * PAIR_BYTES, budget=WRITER_BYTES
-        )
+        written = write_runs(about, LABELS, "all", buckets, rows=rows, size=rows * PAIR_BYTES, budget=WRITER_BYTES)
         files = len(task.arguments["forests"])
         return _labelled(about, written, rows, Reading(3 * files, task.input_bytes))
 
@@ -113,14 +111,14 @@ def resolve(about: PhaseOf) -> Run:
 
 
 def label_parts(about: PhaseOf) -> Run:
-    """Simulate the labelling of the nodes of the first round, and the routing of all labels to their parts."""
+    """Simulate the labelling of the nodes of the first round, and the routing of all labels by row."""
     shared, count, nodes = about.phase.shared, len(about.phase.tasks), clustered(about)
-    buckets = power_of_two(len(shared["parts"]))
+    buckets = shared["rows"]["count"]
     places = {task.key: place for place, task in enumerate(about.phase.tasks)}
 
     def run(task: Task) -> Effect:
         rows = share(nodes, places[task.key], count)
-        written = write_runs(about, "labels", task.key, buckets, rows=rows, size=rows * PAIR_BYTES, budget=WRITER_BYTES)
+        written = write_runs(about, LABELS, task.key, buckets, rows=rows, size=rows * PAIR_BYTES, budget=WRITER_BYTES)
         return _labelled(about, written, rows, _retired_and_labels(about, task))
 
     return run

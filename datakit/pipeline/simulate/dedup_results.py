@@ -5,17 +5,31 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from datakit.dedup.clusters.bands import COUNTED as SKIPPED
 from datakit.dedup.clusters.bands import ROW_BYTES
-from datakit.dedup.partitions import power_of_two
-from datakit.dedup.phase_data import ForestFiles, Judged, Runs
+from datakit.dedup.exact_duplicates import EXCHANGE as COPIES
+from datakit.dedup.partitions import Part, all_parts
+from datakit.dedup.phase_data import ForestFiles, Judged, PartRange, RowBuckets, Runs, Shared
 from datakit.dedup.phase_data import Written as Removed
+from datakit.dedup.row_buckets import bucket_of
 from datakit.dedup.verification.rules import COUNTED
+from datakit.dedup.verification.verify import EXCHANGE as VERDICTS
 from datakit.dedup.verification.verify import LARGEST
 from datakit.engine.task import OutputFile, Task, TaskResult
 from datakit.pipeline.simulate.corpus import Corpus, share
-from datakit.pipeline.simulate.effects import CHECKSUM, Effect, PhaseOf, Run, parquet_reads, read_runs, write_runs
+from datakit.pipeline.simulate.effects import (
+    CHECKSUM,
+    Effect,
+    Exchange,
+    PhaseOf,
+    Reading,
+    Run,
+    parquet_reads,
+    read_runs,
+    write_runs,
+)
 from datakit.storage.ids import partition_name
 from datakit.storage.manifest import data_path
 
@@ -45,17 +59,14 @@ def sign_partition(about: PhaseOf) -> Run:
 
 def find_copies(about: PhaseOf) -> Run:
     """Simulate the search for texts that several sources contain."""
-    parts, count = about.phase.shared["parts"], len(about.phase.tasks)
-    rows, copies = sum(part["rows"] for part in parts), sum(copies_in(about.corpus, part) for part in parts)
-    signature_bytes = sum(part["signature_bytes"] for part in parts)
-    counts = {part["source"]: part["count"] for part in parts}
-    overlapping = sum(max(1, parts // count) for parts in counts.values())
-    buckets = power_of_two(len(parts))
+    parts, count, buckets = all_parts(about.step), len(about.phase.tasks), _buckets(about).count
+    rows, copies = sum(part.rows for part in parts), sum(copies_in(about.corpus, part) for part in parts)
+    signature_bytes = sum(part.signature_bytes for part in parts)
 
     def run(task: Task) -> Effect:
-        number = task.arguments["range"]
+        number, overlapping = task.arguments["range"], max(1, len(task.arguments["parts"]))
         mine, gone = share(rows, number, count), share(copies, number, count)
-        written = write_runs(about, "exact", task.key, buckets, rows=gone, size=gone * COPY_BYTES, budget=64 << 20)
+        written = write_runs(about, COPIES, task.key, buckets, rows=gone, size=gone * COPY_BYTES, budget=64 << 20)
         read = signature_bytes * 34 // about.corpus.signature_bytes // count
         result = TaskResult(written.outputs, details=_runs(written.runs), records=mine, bytes_read=mine * 32)
         return Effect(result, overlapping * parquet_reads(read // overlapping), len(written.outputs), read,
@@ -67,22 +78,19 @@ def find_copies(about: PhaseOf) -> Run:
 def route_bands(about: PhaseOf) -> Run:
     """Simulate the routing of band keys."""
     shared, corpus = about.phase.shared, about.corpus
-    parts, exact = shared["parts"], shared["exact_runs"]
-    buckets = power_of_two(len(parts))
+    exact, buckets = shared["exact_runs"], _buckets(about)
+    copies = about.world.exchange(about.step, exact)
 
     def run(task: Task) -> Effect:
-        work = task.arguments
-        mine = parts[work["first"] : work["stop"]]
-        rows = sum(part["rows"] for part in mine)
+        work = msgspec.convert(task.arguments, PartRange)
+        mine = work.parts
+        rows = sum(part.rows for part in mine)
         skipped = int(rows * corpus.skipped)
         keys = shared["bands"] * max(0, rows - skipped - sum(copies_in(corpus, part) for part in mine))
-        written = write_runs(
-            about, "bands", task.key, work["buckets"], rows=keys, size=keys * ROW_BYTES, budget=128 << 20
-        )
-        known = read_runs(about.world.exchange(about.step, exact), len(exact), len(mine) / buckets,
-                          work["first"] / buckets)  # fmt: skip
-        read = sum(part["signature_bytes"] for part in mine)
-        reads = known.reads + sum(parquet_reads(part["signature_bytes"]) for part in mine)
+        written = write_runs(about, "bands", task.key, work.buckets, rows=keys, size=keys * ROW_BYTES, budget=128 << 20)
+        known = _read_rows(copies, len(exact), buckets, work)
+        read = sum(part.signature_bytes for part in mine)
+        reads = known.reads + sum(parquet_reads(part.signature_bytes) for part in mine)
         counters = dict.fromkeys(SKIPPED, 0) | {"dedup/too_short": skipped}
         result = TaskResult(written.outputs, counters, _runs(written.runs), records=rows, bytes_read=read)
         return Effect(result, reads, len(written.outputs), read + known.bytes, written.bytes)
@@ -110,19 +118,19 @@ def connect(about: PhaseOf) -> Run:
 def route_shingles(about: PhaseOf) -> Run:
     """Simulate the routing of the shingles of clustered documents."""
     shared, corpus = about.phase.shared, about.corpus
-    parts, runs = shared["parts"], shared["runs"]
-    exchange, buckets = about.world.exchange(about.step, runs), power_of_two(len(parts))
+    runs, buckets = shared["runs"], _buckets(about)
+    exchange = about.world.exchange(about.step, runs)
 
     def run(task: Task) -> Effect:
-        work = task.arguments
-        mine = parts[work["first"] : work["stop"]]
-        rows = int(sum(part["rows"] for part in mine) * corpus.clustered)
-        text = int(sum(part["text_bytes"] for part in mine) * corpus.clustered)
+        work = msgspec.convert(task.arguments, PartRange)
+        mine = work.parts
+        rows = int(sum(part.rows for part in mine) * corpus.clustered)
+        text = int(sum(part.text_bytes for part in mine) * corpus.clustered)
         size = int(text * corpus.shingle_bytes) + rows * (DOCUMENT_BYTES + 8 * shared["bands"])
-        written = write_runs(about, "shingles", task.key, work["buckets"], rows=rows, size=size, budget=128 << 20)
-        known = read_runs(exchange, len(runs), len(mine) / buckets, work["first"] / buckets)
-        stored = sum(int(part["text_bytes"] * corpus.normalized) + part["signature_bytes"] for part in mine)
-        reads = known.reads + sum(2 * parquet_reads(part["text_bytes"] >> 2, part["text_bytes"] >> 24) for part in mine)
+        written = write_runs(about, "shingles", task.key, work.buckets, rows=rows, size=size, budget=128 << 20)
+        known = _read_rows(exchange, len(runs), buckets, work)
+        stored = sum(int(part.text_bytes * corpus.normalized) + part.signature_bytes for part in mine)
+        reads = known.reads + sum(2 * parquet_reads(part.text_bytes >> 2, part.text_bytes >> 24) for part in mine)
         result = TaskResult(written.outputs, details=_runs(written.runs), records=rows, bytes_read=text)
         return Effect(result, reads, len(written.outputs), stored + known.bytes, written.bytes)
 
@@ -134,8 +142,8 @@ def judge(about: PhaseOf) -> Run:
     shared, corpus, count = about.phase.shared, about.corpus, len(about.phase.tasks)
     runs, documents = shared["runs"], clustered(about)
     exchange = about.world.exchange(about.step, runs)
-    gone = sum(near_copies_in(corpus, part) for part in shared["parts"])
-    buckets = power_of_two(len(shared["parts"]))
+    gone = sum(near_copies_in(corpus, part) for part in all_parts(about.step))
+    buckets = _buckets(about).count
     size = max(2, int(corpus.cluster_size))
 
     def run(task: Task) -> Effect:
@@ -144,7 +152,7 @@ def judge(about: PhaseOf) -> Run:
         if not mine:
             return Effect(TaskResult(details=msgspec.to_builtins(Judged([], {}, []))), 2 * len(runs))
         written = write_runs(
-            about, "verdicts", task.key, buckets, rows=removed, size=removed * VERDICT_BYTES, budget=64 << 20
+            about, VERDICTS, task.key, buckets, rows=removed, size=removed * VERDICT_BYTES, budget=64 << 20
         )
         clusters = max(1, mine // size)
         largest = [(size, 1, f"{number:032x}") for number in range(min(LARGEST, clusters))]
@@ -161,54 +169,65 @@ def judge(about: PhaseOf) -> Run:
 def write_attributes(about: PhaseOf) -> Run:
     """Simulate the attribute files of a range of parts. The verdicts are read again for each earlier source."""
     shared, corpus = about.phase.shared, about.corpus
-    parts, exact, verdicts = shared["parts"], shared["exact_runs"], shared["verdict_runs"]
-    buckets = power_of_two(len(parts))
+    exact, verdicts, buckets = shared["exact_runs"], shared["verdict_runs"], _buckets(about)
     copies_of, verdicts_of = (about.world.exchange(about.step, runs) for runs in (exact, verdicts))
 
     def run(task: Task) -> Effect:
-        work = task.arguments
-        mine = parts[work["first"] : work["stop"]]
+        work = msgspec.convert(task.arguments, PartRange)
+        mine = work.parts
         removed = [(copies_in(corpus, part), near_copies_in(corpus, part)) for part in mine]
         outputs = tuple(
-            OutputFile(data_path(part["source"], partition_name(part["index"], part["count"])),
+            OutputFile(data_path(part.source, partition_name(part.index, part.count)),
                        2000 + corpus.removal_bytes * sum(gone), CHECKSUM, sum(gone))
             for part, gone in zip(mine, removed, strict=True)
         )  # fmt: skip
         copies, near = (sum(gone[kind] for gone in removed) for kind in (0, 1))
-        documents = sum(part["rows"] for part in mine)
+        documents = sum(part.rows for part in mine)
         counters = {"dedup/documents_in": documents, "dedup/exact_removed": copies, "dedup/fuzzy_removed": near,
                     "dedup/retained": documents - copies - near}  # fmt: skip
         some, none = ("0" * 32, "f" * 32), (None, None)
         bounds: list[tuple[str | None, str | None]] = [some if sum(gone) else none for gone in removed]
-        where, part = work["first"] / buckets, len(mine) / buckets
-        first = read_runs(copies_of, len(exact), part, where)
-        again = 1 + (max(1, mine[-1]["source_number"]) if copies else 0)
-        later = read_runs(verdicts_of, len(verdicts), part, where)
+        first = _read_rows(copies_of, len(exact), buckets, work)
+        again = 1 + (max(1, mine[-1].source_number) if copies else 0)
+        later = _read_rows(verdicts_of, len(verdicts), buckets, work)
         result = TaskResult(outputs, counters, msgspec.to_builtins(Removed(removed, bounds)), records=copies + near)
         return Effect(result, first.reads + again * later.reads, len(outputs), first.bytes + again * later.bytes)
 
     return run
 
 
-def copies_in(corpus: Corpus, part: dict[str, Any]) -> int:
+def copies_in(corpus: Corpus, part: Part) -> int:
     """Return how many documents of a part an earlier source contains."""
-    return _spread(corpus.exact, part) if part["source_number"] else 0
+    return _spread(corpus.exact, part) if part.source_number else 0
 
 
-def near_copies_in(corpus: Corpus, part: dict[str, Any]) -> int:
+def near_copies_in(corpus: Corpus, part: Part) -> int:
     """Return how many documents of a part are removed as near duplicates."""
-    return min(_spread(corpus.fuzzy, part), part["rows"] - copies_in(corpus, part))
+    return min(_spread(corpus.fuzzy, part), part.rows - copies_in(corpus, part))
 
 
-def _spread(portion: float, part: dict[str, Any]) -> int:
+def _spread(portion: float, part: Part) -> int:
     """Return `portion` of a part's rows, rounded so that rounding errors do not accumulate over the parts."""
-    first = part["first_row"]
-    return int(portion * (first + part["rows"])) - int(portion * first)
+    first = part.first_row
+    return int(portion * (first + part.rows)) - int(portion * first)
 
 
 def clustered(about: PhaseOf) -> int:
     """Return the number of clustered documents of a dedup step."""
     return int(about.corpus.clustered * sum(entry.manifest.totals.rows for entry in about.step.inputs_of("normalize")))
+
+
+def _buckets(about: PhaseOf) -> RowBuckets:
+    return msgspec.convert(about.phase.shared, Shared).buckets
+
+
+def _read_rows(exchange: Exchange, runs: int, buckets: RowBuckets, work: PartRange) -> Reading:
+    """Return the cost of reading the rows of some parts from an exchange that is routed by row."""
+    first, stop = work.rows
+    if first == stop:
+        return Reading(0, 0)
+    ends = bucket_of(np.array([first, stop - 1], np.uint64), buckets).tolist()
+    return read_runs(exchange, runs, (ends[1] + 1 - ends[0]) / buckets.count, ends[0] / buckets.count)
 
 
 def _runs(runs: list[str]) -> dict[str, Any]:

@@ -9,7 +9,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from datakit.engine.exchange.exchange import COMBINED_RUNS
 from datakit.engine.exchange.run_file import HEAD_BYTES, INDEX_SUFFIX, PIECE_BYTES
+from datakit.engine.exchange.run_names import buckets_each, map_run
 from datakit.engine.task import OutputFile, Phase, Step, Task, TaskResult
 from datakit.pipeline.simulate.corpus import Corpus
 
@@ -38,12 +40,16 @@ class Effect:
 
 @dataclass
 class Exchange:
-    """The runs that one phase has written so far."""
+    """The runs that one phase has written so far. values: the size of their rows in bytes, without the metadata of
+    batches. buckets: the number of buckets in each file. pieces: the number of files of each merged run.
+    """
 
     bytes: int = 0
     rows: int = 0
     runs: int = 0
     buckets: int = 1
+    values: int = 0
+    pieces: int = 1
 
 
 @dataclass
@@ -94,17 +100,24 @@ def write_runs(about: PhaseOf, name: str, key: str, buckets: int, *, rows: int, 
     """Return what an `ExchangeWriter` writes for `rows` rows of `size` bytes in all, spread evenly over the buckets."""
     if not rows:
         return Written([], ())
-    count = min(rows, max(1, math.ceil((size + 10 * rows) / min(max(1, budget // 2), 1 << 30))))
-    mean = rows / count
-    batches = buckets * -math.expm1(-mean / buckets) if buckets > 1 else 1
-    data, index = size // count + int(batches * BATCH_BYTES), INDEX_BYTES + 8 * (buckets + 1)
-    paths = [f"exchange/{name}/{key}-{number:05d}.arrow" for number in range(count)]
+    each = buckets_each(buckets)
+    own, fine = buckets // each, rows * math.ceil((each - 1).bit_length() / 8)
+    parts = min(rows, max(1, math.ceil((size + 10 * rows) / min(max(1, budget // 2), 1 << 30))))
+    count = math.ceil(parts / COMBINED_RUNS) if each > 1 else parts
+    stored = size + fine + parts * batches_bytes(rows / parts, own)
+    data, index = stored // count, INDEX_BYTES + 8 * (own + 1)
+    paths = [map_run(f"exchange/{name}/{key}", number, each) for number in range(count)]
     exchange = about.world.exchanges.setdefault((about.step.directory, name), Exchange())
     exchange.bytes, exchange.rows = exchange.bytes + data * count, exchange.rows + rows
-    exchange.runs, exchange.buckets = exchange.runs + count, buckets
+    exchange.runs, exchange.buckets, exchange.values = exchange.runs + count, own, exchange.values + size
     files = [(OutputFile(path, data, CHECKSUM, rows // count), path) for path in paths]
     outputs = (one for file, path in files for one in (file, OutputFile(path + INDEX_SUFFIX, index, CHECKSUM)))
     return Written(paths, tuple(outputs))
+
+
+def batches_bytes(rows: float, buckets: int) -> int:
+    """Return the size, in bytes, of the metadata of a run's batches. Each bucket with rows has one batch."""
+    return int(BATCH_BYTES * (buckets * -math.expm1(-rows / buckets) if buckets > 1 else 1))
 
 
 @dataclass(frozen=True)
@@ -121,11 +134,12 @@ def read_runs(exchange: Exchange, runs: int, share: float, position: float = 0.5
     """
     if not runs:
         return Reading(0, 0)
-    size, rows = exchange.bytes * share / runs, exchange.rows * share / runs
+    files = runs * max(1, math.ceil(share * exchange.pieces))
+    size, rows = exchange.bytes * share / files, exchange.rows * share / files
     pieces = max(1, math.ceil(size / PIECE_BYTES))
     filled = -math.expm1(-rows) if rows < 30 else 1.0
     late = (position + share) * exchange.buckets * 8 + INDEX_BYTES > HEAD_BYTES
-    return Reading(round(runs * (1 + late + filled * pieces)), int(exchange.bytes * share))
+    return Reading(round(files * (1 + late + filled * pieces)), int(exchange.bytes * share))
 
 
 def parquet_reads(size: int, groups: int = 1) -> int:

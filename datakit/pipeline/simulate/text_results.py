@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
-from datakit.engine.exchange.run_file import INDEX_SUFFIX, PIECE_BYTES
+from datakit.engine.exchange.merge import MergeWork
+from datakit.engine.exchange.merge_tasks import BUDGET_BYTES
+from datakit.engine.exchange.run_file import INDEX_SUFFIX
+from datakit.engine.exchange.run_names import buckets_each
 from datakit.engine.task import OutputFile, Task, TaskResult
 from datakit.normalize import route
 from datakit.normalize.config import Config
@@ -21,6 +25,7 @@ from datakit.pipeline.simulate.effects import (
     Exchange,
     PhaseOf,
     Run,
+    batches_bytes,
     parquet_reads,
     read_runs,
     write_runs,
@@ -85,23 +90,25 @@ def route_slice(about: PhaseOf) -> Run:
 
 
 def merge_runs(about: PhaseOf) -> Run:
-    """Simulate the merge of a group of runs, whose bytes are copied."""
-    name = about.phase.name
+    """Simulate the merge of a range of buckets from a group of runs."""
+    name, tasks = about.phase.name, len(about.phase.tasks)
     before = about.world.exchanges.get((about.step.directory, name.removesuffix("-merge")), Exchange())
-    after = Exchange(before.bytes, before.rows, len(about.phase.tasks), before.buckets)
-    about.world.exchanges[about.step.directory, name] = after
-    index = INDEX_BYTES + 8 * (before.buckets + 1)
+    work = msgspec.convert(about.phase.tasks[0].arguments, MergeWork)
+    count = (work.stop - work.first) * buckets_each(work.buckets)
+    pieces = work.buckets // count
+    rows, parts = before.rows // tasks, max(1, math.ceil(before.values / tasks / (BUDGET_BYTES // 2)))
+    size, index = before.values // tasks + parts * batches_bytes(rows / parts, count), INDEX_BYTES + 8 * (count + 1)
+    about.world.exchanges[about.step.directory, name] = Exchange(
+        size * tasks, before.rows, tasks // pieces, count, before.values, pieces
+    )
 
     def run(task: Task) -> Effect:
-        runs, size = len(task.arguments["runs"]), task.input_bytes
-        path = f"exchange/{name}/{task.key}.arrow"
-        outputs = (OutputFile(path, size, CHECKSUM, before.rows // len(about.phase.tasks)),
-                   OutputFile(path + INDEX_SUFFIX, index, CHECKSUM))  # fmt: skip
-        windows = max(1, math.ceil(size / (64 << 20)))
-        indexes = runs * (1 + (index > 1 << 16)) * (2 if runs * index > 64 << 20 else 1)
-        reads = indexes + max(runs * windows, math.ceil(size / PIECE_BYTES))
-        result = TaskResult(outputs, details={"runs": [path]}, bytes_read=size)
-        return Effect(result, reads, 2, size + runs * index, size + index)
+        group, path = task.arguments["runs"], f"exchange/{name}/{task.arguments['key']}.arrow"
+        outputs = (OutputFile(path, size, CHECKSUM, rows), OutputFile(path + INDEX_SUFFIX, index, CHECKSUM))
+        reading = read_runs(before, before.runs, 1 / pieces, task.arguments["first"] / before.buckets)
+        reads = round(reading.reads * len(group) / before.runs)
+        result = TaskResult(outputs, details={"runs": [path]}, bytes_read=task.input_bytes)
+        return Effect(result, reads, 2, task.input_bytes, size + index)
 
     return run
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import msgspec
 
 from datakit.cache.layout import TOKENIZER_FILE
 from datakit.consolidate.write_partitions import Written as Consolidated
+from datakit.engine.counts import added
 from datakit.engine.task import OutputFile, Task, TaskResult
 from datakit.pipeline.simulate.effects import CHECKSUM, Effect, PhaseOf, Run, parquet_reads
 from datakit.select.stage import REASONS
@@ -40,7 +40,7 @@ def select(about: PhaseOf) -> Run:
         pairs = task.arguments["partitions"]
         written = [one(pair, task.arguments["drop"]) for pair in pairs]
         outputs = tuple(OutputFile(e.partition.path, e.partition.bytes, CHECKSUM, e.partition.rows) for e in written)
-        leaving = sum((Counter(entry.combinations) for entry in written), Counter[str]())
+        leaving = added(entry.combinations for entry in written)
         records = sum(entry.rows_in for entry in written)
         counters = {
             "select/records_in": records,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from datakit.dedup.clusters import component_phases, node_kernels, node_tables
 from datakit.dedup.clusters.component_phases import label_phases
 from datakit.dedup.clusters.components import spanning_forest
-from datakit.dedup.partitions import PART_BYTES
+from datakit.dedup.row_buckets import row_buckets
 from datakit.engine.observe.observer import Observer
 from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskResult
 from tests.support.dedup.edge_files import ROUNDS, chain, edge_step, parts_of, read_labels, write_forests
@@ -36,7 +36,7 @@ def run(forests: Sequence[Forest], parts: int, rows: int, **sizes: int) -> tuple
             patches.enter_context(patch(name, size))
         directory, phases = Path(folder), list[Phase]()
         cut = parts_of(rows, parts)
-        plan = label_phases(edge_step(directory), write_forests(directory, forests), cut, MEMORY)
+        plan = label_phases(edge_step(directory), write_forests(directory, forests), row_buckets(cut), MEMORY)
         results: Sequence[TaskResult] = []
         try:
             phase = next(plan)
@@ -106,7 +106,7 @@ def test_a_long_chain_a_wide_star_and_many_pairs() -> None:
     ends = ["components", *(f"resolve-{number}" for number in reversed(rounds[1:])), "labels"]
     assert names == ["links", *stars, *ends]
     assert 8 <= tasks[1] > tasks[names.index("components") - 1]
-    assert phases[-1].memory_bytes == MEMORY + 3 * PART_BYTES, "its tasks also hold the descriptions of the parts"
+    assert phases[-1].memory_bytes == MEMORY
 
 
 @pytest.mark.parametrize("memory", [256 << 20, 512 << 20, 4 << 30])
@@ -123,10 +123,12 @@ def test_documents_that_fit_get_one_task_with_a_budget_for_their_nodes() -> None
     assert phase.memory_bytes < component_phases.FIXED_BYTES + (1 << 20)
 
 
-def test_a_budget_allows_for_the_descriptions_of_the_parts(tmp_path: Path) -> None:
+def test_neither_budget_nor_shared_data_grows_with_the_number_of_parts(tmp_path: Path) -> None:
     connected = write_forests(tmp_path, [chain(np.arange(1000, dtype=np.uint64))])
-    few, many = (next(label_phases(edge_step(tmp_path), connected, parts_of(4000, n), MEMORY)) for n in (1, 4000))
-    assert many.memory_bytes - few.memory_bytes == 3999 * PART_BYTES
+    buckets = (row_buckets(parts_of(4000, count)) for count in (1, 4000))
+    few, many = (next(label_phases(edge_step(tmp_path), connected, one, MEMORY)) for one in buckets)
+    assert many.memory_bytes == few.memory_bytes
+    assert len(str(many.shared)) < len(str(few.shared)) + 10
 
 
 class StopAt(Observer):
@@ -151,7 +153,7 @@ def test_an_interrupted_search_continues_with_other_memory(tmp_path: Path, monke
         tasks = [{"rows": 1500, "file": number, "files": 4} for number in range(4)]
         work = tuple(Task(f"{one['file']}", "tests.support.dedup.edge_files:write_links", one) for one in tasks)
         connected = yield Phase("buckets", work)
-        results = yield from label_phases(edge_step(tmp_path), connected, parts, memory)
+        results = yield from label_phases(edge_step(tmp_path), connected, row_buckets(parts), memory)
         labels.update(read_labels(tmp_path, results, parts))
         return Output([], pa.schema([]))
 

@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datakit.dedup.partitions import Part
-from datakit.dedup.phase_data import Shared
+from datakit.dedup.phase_data import RowBuckets, Shared
 from datakit.dedup.verification import arrange, run_kernels, verify
 from datakit.dedup.verification.cluster_shingles import schema
 from datakit.dedup.verification.rules import Rules
@@ -68,10 +67,11 @@ def judged(documents: list[Clustered], rules: Rules, folder: Path) -> tuple[Task
     numbers = [component, range(len(documents)), high, low, [0] * len(documents), length]
     with ExchangeWriter(context, "shingles", "0", 1) as writer:
         writer.write(pa.table([*map(pa.array, numbers), *lists], schema=schema(BANDS, [])), np.zeros(len(high), int))
-    part = Part("s", 0, 0, 1, 0, len(documents), "", "", 0, 0)
     names = ("jaccard", "containment")
     settings = (rules.threshold, names[rules.measure], ("longest",), rules.most)
-    shared = msgspec.to_builtins(Shared([part], BANDS, 5, *settings, runs=writer.runs))
+    shared = msgspec.to_builtins(
+        Shared(RowBuckets(len(documents), 1), [("s", 0)], BANDS, 5, *settings, runs=writer.runs)
+    )
     result = verify.judge({"bucket": 0}, shared, context)
     assert not list(scratch.iterdir()), "mapped files are unlinked"
     tables = read_buckets(str(folder), result.details["runs"], 0, 1, scratch)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from datakit.engine.exchange import exchange, merge, run_file
+from datakit.engine.exchange import exchange, merge, run_file, run_names
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
 from datakit.engine.task import TaskContext
 from datakit.errors import ColumnError
@@ -105,13 +105,16 @@ def check_random_exchange(data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(1, buckets), max_size=5)) | {buckets})
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(exchange, "WINDOW_BYTES", window)
-        patch.setattr(merge, "WINDOW_BYTES", window)
+        most = data.draw(st.sampled_from([1, 4, 1 << 10]))
+        patch.setattr(run_names, "MOST_BUCKETS", most)
+        patch.setattr(exchange, "COMBINED_RUNS", data.draw(st.integers(1, 3)))
         patch.setattr(run_file, "PIECE_BYTES", max(64, window))
         patch.setattr(run_file, "HEAD_BYTES", data.draw(st.sampled_from([40, 400, 1 << 16])))
         runs = write_all(directory, everything, buckets, budget)
-        if data.draw(st.booleans()) and runs:
+        if most < buckets or data.draw(st.booleans()):
             patch.setattr(merge, "MOST_READS", 0)
-            runs = merge_inline(directory, runs, 1)
+            patch.setattr(merge, "TASK_BYTES", data.draw(st.sampled_from([1, 3, 1 << 30])))
+            runs = merge_inline(directory, runs, buckets, buckets)
         assert_readers_get(directory, runs, rows_by_bucket(everything, buckets), cuts)
 
 

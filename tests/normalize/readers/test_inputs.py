@@ -204,13 +204,13 @@ def test_file_changed_during_reading_commits_nothing(tmp_path: Path, name: str) 
 def test_change_after_reading_matters_only_if_mapped(tmp_path: Path, name: str, refused: bool) -> None:
     (tmp_path / "in").mkdir()
     write(tmp_path / "in" / name)
-    real = exchange._write_run
+    real = exchange.write_run
 
     def meddled(*arguments: object) -> object:
         overwritten(tmp_path / "in" / name)
         return real(*arguments)  # pyright: ignore[reportArgumentType]
 
-    with patch.object(exchange, "_write_run", meddled):
+    with patch.object(exchange, "write_run", meddled):
         if not refused:
             assert normalize_inline(tmp_path) == RECORDS
             return

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from datakit.dedup.clusters.bands import FOREST
 from datakit.dedup.partitions import Part
-from datakit.dedup.phase_data import ForestFiles
-from datakit.engine.exchange.exchange import read_buckets
+from datakit.dedup.phase_data import ForestFiles, PartRange
+from datakit.dedup.row_buckets import read_rows, row_buckets
 from datakit.engine.task import OutputFile, Step, TaskContext, TaskResult
 from datakit.storage.parquet import ShardWriter
 
@@ -73,7 +73,8 @@ def read_labels(directory: Path, labelled: Sequence[TaskResult], parts: Sequence
     labels: dict[int, int] = {}
     runs = [run for result in labelled for run in result.details["runs"]]
     for number, part in enumerate(parts):
-        for table in read_buckets(str(directory), runs, number, number + 1, directory):
+        context = TaskContext(str(directory), directory)
+        for table in read_rows(runs, row_buckets(parts), PartRange(number, [part]), context):
             rows, components = table["row"].to_numpy(), table["component"].to_numpy()
             assert ((rows >= part.first_row) & (rows < part.last_row)).all()
             assert not set(rows.tolist()) & set(labels)

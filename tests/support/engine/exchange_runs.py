@@ -14,6 +14,12 @@ from datakit.engine.exchange.exchange import ExchangeWriter, merged
 from datakit.engine.task import Output, Plan, Step, TaskContext
 from tests.support.engine.inline import run_plan_inline
 
+MERGES = {  # constants that make every exchange large: coarse runs, merged by several tasks
+    "datakit.engine.exchange.run_names.MOST_BUCKETS": 4,
+    "datakit.engine.exchange.merge.MOST_READS": 1,
+    "datakit.engine.exchange.merge.TASK_BYTES": 600,
+    "datakit.engine.exchange.exchange.COMBINED_RUNS": 2,
+}
 PLAIN = pa.schema([("n", pa.int64()), ("text", pa.large_string())])
 
 
@@ -36,21 +42,22 @@ def write_all(directory: str, everything: list[Written], buckets: int, budget: i
     return runs
 
 
-def merge_inline(directory: str, runs: list[str], readers: int) -> list[str]:
-    """Call `merged` as a stage does, and run its tasks."""
+def merge_inline(directory: str, runs: list[str], buckets: int, readers: int) -> list[str]:
+    """Call `merged` as a stage does, and run its tasks. Each run counts as one byte."""
     found, sizes = list[str](), dict.fromkeys(runs, 1)
 
     def plan() -> Plan:
-        found.extend((yield from merged(Step("stage", "set", directory, "0" * 32, {}), "route", sizes, readers)))
+        step = Step("stage", "set", directory, "0" * 32, {})
+        found.extend((yield from merged(step, "route", sizes, buckets, readers)))
         return Output([], PLAIN)
 
     run_plan_inline(plan(), directory)
     return found
 
 
-def merge_inline_always(directory: str, runs: list[str]) -> list[str]:
+def merge_inline_always(directory: str, runs: list[str], buckets: int = 32) -> list[str]:
     """Merge runs however few they are."""
-    return merge_inline(directory, runs, merge.MOST_READS // len(runs) + 1)
+    return merge_inline(directory, runs, buckets, merge.MOST_READS // len(runs) + 1)
 
 
 def some_rows(count: int, seed: int = 7, width: int = 40) -> tuple[pa.Table, np.ndarray]:

@@ -32,8 +32,8 @@ NEWER_FORMATS = [
     ("storage/manifest.py", 'FORMAT = "datakit.manifest/2"', 'FORMAT = "datakit.manifest/3"'),
     (
         "storage/manifest.py",
-        "class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):",
-        'class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, rename={"totals": "sums"}):',
+        "class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):",
+        'class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, dict=True, rename={"totals": "sums"}):',
     ),
     ("storage/latest.py", 'FORMAT = "datakit.latest/2"', 'FORMAT = "datakit.latest/3"'),
 ]
