@@ -18,6 +18,7 @@ from datakit.errors import counted
 from datakit.normalize import stage as normalize
 from datakit.normalize.inspection.first_records import missing_columns
 from datakit.pipeline import estimate
+from datakit.pipeline.configure import PATH
 from datakit.pipeline.earlier_steps import EarlierStep
 from datakit.pipeline.estimate import Concurrency, Resources
 from datakit.pipeline.estimates.forecast import Forecast, Work, forecast, tasks_of
@@ -231,7 +232,9 @@ def _planned(located: LocatedStep, text: int | None, concurrency: Concurrency) -
 
 
 def _reads(node: Node) -> tuple[str, ...]:
-    assert node.state is not None
+    """Return what a step without upstream steps reads: the files of a source or, for the contract, a tokenizer."""
+    if node.state is None:
+        return (node.settings.operations.get(PATH) or node.settings.content["tokenizer"],)
     files = node.state.files
     if files is None:
         return (node.state.base,)

@@ -54,7 +54,7 @@ class Part(msgspec.Struct, frozen=True):
         [range(0, 2), range(2, 3), range(3, 4)]
         """
         total, starts = sum(rows), np.cumsum([0, *rows[:-1]])
-        number = starts * self.count // max(1, total)
+        number = np.minimum(starts * self.count // max(1, total), self.count - 1)  # empty row groups may come last
         first, stop = (int(np.searchsorted(number[: len(rows)], value)) for value in (self.number, self.number + 1))
         return range(first, stop)
 

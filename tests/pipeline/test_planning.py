@@ -15,6 +15,7 @@ from datakit.errors import NoInputError
 from datakit.pipeline.root_layout import STAGE_NAMES
 from datakit.recipe import load_recipe
 from datakit.storage import urls
+from tests.support.caches import trained
 from tests.support.paths import REPOSITORY
 from tests.support.small_shelf import make_shelf
 
@@ -102,3 +103,16 @@ def test_unreachable_pinned_source_can_be_planned(tmp_path: Path) -> None:
     assert "not downloaded yet" in plan.notes[0]
     with pytest.raises(NoInputError, match="run once without --offline"):
         pipeline.run(load_recipe("fineweb-edu-10bt"), str(tmp_path), offline=True)
+
+
+def test_plan_names_the_tokenizer_that_the_contract_reads(tmp_path: Path) -> None:
+    """No step is upstream of the contract, unless one trains the tokenizer."""
+    (tmp_path / "small.json").write_bytes(trained())
+    (tmp_path / "pages.jsonl").write_text('{"text": "one page"}\n')
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        'name = "pages"\n[[sources]]\nname = "pages"\nurl = "pages.jsonl"\n[tokenize]\ntokenizer = "small.json"\n'
+    )
+    steps = {step.stage: step for step in datakit.plan(recipe, tmp_path / "root").steps}
+    assert steps["contract"].reads == (str(tmp_path / "small.json"),)
+    assert "contract" in steps["tokenize"].reads

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import datakit
@@ -35,6 +35,7 @@ VERIFIED = ("tokenize/verified_documents", "tokenize/verified_bytes")
 
 
 @given(rows=st.lists(st.integers(0, 50), max_size=30), count=st.integers(1, 12))
+@example(rows=[1, 0], count=1)
 def test_each_row_group_belongs_to_one_range(rows: list[int], count: int) -> None:
     found = [Part(number, count).row_groups(rows) for number in range(count)]
     assert [group for groups in found for group in groups] == list(range(len(rows)))
