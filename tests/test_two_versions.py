@@ -120,11 +120,12 @@ def test_steps_in_a_newer_format_are_refused_and_kept(place: Path) -> None:
     assert call(newer, "run", "novels.toml", cwd=place).returncode == 0
 
 
-def test_another_recipe_of_the_dataset_runs_beside_newer_steps(place: Path) -> None:
+def test_another_recipe_without_common_steps_runs_beside_newer_steps(place: Path) -> None:
     newer = newer_version(place / "newer", NEWER_FORMATS)
     assert call(newer, "run", "novels.toml", cwd=place).returncode == 0
     before = kept(place)
-    done = call(REPOSITORY, "run", "laws.toml", cwd=place)
+    # other settings of the tokenizer, because the contract of the same settings would be the newer version's step
+    done = call(REPOSITORY, "run", "laws.toml", "--set", "tokenize.add=none", cwd=place)
     assert done.returncode == 0, done.stderr
     assert "is not recorded as current: " in " ".join(done.stderr.split())
     after = kept(place)
