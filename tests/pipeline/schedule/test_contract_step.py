@@ -62,7 +62,7 @@ def test_contract_is_made_before_normalize_ends(tmp_path: Path) -> None:
 
 def test_unusable_tokenizer_is_reported_before_normalize_ends(tmp_path: Path) -> None:
     """The steps that do not need it are finished, and the next run reuses them."""
-    recipe = write_recipe(tmp_path, ("events.jsonl", "contract has failed"), 'eos = "<stop>"')
+    recipe = write_recipe(tmp_path, ("events.jsonl", "contract failed"), 'eos = "<stop>"')
     with pytest.raises(TokenizerError, match="the tokenizer has no token '<stop>'; its special tokens are") as failure:
         datakit.run(recipe, tmp_path / "root", workers=2)
     assert failure.value.exit_code == 2

@@ -27,7 +27,7 @@ def wrong_reasons(directory: Path, leaving: dict[str, int], combinations: dict[s
     write_manifest(manifest, str(directory))
     result = Result("conservation")
     conservation.check(open_subject(str(directory), read_manifest(str(directory)))[0], result)
-    return any("the reasons of 'web'" in str(one) for one in result.findings)
+    return any("the count by reason of 'web'" in str(one) for one in result.findings)
 
 
 def test_reasons_of_a_huge_selection_are_added_up(tmp_path: Path) -> None:
