@@ -127,7 +127,7 @@ def test_format_of_no_version_is_corrupt(name: str) -> None:
 
 
 class CountingList(list[Partition]):
-    """A list that counts how often somebody goes through it."""
+    """A list that counts how many times it is iterated over."""
 
     passes = 0
 

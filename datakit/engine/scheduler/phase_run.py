@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
-from datakit import errors
 from datakit.engine.executor import Attempt, Cause, Outcome, Verdict
 from datakit.engine.ledger.ledger import Digests, LedgerWriter, attempt_line
 from datakit.engine.ledger.packed_results import Results, pack
@@ -27,17 +26,22 @@ from datakit.engine.scheduler.attempt_queue import AttemptQueue
 from datakit.engine.scheduler.bisect_input import InputBisection
 from datakit.engine.scheduler.boot_deaths import BootDeaths
 from datakit.engine.scheduler.finish import write_partial
+from datakit.engine.scheduler.outcomes import (
+    describe_failure,
+    is_about_inputs,
+    is_of_storage,
+    refusal_class,
+    single_outcomes,
+)
 from datakit.engine.scheduler.retry_policy import DEATHS, Breaker, TaskHistory
 from datakit.engine.scheduler.task_estimates import TaskEstimates
 from datakit.engine.task import Phase, Step, Task
 from datakit.errors import (
-    InputError,
     NoSpaceError,
     PartialError,
     RefusedError,
     RefusedInputsError,
     StepFailedError,
-    StorageError,
     counted,
 )
 from datakit.storage import urls
@@ -208,13 +212,13 @@ class PhaseRun:
             existing = find_manifest(self._step.directory)
             if existing is not None:
                 raise OvertakenError(existing)
-            self.inputs_lost = self.inputs_lost or (_of_storage(outcome) and self._inputs_dropped())
+            self.inputs_lost = self.inputs_lost or (is_of_storage(outcome) and self._inputs_dropped())
         if self.inputs_lost:
             return
-        if not task.attempt.more or (outcome.cause is Cause.REFUSED and not _about_inputs(outcome)):
+        if not task.attempt.more or (outcome.cause is Cause.REFUSED and not is_about_inputs(outcome)):
             self._enter(task, outcome)
         elif outcome.cause is Cause.DONE:
-            for one, single in zip((task.attempt.task, *task.attempt.more), _singles(outcome), strict=True):
+            for one, single in zip((task.attempt.task, *task.attempt.more), single_outcomes(outcome), strict=True):
                 self._ledger.append(attempt_line(single, self._digests.of(one)))
                 self._finish(one, single)
         else:
@@ -266,8 +270,8 @@ class PhaseRun:
         phase.
         """
         self._observer.attempt_ended(outcome, Verdict.REFUSE)
-        if not _about_inputs(outcome):
-            raise _refusal_class(outcome)(outcome.message)
+        if not is_about_inputs(outcome):
+            raise refusal_class(outcome)(outcome.message)
         task.state, task.history.last = State.FAILED, outcome
         self._refusals += 1
         if self._refusals >= MOST_REFUSALS and not self._breaker.done:
@@ -279,7 +283,7 @@ class PhaseRun:
         refused = [last for one in failed.values() if (last := one.last) and last.cause is Cause.REFUSED]
         messages = list(dict.fromkeys(line for outcome in refused for line in outcome.message.splitlines()))
         if len(messages) == 1:
-            kind = _refusal_class(refused[0])
+            kind = refusal_class(refused[0])
             raise (RefusedError if kind is RefusedInputsError else kind)(messages[0])
         if messages:
             write_partial(self._step, self.phase.name, failed)
@@ -367,44 +371,3 @@ class PhaseRun:
             "run retries the failed ones"
         )
         raise PartialError(f"{text}\n{advice}")
-
-
-def _refusal_class(outcome: Outcome) -> type[InputError]:
-    """Return the class that `outcome.error_type` names if it is a kind of InputError, else InputError."""
-    kind = getattr(errors, outcome.error_type, InputError)
-    return kind if issubclass(kind, InputError) else InputError
-
-
-def _about_inputs(outcome: Outcome) -> bool:
-    return outcome.cause is Cause.REFUSED and issubclass(_refusal_class(outcome), RefusedError)
-
-
-def _of_storage(outcome: Outcome) -> bool:
-    kind = getattr(errors, outcome.error_type, None)
-    return isinstance(kind, type) and issubclass(kind, StorageError)
-
-
-def describe_failure(history: TaskHistory, key: str = "max_quarantined") -> str:
-    """Describe a task's failure: how its last attempt ended and, if known, which record caused it."""
-    assert history.last is not None
-    text = f"{history.last.cause} after {counted(history.attempts, 'attempt')}: {history.last.message}"
-    if history.proposed is None:
-        return text
-    record = f"{history.proposed.file}:{history.proposed.position}"
-    return f"{text}; record {record} caused the failure; set {key} to skip it"
-
-
-def _singles(outcome: Outcome) -> list[Outcome]:
-    """Split a batch's outcome into one outcome per task. Each gets an equal share of the child process's overhead, CPU
-    time and written bytes.
-    """
-    parts = [(outcome.key, outcome.result, outcome.work_seconds)]
-    parts += [(done.key, done.result, done.work_seconds) for done in outcome.more]
-    overhead = max(0.0, outcome.seconds - sum(work for _, _, work in parts)) / len(parts)
-    whole = replace(
-        outcome, cpu_seconds=outcome.cpu_seconds / len(parts), written=outcome.written // len(parts), more=()
-    )
-    return [
-        replace(whole, key=key, result=result, work_seconds=work, seconds=work + overhead)
-        for key, result, work in parts
-    ]
