@@ -13,7 +13,7 @@ import pytest
 from datakit.engine.ledger import ledger as ledger_module
 from datakit.engine.ledger.ledger import DroppedLine, LedgerWriter, read_ledger
 from datakit.errors import NoSpaceError
-from datakit.storage import locks
+from tests.support.engine.runs import locked_files
 from tests.support.paths import REPOSITORY
 
 # Writes a line, then one for which the disk has no room (a limit on the size of files acts as one), and closes.
@@ -55,11 +55,10 @@ def test_lock_goes_even_if_the_last_lines_cannot_be_written(tmp_path: Path, monk
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(ledger_module, "SYNC_SECONDS", 1e9)
-    before = locks.count()
     ledger = LedgerWriter(str(tmp_path / "step"), "driver")
     ledger.start()
-    assert locks.count() == before + 1
+    assert locked_files(tmp_path)
     with monkeypatch.context() as patched, pytest.raises(NoSpaceError, match="no space left"):
         patched.setattr(os, "write", full)
         ledger.close()
-    assert locks.count() == before
+    assert not locked_files(tmp_path)

@@ -17,11 +17,10 @@ from datakit.engine.task import Output, Plan, Step, Task
 from datakit.engine.worker.local_executor import LocalExecutor
 from datakit.errors import NoSpaceError, StepFailedError, StorageError, UsageError
 from datakit.exit_codes import ExitCode
-from datakit.storage import locks
 from datakit.storage.manifest import Manifest, find_manifest
 from tests.support.engine.engine_tasks import SCHEMA, number_step, numbers
 from tests.support.engine.inline_executor import InlineExecutor
-from tests.support.engine.runs import attempts
+from tests.support.engine.runs import attempts, locked_files
 
 
 @pytest.fixture(autouse=True)
@@ -61,17 +60,16 @@ def test_executor_that_cannot_be_created(tmp_path: Path) -> None:
     def no_cluster() -> InlineExecutor:
         raise UsageError("no cluster")
 
-    before = locks.count()
     with pytest.raises(UsageError, match="no cluster"):
         run_step(number_step(str(tmp_path)), numbers(2), no_cluster, Observer())
-    assert locks.count() == before
+    assert not locked_files(tmp_path)
     assert list(ledger.read_ledger(str(tmp_path)))
 
 
 def test_steps_that_wait_for_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tasks of `done` have run, but its next phase has not been planned, as every thread is busy."""
     monkeypatch.setattr(background, "MOST_THREADS", 1)
-    gate, begun, before = threading.Event(), threading.Event(), locks.count()
+    gate, begun = threading.Event(), threading.Event()
     loop = RunLoop(InlineExecutor, Observer)
     loop.add(done := opened(tmp_path / "done", numbers(2)))
     while done.running is None:
@@ -82,7 +80,8 @@ def test_steps_that_wait_for_a_thread(tmp_path: Path, monkeypatch: pytest.Monkey
         loop.turn()
     loop.stop(KeyboardInterrupt())
     assert len(attempts(tmp_path / "done")) == 2
-    assert locks.count() == before + 1, "only the step whose thread still runs may hold its ledger"
+    assert not locked_files(tmp_path / "done")
+    assert locked_files(tmp_path / "waits"), "the thread that still runs may write to its ledger"
     gate.set()
 
 
@@ -122,14 +121,14 @@ def test_cluster_that_is_lost(tmp_path: Path) -> None:
         def cancel(self, *step_directories: str) -> None:
             raise StepFailedError("no cluster to cancel on")
 
-    found, seen, before = list[Outcome](), Failures(), locks.count()
+    found, seen = list[Outcome](), Failures()
     loop = RunLoop(Lost, lambda: seen)
     for name in ("a", "b"):
         loop.add(opened(tmp_path / name, numbers(4), seen))
     with pytest.raises(StepFailedError, match="the cluster is lost") as failure:
         run_to_the_end(loop)
     assert "no cluster to cancel on" in failure.value.__notes__[0]
-    assert sorted(seen.failed) == ["a", "b"] and locks.count() == before
+    assert sorted(seen.failed) == ["a", "b"] and not locked_files(tmp_path)
     assert len(attempts(tmp_path / "a")) + len(attempts(tmp_path / "b")) == len(found) > 0
 
 
@@ -151,14 +150,14 @@ def test_signal_keeps_its_exit_code_even_if_the_root_fails(tmp_path: Path, monke
             super().step_failed(step, error)
             raise StorageError("the events cannot be written")
 
-    seen, before = Stops(), locks.count()
+    seen = Stops()
     loop = RunLoop(InlineExecutor, lambda: seen)
     for name in ("a", "b"):
         loop.add(opened(tmp_path / name, numbers(2), seen))
     with pytest.raises(SystemExit) as end:
         run_to_the_end(loop)
     assert end.value.code == ExitCode.TERMINATED and "the events cannot be written" in end.value.__notes__[0]
-    assert sorted(seen.failed) == ["a", "b"] and locks.count() == before
+    assert sorted(seen.failed) == ["a", "b"] and not locked_files(tmp_path)
 
 
 def test_signal_before_a_thread_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +190,6 @@ def test_failed_step_whose_failure_cannot_be_reported(tmp_path: Path) -> None:
         def step_failed(self, step: Step, error: BaseException) -> None:
             raise StorageError("the events cannot be written")
 
-    before = locks.count()
     with pytest.raises(StorageError, match="the events cannot be written"):
         run_step(number_step(str(tmp_path)), numbers(3, dict.fromkeys(range(3), "raise")), InlineExecutor, Mute())
-    assert locks.count() == before and len(attempts(tmp_path)) >= 3
+    assert not locked_files(tmp_path) and len(attempts(tmp_path)) >= 3

@@ -15,6 +15,7 @@ from datakit.engine.observe.observer import Observer
 from datakit.engine.scheduler.driver import run_step
 from datakit.engine.task import Plan, Preload, Step, Task
 from datakit.engine.worker.local_executor import LocalExecutor
+from datakit.storage import locks
 from datakit.storage.manifest import Manifest
 from tests.support.engine import engine_tasks, poison_tasks
 
@@ -89,3 +90,10 @@ def wait_until(condition: Callable[[], bool], seconds: float = DEADLINE_SECONDS)
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.02)
+
+
+def locked_files(directory: Path) -> list[Path]:
+    """Return the locked files below `directory`. Tests use it instead of the number of locks of the process, which
+    changes while threads that an earlier test has abandoned come to their ends.
+    """
+    return sorted(path for path in directory.rglob("*") if locks.is_locked(path))
