@@ -30,6 +30,7 @@ from datakit.dedup.clusters.bands import FOREST
 from datakit.dedup.clusters.component_phases import label_phases
 from datakit.dedup.clusters.components import spanning_forest
 from datakit.dedup.clusters.labels import LABELS
+from datakit.dedup.giants.plan import GIANT
 from datakit.dedup.minhash.signatures_stage import PRELOADS
 from datakit.dedup.partitions import Part
 from datakit.dedup.phase_data import ForestFiles, PartRange, RowBuckets, details_of
@@ -162,7 +163,7 @@ def plan(step: Step, arguments: argparse.Namespace, earlier_memory: int) -> Plan
     made = yield Phase("buckets", tasks, shared, PRELOADS)
     earlier = (yield from merge_all(made, earlier_memory)) if arguments.compare else ""
     cuts = np.linspace(0, documents, PARTS + 1).astype(int).tolist()
-    labelled = yield from label_phases(step, made, RowBuckets(documents, PARTS), arguments.memory << 20)
+    labelled = yield from label_phases(step, made, RowBuckets(documents, PARTS), arguments.memory << 20, GIANT)
     clustered, clusters = (sum(r.counters[f"dedup/{name}"] for r in labelled) for name in ("clustered", "clusters"))
     assert (clustered, clusters) == (documents, -(-chained // chain) + 2), (clustered, clusters)
     if arguments.compare:

@@ -33,7 +33,8 @@ class Shared:
 
     buckets: the buckets of the exchanges that are routed by row. sources: the name and the first row of each source.
     exact_runs: the runs that list the documents removed as exact duplicates. runs: the runs that the phase itself
-    reads. verdict_runs: the runs that hold the verdicts of phase `verify`.
+    reads. verdict_runs: the runs that hold the verdicts. giants: the giant components, each with about how many
+    documents it has; giant_buckets: the number of buckets to which their rows are routed (`giant_rows.py`).
     """
 
     buckets: RowBuckets
@@ -47,6 +48,8 @@ class Shared:
     exact_runs: list[str] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
     verdict_runs: list[str] = field(default_factory=list)
+    giants: list[tuple[int, int]] = field(default_factory=list)
+    giant_buckets: int = 1
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ class Round:
     previous phase. labels: the runs with the labels of the nodes that remained after the round; they are needed to
     label the nodes that the round retired. rows: the buckets to which the last phase routes labels. memory: the memory
     of a task. It is part of the names of all files, because a run that is resumed with another setting writes different
-    files.
+    files. large: the last phase reports components of which a task labels at least this many nodes.
     """
 
     number: int
@@ -123,6 +126,7 @@ class Round:
     runs: list[str]
     labels: list[str] = field(default_factory=list)
     rows: RowBuckets = RowBuckets(0, 1)
+    large: int = 1
 
 
 @dataclass(frozen=True)
@@ -139,10 +143,36 @@ class Reduced(Runs):
 
 @dataclass(frozen=True)
 class Labelled(Runs):
-    """The result of a task of phase `labels`: its runs, the number of clustered rows and the number of components."""
+    """The result of a task of phase `labels`: its runs, the number of clustered rows and the number of components.
+    large: the components with most rows, and the number of rows of each (see `Round.large`).
+    """
 
     rows: int
     components: int
+    large: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Described:
+    """Some rows of a giant component: their number, the two halves of their smallest id, and a sample of their survivor
+    keys, as words (`survivor_cuts.py`).
+    """
+
+    component: int
+    documents: int
+    high: int
+    low: int
+    sample: list[list[int]]
+
+
+@dataclass(frozen=True)
+class Routed(Runs):
+    """The result of a task of phase `shingles`. giant_runs: the runs with the rows of giant components. described: the
+    giant components of which the task has rows.
+    """
+
+    giant_runs: list[str] = field(default_factory=list)
+    described: list[Described] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ The phases run in this order:
                  them all, further phases come before this one (`clusters/component_phases.py`)
     shingles     the shingle sets of clustered documents are routed by component
     verify       each clustered document is compared exactly with retained documents
+    blocks, settle-0, probe-0, settle-1, ...
+                 the same for giant components, block by block                 (only if there are any; `giants/plan.py`)
     attributes   one file per partition lists the removed documents, with the reasons
 
 The arguments of a task describe only the parts that it reads. The shared data of a phase does not grow with the number
@@ -33,6 +35,7 @@ from datakit.dedup.attributes import SCHEMA
 from datakit.dedup.clusters import labels
 from datakit.dedup.clusters.bands import ROW_BYTES
 from datakit.dedup.clusters.component_phases import label_phases
+from datakit.dedup.giants import plan as plan_giants
 from datakit.dedup.minhash.s_curve import s_curve
 from datakit.dedup.minhash.signatures_stage import PRELOADS, SignatureConfig
 from datakit.dedup.partitions import Part, all_parts, power_of_two
@@ -125,7 +128,7 @@ def plan(step: Step) -> Plan:
     connected = yield from _connected(step, parts, shared)
     clustered = any(result.edges for result in details_of(connected, ForestFiles))
     memory = step.operations.get("task_memory", config.task_memory)
-    judged = (yield from _verdicts(step, parts, connected, shared, memory)) if clustered else []
+    judged, described = (yield from _verdicts(step, parts, connected, shared, memory)) if clustered else ([], [])
     by_row = shared.buckets.count
     verdict_runs = yield from merged(step, verify.EXCHANGE, run_sizes(judged), by_row, readers=by_row)
     tasks = _tasks("attributes:write", parts, [part.signature_bytes for part in parts])
@@ -134,7 +137,7 @@ def plan(step: Step) -> Plan:
     removed = [pair for result in details_of(written, Written) for pair in result.removed]
     report = removal_report(parts, removed)
     check_removal(report, step.operations.get("max_removal", config.max_removal))
-    clusters = cluster_report(details_of(judged, Judged))
+    clusters = cluster_report(described)
     details = {"sources": report, "clusters": clusters, "s_curve": s_curve(config.bands, config.rows)}
     zeros = dict.fromkeys([f"dedup/{name}" for name in (*COUNTED, "clustered", "clusters")], 0)  # in case no task ran
     return Output(_partitions(parts, written), SCHEMA, zeros, details)
@@ -174,22 +177,29 @@ def _connected(step: Step, parts: Sequence[Part], shared: Shared) -> Results:
 
 def _verdicts(
     step: Step, parts: Sequence[Part], connected: Sequence[TaskResult], shared: Shared, memory: int
-) -> Results:
-    """Yield the phases from the search for components to `verify`, and return the results of the last one."""
-    labelled = yield from label_phases(step, connected, shared.buckets, memory)
+) -> Generator[Phase, Sequence[TaskResult], tuple[list[TaskResult], list[Judged]]]:
+    """Yield the phases from the search for components to the verdicts. Return the results of the tasks that wrote the
+    verdicts, and the numbers and sizes of the components.
+    """
+    labelled = yield from label_phases(step, connected, shared.buckets, memory, plan_giants.GIANT)
     by_row = shared.buckets.count
     label_runs = yield from merged(step, labels.EXCHANGE, run_sizes(labelled), by_row, readers=by_row)
-    rows = sum(about.rows for about in details_of(labelled, Labelled))
+    giants = plan_giants.giants_among(details_of(labelled, Labelled))
+    giant_rows = sum(size for _, size in giants)
+    rows = sum(about.rows for about in details_of(labelled, Labelled)) - giant_rows
     documents, text = sum(part.rows for part in parts), sum(part.text_bytes for part in parts)
     row_bytes = 1.3 * text / documents + 250  # 1.3 bytes of shingles per byte of text; 250 bytes of other columns
     buckets = power_of_two(rows * row_bytes / (2 * TASK_BYTES))
     tasks = _tasks("verification.cluster_shingles:route", parts, [part.text_bytes for part in parts], buckets)
+    shared = replace(shared, giants=giants, giant_buckets=power_of_two(giant_rows * row_bytes / (2 * TASK_BYTES)))
     plain = msgspec.to_builtins(replace(shared, runs=label_runs))
     routed = yield Phase("shingles", tasks, plain, PRELOADS, drops=both(labels.EXCHANGE))
     runs = yield from merged(step, "shingles", run_sizes(routed), buckets, readers=buckets)
     tasks = _bucket_tasks("verification.verify:judge", routed, buckets)
     common = msgspec.to_builtins(replace(shared, runs=runs))
-    return (yield Phase("verify", tasks, common, PRELOADS, drops=both("shingles"), **BOUNDED))
+    judged = yield Phase("verify", tasks, common, PRELOADS, drops=both("shingles"), **BOUNDED)
+    settled, described = yield from plan_giants.judge_giants(step, routed, shared)
+    return [*judged, *settled], [*details_of(judged, Judged), *described]
 
 
 def _bucket_tasks(function: str, routed: Sequence[TaskResult], buckets: int) -> tuple[Task, ...]:

@@ -53,20 +53,27 @@ def nodes_per_task(memory: int) -> int:
     return max(1, min((memory - FIXED_BYTES) // NODE_BYTES, MOST_NODES))
 
 
-def label_phases(step: Step, connected: Results, rows: RowBuckets, memory: int) -> Phases:
+def label_phases(step: Step, connected: Results, rows: RowBuckets, memory: int, giant: int) -> Phases:
     """Yield all phases, and return the results of the last one, whose details are of type `Labelled`. connected: the
     results of phase `buckets`. rows: the buckets to which labels are routed. memory: the memory of a task, in bytes.
+    giant: the results report every component with more than this number of documents, and its size less at most half
+    of this number, if there are at most 4,000 times as many documents.
     """
     found = details_of(connected, ForestFiles)
     forests = [(path, result.edges) for result in found for path in result.forests]
     edges = sum(result.edges for result in found)
     most, nodes = nodes_per_task(memory), min(2 * edges, rows.rows)
     if nodes <= most:
-        shared = msgspec.to_builtins(Round(0, 1, memory, [], rows=rows))
+        shared = msgspec.to_builtins(Round(0, 1, memory, [], rows=rows, large=_reported(giant, 1)))
         tasks = (_forest_task("all", "labels:label", forests),)
         phase = _phase("labels", tasks, shared, FIXED_BYTES + NODE_BYTES * nodes, "forest")
         return (yield replace(phase, preloads=PRELOADS) if edges <= PIECE_ROWS else phase)  # one piece needs no table
-    return (yield from _Rounds(step, rows, memory, nodes, edges).phases(forests))
+    return (yield from _Rounds(step, rows, _Limits(memory, giant), nodes, edges).phases(forests))
+
+
+def _reported(giant: int, tasks: int) -> int:
+    """Return how many nodes of a component one of `tasks` tasks must have, at least, to report it."""
+    return max(1, giant // (4 * tasks))
 
 
 def _phase(name: str, tasks: tuple[Task, ...], shared: object, memory: int, *last_read: str) -> Phase:
@@ -90,6 +97,13 @@ class _Left:
     nodes: int
 
 
+class _Limits(NamedTuple):
+    """The memory of a task, in bytes, and the size of a giant component (see `label_phases`)."""
+
+    memory: int
+    giant: int
+
+
 class _Exchange(NamedTuple):
     """An exchange that an earlier phase wrote: its name and its runs."""
 
@@ -107,8 +121,8 @@ class _Retired(NamedTuple):
 class _Rounds:
     """Plans the phases of the rounds. buckets: the number of buckets of every exchange."""
 
-    def __init__(self, step: Step, rows: RowBuckets, memory: int, nodes: int, edges: int) -> None:
-        self._step, self._rows, self._memory = step, rows, memory
+    def __init__(self, step: Step, rows: RowBuckets, limits: _Limits, nodes: int, edges: int) -> None:
+        self._step, self._rows, self._memory, self._giant = step, rows, *limits
         self._buckets, self._nodes, self._edges = 1 << 30, nodes, edges
         self._buckets = self._tasks_for(nodes, edges)
 
@@ -177,6 +191,7 @@ class _Rounds:
         before = (f"retired-{number}", f"labels-{number + 1}")
         runs = yield from merged(self._step, before[0], retired.runs, self._buckets, readers=retired.tasks)
         known = yield from merged(self._step, before[1], labels, self._buckets, readers=retired.tasks)
-        shared = Round(number, self._buckets, self._memory, runs, known, self._rows)
+        large = _reported(self._giant, retired.tasks)
+        shared = Round(number, self._buckets, self._memory, runs, known, self._rows, large)
         work = self._ranges(function, retired.tasks, sum(retired.runs.values()) + sum(labels.values()))
         return (yield _phase(name, work, shared, self._memory, *before))

@@ -4,7 +4,8 @@ If all forests fit into one task, `label` joins them. Otherwise, `rounds.py` ret
 here resolve the rounds in reverse order: a retired node gets the label of the node to which its only edge leads, and
 that node has been labelled before. `resolve` does this for every round except the first, which `label_parts` resolves
 last. Each document's label is routed by the document's row number (`row_buckets.py`), so later tasks read only the
-labels of their own documents and of a few others.
+labels of their own documents and of a few others. The tasks of the phase also count the documents of large components,
+because giant components are judged by more than one task.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from datakit.dedup.clusters.large_components import LargeComponents
 from datakit.dedup.clusters.pairs import (
     WRITER_BYTES,
     PairReader,
@@ -26,7 +28,7 @@ from datakit.dedup.clusters.pairs import (
     task_key,
     write_pairs,
 )
-from datakit.dedup.phase_data import BucketRange, Forests, Labelled, PartRange, Round, RowBuckets, Runs, Shared
+from datakit.dedup.phase_data import BucketRange, Forests, Labelled, PartRange, Round, Runs, Shared
 from datakit.dedup.row_buckets import bucket_of, read_rows
 from datakit.engine.exchange.exchange import ExchangeWriter
 from datakit.engine.task import TaskContext, TaskResult
@@ -39,7 +41,7 @@ def label(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
     """Join all forests, and route a pair (row, component) for each clustered row, by row number."""
     work, reader = msgspec.convert(arguments, Forests), PairReader(context)
     labels = _joined(reader.forests(work.forests))
-    return _by_row(labels, msgspec.convert(shared, Round).rows, work.name, reader, context)
+    return _by_row(labels, msgspec.convert(shared, Round), work.name, reader, context)
 
 
 def _joined(pieces: Iterator[Pairs]) -> Iterator[Pairs]:
@@ -73,7 +75,7 @@ def resolve(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCont
 def label_parts(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Label the nodes that the first round retired, and route all nodes of a range of buckets by row number."""
     work, common, reader = msgspec.convert(arguments, BucketRange), msgspec.convert(shared, Round), PairReader(context)
-    return _by_row(_resolved(reader, work, common), common.rows, task_key(work, common), reader, context)
+    return _by_row(_resolved(reader, work, common), common, task_key(work, common), reader, context)
 
 
 def _resolved(reader: PairReader, work: BucketRange, common: Round) -> Iterator[Pairs]:
@@ -90,16 +92,15 @@ def _resolved(reader: PairReader, work: BucketRange, common: Round) -> Iterator[
         yield nodes, smallest
 
 
-def _by_row(
-    pieces: Iterable[Pairs], buckets: RowBuckets, key: str, reader: PairReader, context: TaskContext
-) -> TaskResult:
-    clustered = clusters = 0
-    with ExchangeWriter(context, EXCHANGE, key, buckets.count, WRITER_BYTES) as writer:
+def _by_row(pieces: Iterable[Pairs], common: Round, key: str, reader: PairReader, context: TaskContext) -> TaskResult:
+    clustered, clusters, large = 0, 0, LargeComponents(common.large)
+    with ExchangeWriter(context, EXCHANGE, key, common.rows.count, WRITER_BYTES) as writer:
         for rows, components in pieces:
-            writer.write(pa.table([rows, components], schema=LABELS), bucket_of(rows, buckets))
+            writer.write(pa.table([rows, components], schema=LABELS), bucket_of(rows, common.rows))
+            large.add(components)
             clustered, clusters = clustered + len(rows), clusters + int((rows == components).sum())
     counters = {"dedup/clustered": clustered, "dedup/clusters": clusters}
-    details = msgspec.to_builtins(Labelled(writer.runs, clustered, clusters))
+    details = msgspec.to_builtins(Labelled(writer.runs, clustered, clusters, large.found()))
     return TaskResult(writer.outputs, counters, details, records=clustered, bytes_read=reader.rows * 16)
 
 

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datakit.dedup.survivors import survivor_keys
-from datakit.dedup.verification.kernels import Documents, copy_lists
+from datakit.dedup.verification.arrays import Documents
+from datakit.dedup.verification.kernels import copy_lists
 from datakit.dedup.verification.run_kernels import scratch_array
 from datakit.engine.exchange.sorted_blocks import SortedBlocks, sort_rows
 
@@ -27,12 +28,15 @@ SORTED_ROWS = 1 << 16  # rows that are added to the sort at a time
 
 @dataclass(frozen=True)
 class Arranged:
-    """N documents in survivor order. row, high, low: uint64 [N], each document's row and the two halves of its id."""
+    """N documents in survivor order. row, high, low: uint64 [N], each document's row and the two halves of its id.
+    place: int64 [N], the position of each document of the tables, in their order.
+    """
 
     documents: Documents
     row: np.ndarray
     high: np.ndarray
     low: np.ndarray
+    place: np.ndarray
 
 
 def arrange(tables: Sequence[pa.Table], prefer: Sequence[str], scratch: Path) -> Arranged:
@@ -53,9 +57,8 @@ def arrange(tables: Sequence[pa.Table], prefer: Sequence[str], scratch: Path) ->
         at, last = stop, component[-1]
     shingles, keys = _lists(tables, offsets, place, scratch)
     rank, by_rank = _ranks(high, low, scratch)
-    return Arranged(
-        Documents(np.concatenate([*starts, [total]]), offsets, shingles, keys, rank, by_rank), row, high, low
-    )
+    documents = Documents(np.concatenate([*starts, [total]]), offsets, shingles, keys, rank, by_rank)
+    return Arranged(documents, row, high, low, place)
 
 
 def _sorted(tables: Sequence[pa.Table], prefer: Sequence[str], scratch: Path) -> SortedBlocks:

@@ -1,9 +1,10 @@
 """Phase `shingles`: computes the shingle set of each clustered document, and routes it to the task that verifies the
 document's component. The phase reads only the row groups with clustered documents, and routes only the clustered rows.
 Each row holds everything that verification needs to know about one document: its component and id, the columns by which
-documents are sorted for retention, its band keys and its sorted shingles. Cost: decoding the row groups with clustered
-documents, and computing sorted sets at 70 to 170 MB of text per CPU-second. Memory: a row group, its shingles, and the
-exchange's budget.
+documents are sorted for retention, its band keys and its sorted shingles. The rows of giant components are routed to an
+exchange of their own (`giant_rows.py`). Cost: decoding the row groups with clustered documents, and computing sorted
+sets at 70 to 170 MB of text per CPU-second. Memory: a row group, its shingles, and the budget of an exchange writer, or
+of two if there are giant components.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from datakit.dedup.clusters.labels import labelled_rows
+from datakit.dedup.giant_rows import GiantRows
 from datakit.dedup.minhash.signatures_stage import key_names
 from datakit.dedup.partitions import Part
-from datakit.dedup.phase_data import PartRange, Runs, Shared
+from datakit.dedup.phase_data import PartRange, Routed, Shared
 from datakit.dedup.survivors import SCORE, score_columns, score_values
 from datakit.engine.exchange.exchange import ExchangeWriter
 from datakit.engine.task import TaskContext, TaskResult
@@ -48,14 +50,20 @@ def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
     work, common = msgspec.convert(arguments, PartRange), msgspec.convert(shared, Shared)
     rows, components = labelled_rows(common, context, work)
     records = size = 0
-    with ExchangeWriter(context, "shingles", f"{work.first:05d}", work.buckets, budget_bytes=128 << 20) as writer:
+    key, budget = f"{work.first:05d}", 128 << 20
+    with (
+        ExchangeWriter(context, "shingles", key, work.buckets, budget) as writer,
+        GiantRows(context, key, common, budget) as giants,
+    ):
         for part in work.parts:
             inside = slice(*np.searchsorted(rows, np.array([part.first_row, part.last_row], np.uint64)))
             for table, length in _clustered(part, rows[inside], components[inside], common, context):
-                writer.write(table, top_bits(mix(table["component"].to_numpy()), work.buckets))
+                others = giants.take(table)
+                writer.write(others, top_bits(mix(others["component"].to_numpy()), work.buckets))
                 records, size = records + table.num_rows, size + length
                 context.report(records, size)
-    return TaskResult(writer.outputs, details=msgspec.to_builtins(Runs(writer.runs)), records=records, bytes_read=size)
+    details = msgspec.to_builtins(Routed(writer.runs, giants.runs, giants.described()))
+    return TaskResult(writer.outputs + giants.outputs, details=details, records=records, bytes_read=size)
 
 
 def _clustered(

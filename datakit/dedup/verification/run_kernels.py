@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from datakit.dedup.verification.kernels import NONE, Documents, Index, Proposals, copy_lists, verify_documents
+from datakit.dedup.verification.arrays import NONE, Documents, Earlier, Index, Proposals, no_earlier
+from datakit.dedup.verification.kernels import copy_lists, verify_documents
 from datakit.dedup.verification.rules import COUNTED, Rules
 from datakit.storage.io_errors import scratch_errors
 from datakit.storage.stale_files import scratch_directory
@@ -35,18 +36,36 @@ def scratch_array(path: Path, shape: tuple[int, ...], kind: type) -> np.ndarray:
 
 
 def verify(
-    documents: Documents, rules: Rules, scratch: Path, report: Callable[[int], None] = lambda documents: None
+    documents: Documents,
+    rules: Rules,
+    scratch: Path,
+    report: Callable[[int], None] = lambda documents: None,
+    earlier: Earlier | None = None,
 ) -> tuple[np.ndarray, np.ndarray, dict[str, int]]:
-    """Judge all documents, in order. report: called with the number of documents judged so far.
+    """Judge all documents, in order. report: called with the number of documents judged so far. earlier: what is known
+    from earlier blocks, if the documents are a block of a giant component.
 
     Returns the representatives (int64 [N]), the Jaccard similarities (float64 [N]) and the counters named in COUNTED.
 
-    The representative of a removed document is the position of the retained document that it duplicates; the
-    representative of a retained document is NONE. The similarity is that of a document and its representative, or 0 if
-    the document is retained.
+    The representative of a removed document is the position of the retained document that it duplicates, or KNOWN_HIT
+    minus the index in `earlier.words` of the outcome that describes it. The representative of a retained document is
+    NONE. The similarity is that of a document and its representative, or 0 if the document is retained.
     """
     total, bands = documents.keys.shape
     largest = int(np.diff(documents.starts).max(initial=0))
+    index, proposals = empty_index(largest, bands, scratch), empty_proposals(largest, bands * rules.listed, scratch)
+    representative = scratch_array(scratch / "representative", (total,), np.int64)
+    jaccard = scratch_array(scratch / "jaccard", (total,), np.float64)
+    counts, number, before = np.zeros(len(COUNTED), np.int64), 0, earlier or no_earlier()
+    for first in range(0, total, STEP_DOCUMENTS):
+        last, state = min(first + STEP_DOCUMENTS, total), (index, proposals, representative, jaccard, counts)
+        number = verify_documents(first, last, number, documents, before, rules, rules.listed, *state)
+        report(last)
+    return representative, jaccard, dict(zip(COUNTED, counts.tolist(), strict=True))
+
+
+def empty_index(largest: int, bands: int, scratch: Path) -> Index:
+    """Return an empty index for components of up to `largest` documents."""
     slots = 1 << max(1, (2 * largest * bands - 1).bit_length())
     index = Index(
         keys=scratch_array(scratch / "table-keys", (slots,), np.uint64),
@@ -56,20 +75,18 @@ def verify(
         link=scratch_array(scratch / "table-link", (largest * bands,), np.int64),
     )
     index.stamp[:] = NONE
+    return index
+
+
+def empty_proposals(largest: int, most: int, scratch: Path) -> Proposals:
+    """Return the scratch space for up to `most` candidates among up to `largest` documents."""
     proposals = Proposals(
         seen=scratch_array(scratch / "seen", (largest,), np.int64),
         shared=scratch_array(scratch / "shared", (largest,), np.int64),
-        best=np.empty(bands * rules.listed, np.int64),
+        best=np.empty(most, np.int64),
     )
     proposals.seen[:] = NONE
-    representative = scratch_array(scratch / "representative", (total,), np.int64)
-    jaccard = scratch_array(scratch / "jaccard", (total,), np.float64)
-    counts, number = np.zeros(len(COUNTED), np.int64), 0
-    for first in range(0, total, STEP_DOCUMENTS):
-        last, state = min(first + STEP_DOCUMENTS, total), (index, proposals, representative, jaccard, counts)
-        number = verify_documents(first, last, number, documents, rules, rules.listed, *state)
-        report(last)
-    return representative, jaccard, dict(zip(COUNTED, counts.tolist(), strict=True))
+    return proposals
 
 
 def warm() -> None:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from datakit.dedup.phase_data import Judged, Shared
 from datakit.dedup.row_buckets import bucket_of
+from datakit.dedup.verification.arrays import NONE
 from datakit.dedup.verification.rules import MEASURES, Rules
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
 from datakit.engine.task import TaskContext, TaskResult
@@ -61,8 +62,6 @@ def judge(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 
 def _removals(starts: np.ndarray, representative: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yield the removed documents, block by block: the component, position and representative of each, int64."""
-    from datakit.dedup.verification.kernels import NONE
-
     for first in range(0, len(representative), WRITTEN_DOCUMENTS):
         gone = first + np.flatnonzero(representative[first : first + WRITTEN_DOCUMENTS] != NONE)
         yield np.searchsorted(starts, gone, "right") - 1, gone, representative[gone]

@@ -12,7 +12,7 @@ from datakit.dedup.clusters.pairs import PAIR_BYTES, WRITER_BYTES
 from datakit.dedup.phase_data import Labelled, Reduced, Runs
 from datakit.engine.task import Task, TaskResult
 from datakit.pipeline.simulate.corpus import share
-from datakit.pipeline.simulate.dedup_results import clustered
+from datakit.pipeline.simulate.document_counts import clustered
 from datakit.pipeline.simulate.effects import Effect, Exchange, PhaseOf, Reading, Run, Written, read_runs, write_runs
 
 LAST_NODES = 1000  # if fewer nodes would remain after a round, none remain
@@ -132,7 +132,9 @@ def nodes_left(about: PhaseOf, number: int) -> int:
 
 def _labelled(about: PhaseOf, written: Written, rows: int, reading: Reading) -> Effect:
     clusters = int(rows / about.corpus.cluster_size)
-    details = msgspec.to_builtins(Labelled(written.runs, rows, clusters))
+    giant = int(rows * about.corpus.giant)
+    large = [(0, giant)] if giant >= about.phase.shared["large"] else []
+    details = msgspec.to_builtins(Labelled(written.runs, rows, clusters, large))
     counters = {"dedup/clustered": rows, "dedup/clusters": clusters}
     result = TaskResult(written.outputs, counters, details, records=rows, bytes_read=reading.bytes)
     return Effect(result, reading.reads, len(written.outputs), reading.bytes, written.bytes)

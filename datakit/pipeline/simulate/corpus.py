@@ -35,7 +35,8 @@ class Corpus:
     document_bytes: the mean size of a text. other_bytes: the mean size of a document's other columns.
     duplicates: the share of a source's records that repeat an earlier text of the source.
     exact: the share of a source's documents that an earlier source contains; 0 for the first source.
-    clustered: the share of documents that share a band key with another; cluster_size: the mean size of a cluster.
+    clustered: the share of documents that share a band key with another; cluster_size: the mean size of a cluster;
+    giant: the share of clustered documents that belong to one component, which is cut into blocks if it is large.
     fuzzy: the share of documents that are removed as near duplicates.
     edges: edges in the buckets' forests, per clustered document. left: the share of nodes that remain after a round.
     skipped: the share of documents without band keys. shingle_bytes: bytes of shingles per byte of text.
@@ -53,6 +54,7 @@ class Corpus:
     exact: float = 0.002
     clustered: float = 0.07
     cluster_size: float = 4.5
+    giant: float = 0.0
     fuzzy: float = 0.0125
     edges: float = 0.8
     left: float = 0.35

@@ -10,15 +10,18 @@ import numpy as np
 from datakit.dedup.clusters.bands import COUNTED as SKIPPED
 from datakit.dedup.clusters.bands import ROW_BYTES
 from datakit.dedup.exact_duplicates import EXCHANGE as COPIES
-from datakit.dedup.partitions import Part, all_parts
-from datakit.dedup.phase_data import ForestFiles, Judged, PartRange, RowBuckets, Runs, Shared
+from datakit.dedup.giant_rows import EXCHANGE as GIANTS
+from datakit.dedup.partitions import all_parts
+from datakit.dedup.phase_data import Described, ForestFiles, Judged, PartRange, Routed, RowBuckets, Runs, Shared
 from datakit.dedup.phase_data import Written as Removed
 from datakit.dedup.row_buckets import bucket_of
+from datakit.dedup.survivor_cuts import SAMPLES
 from datakit.dedup.verification.rules import COUNTED
 from datakit.dedup.verification.verify import EXCHANGE as VERDICTS
 from datakit.dedup.verification.verify import LARGEST
 from datakit.engine.task import OutputFile, Task, TaskResult
-from datakit.pipeline.simulate.corpus import Corpus, share
+from datakit.pipeline.simulate.corpus import share
+from datakit.pipeline.simulate.document_counts import clustered, copies_in, giant_rows, near_copies_in
 from datakit.pipeline.simulate.effects import (
     CHECKSUM,
     Effect,
@@ -116,7 +119,7 @@ def connect(about: PhaseOf) -> Run:
 
 
 def route_shingles(about: PhaseOf) -> Run:
-    """Simulate the routing of the shingles of clustered documents."""
+    """Simulate the routing of the shingles of clustered documents. Giant components have an exchange of their own."""
     shared, corpus = about.phase.shared, about.corpus
     runs, buckets = shared["runs"], _buckets(about)
     exchange = about.world.exchange(about.step, runs)
@@ -127,22 +130,35 @@ def route_shingles(about: PhaseOf) -> Run:
         rows = int(sum(part.rows for part in mine) * corpus.clustered)
         text = int(sum(part.text_bytes for part in mine) * corpus.clustered)
         size = int(text * corpus.shingle_bytes) + rows * (DOCUMENT_BYTES + 8 * shared["bands"])
-        written = write_runs(about, "shingles", task.key, work.buckets, rows=rows, size=size, budget=128 << 20)
+        there = giant_rows(about, rows)
+        large = size * there // max(1, rows)
+        giants = write_runs(about, GIANTS, task.key, shared["giant_buckets"], rows=there, size=large, budget=128 << 20)
+        left = {"rows": rows - there, "size": size - large}
+        written = write_runs(about, "shingles", task.key, work.buckets, **left, budget=128 << 20)
         known = _read_rows(exchange, len(runs), buckets, work)
         stored = sum(int(part.text_bytes * corpus.normalized) + part.signature_bytes for part in mine)
         reads = known.reads + sum(2 * parquet_reads(part.text_bytes >> 2, part.text_bytes >> 24) for part in mine)
-        result = TaskResult(written.outputs, details=_runs(written.runs), records=rows, bytes_read=text)
-        return Effect(result, reads, len(written.outputs), stored + known.bytes, written.bytes)
+        details = msgspec.to_builtins(Routed(written.runs, giants.runs, _described(about, work.first, there)))
+        outputs = written.outputs + giants.outputs
+        result = TaskResult(outputs, details=details, records=rows, bytes_read=text)
+        return Effect(result, reads, len(outputs), stored + known.bytes, written.bytes + giants.bytes)
 
     return run
+
+
+def _described(about: PhaseOf, first: int, rows: int) -> list[Described]:
+    """Describe some rows of the giant component. first: a number that no other task has."""
+    wanted = rows * SAMPLES // max(1, giant_rows(about, clustered(about)))
+    return [Described(0, rows, 0, 0, [[first, number, 0] for number in range(wanted)])] if rows else []
 
 
 def judge(about: PhaseOf) -> Run:
     """Simulate the verdicts on a bucket of components."""
     shared, corpus, count = about.phase.shared, about.corpus, len(about.phase.tasks)
-    runs, documents = shared["runs"], clustered(about)
+    runs, documents = shared["runs"], clustered(about) - giant_rows(about, clustered(about))
     exchange = about.world.exchange(about.step, runs)
     gone = sum(near_copies_in(corpus, part) for part in all_parts(about.step))
+    gone -= giant_rows(about, gone)
     buckets = _buckets(about).count
     size = max(2, int(corpus.cluster_size))
 
@@ -194,27 +210,6 @@ def write_attributes(about: PhaseOf) -> Run:
         return Effect(result, first.reads + again * later.reads, len(outputs), first.bytes + again * later.bytes)
 
     return run
-
-
-def copies_in(corpus: Corpus, part: Part) -> int:
-    """Return how many documents of a part an earlier source contains."""
-    return _spread(corpus.exact, part) if part.source_number else 0
-
-
-def near_copies_in(corpus: Corpus, part: Part) -> int:
-    """Return how many documents of a part are removed as near duplicates."""
-    return min(_spread(corpus.fuzzy, part), part.rows - copies_in(corpus, part))
-
-
-def _spread(portion: float, part: Part) -> int:
-    """Return `portion` of a part's rows, rounded so that rounding errors do not accumulate over the parts."""
-    first = part.first_row
-    return int(portion * (first + part.rows)) - int(portion * first)
-
-
-def clustered(about: PhaseOf) -> int:
-    """Return the number of clustered documents of a dedup step."""
-    return int(about.corpus.clustered * sum(entry.manifest.totals.rows for entry in about.step.inputs_of("normalize")))
 
 
 def _buckets(about: PhaseOf) -> RowBuckets:

@@ -22,6 +22,7 @@ from datakit.cache.written_shards import WrittenShard
 from datakit.engine.task import OutputFile, Task, TaskResult
 from datakit.pipeline.simulate.corpus import share
 from datakit.pipeline.simulate.effects import CHECKSUM, Effect, PhaseOf, Run, parquet_reads
+from datakit.tokenize.contract_stage import given_tokenizer
 from datakit.tokenize.document_ranges import EncodedRange
 
 DOCUMENT_ROW_BYTES = 24  # bytes of a document in docs.parquet
@@ -29,16 +30,24 @@ METADATA_BYTES = 900  # size of a zarr.json
 ENCODED_DOCUMENT_BYTES = 48  # bytes of a document in the file of a range, beside its tokens
 
 
+def write_tokenizer(about: PhaseOf) -> Run:
+    """Simulate the copy of the given tokenizer in the contract step."""
+
+    def run(task: Task) -> Effect:
+        file = OutputFile(TOKENIZER_FILE, len(about.phase.shared["tokenizer"]), CHECKSUM)
+        return Effect(TaskResult((file,)), writes=1)
+
+    return run
+
+
 def settle_contract(about: PhaseOf) -> Run:
     """Simulate the contract: only the size of the vocabulary matters, which decides the type of the tokens."""
 
     def run(task: Task) -> Effect:
-        data = about.phase.shared["tokenizer"]
+        data = given_tokenizer(about.step)
         contract = Contract(CHECKSUM * 2, "fastokens", vocabulary_size(data, about.corpus.vocabulary), None, None, [])
-        file = OutputFile(TOKENIZER_FILE, len(data), CHECKSUM, contract.vocabulary_size)
         details = {"contract": msgspec.to_builtins(contract)}
-        counters = {"contract/vocabulary": contract.vocabulary_size}
-        return Effect(TaskResult((file,), counters, details), writes=1)
+        return Effect(TaskResult((), {"contract/vocabulary": contract.vocabulary_size}, details), 1, 0, len(data))
 
     return run
 

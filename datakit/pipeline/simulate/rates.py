@@ -3,8 +3,8 @@
 The CPU time of a task has a fixed part and a part in proportion to `Task.input_bytes`, and so has its memory. The rates
 come from the ledgers of a run on 121 MB (docs/measurements.md). The rates per MB are scaled so that each stage takes
 the CPU time that it takes at 1.2 GB on an idle machine (`WORK_SECONDS` in `pipeline/estimate.py`). Rounds of stars,
-merges, downloads, the training of a tokenizer, ranges of documents and their joins did not occur in that run, so their
-rates are guesses.
+blocks of giant components, merges, downloads, the training of a tokenizer, ranges of documents and their joins did not
+occur in that run, so their rates are guesses.
 
 The measured tasks used a local disk. With an object store, requests take CPU time, too. This CPU time, and the
 bandwidth and latency in `clock.Cluster`, are assumptions. Each task also decodes the shared data of its phase.
@@ -50,12 +50,16 @@ RATES: dict[str, Rate] = {
     "datakit.dedup.clusters.labels:label_parts": Rate(0.07, 0.02, 400 * MIB, 0.0),
     "datakit.dedup.verification.cluster_shingles:route": Rate(0.08, 0.0045, 150 * MIB, 0.0),
     "datakit.dedup.verification.verify:judge": Rate(0.08, 0.025, 60 * MIB, 0.5),
+    "datakit.dedup.giants.cut:cut": Rate(0.08, 0.004, 200 * MIB, 0.0),
+    "datakit.dedup.giants.settle:settle": Rate(0.08, 0.01, 200 * MIB, 0.0),
+    "datakit.dedup.giants.probe:probe": Rate(0.08, 0.02, 150 * MIB, 0.0),
     "datakit.dedup.attributes:write": Rate(0.08, 0.002, 150 * MIB, 0.0),
     "datakit.select.write_selections:select": Rate(0.03, 0.01, 60 * MIB, 0.0),
     "datakit.consolidate.write_partitions:consolidate": Rate(0.03, 0.0118, 110 * MIB, 0.0),
     "datakit.consolidate.stage:write_card": Rate(0.02, 0.0, 5 * MIB, 0.0),
     "datakit.tokenize.train_stage:train_task": Rate(1.0, 0.1, 500 * MIB, 1.0),
-    "datakit.tokenize.contract_stage:settle": Rate(1.5, 0.0, 140 * MIB, 0.0),
+    "datakit.tokenize.contract_stage:write_tokenizer": Rate(0.02, 0.0, 5 * MIB, 0.0),
+    "datakit.tokenize.contract_stage:settle": Rate(1.0, 0.0, 100 * MIB, 0.0),
     "datakit.tokenize.tasks:take_tokenizer": Rate(0.05, 0.0, 30 * MIB, 0.0),
     "datakit.tokenize.tasks:encode": Rate(0.05, 0.0315, 30 * MIB, 5.0),
     "datakit.tokenize.tasks:encode_range": Rate(0.05, 0.0285, 60 * MIB, 0.0),

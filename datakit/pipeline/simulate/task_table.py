@@ -8,6 +8,7 @@ from datakit.errors import StepFailedError
 from datakit.pipeline.simulate import component_results as components
 from datakit.pipeline.simulate import dedup_results as dedup
 from datakit.pipeline.simulate import encoding_results as encoding
+from datakit.pipeline.simulate import giant_results as giants
 from datakit.pipeline.simulate import text_results as text
 from datakit.pipeline.simulate import token_results as tokens
 from datakit.pipeline.simulate.effects import PhaseOf, Run, Simulator
@@ -32,11 +33,15 @@ SIMULATORS: dict[str, Simulator] = {
     "datakit.dedup.clusters.labels:label_parts": components.label_parts,
     "datakit.dedup.verification.cluster_shingles:route": dedup.route_shingles,
     "datakit.dedup.verification.verify:judge": dedup.judge,
+    "datakit.dedup.giants.cut:cut": giants.cut,
+    "datakit.dedup.giants.settle:settle": giants.settle,
+    "datakit.dedup.giants.probe:probe": giants.probe,
     "datakit.dedup.attributes:write": dedup.write_attributes,
     "datakit.select.write_selections:select": tokens.select,
     "datakit.consolidate.write_partitions:consolidate": tokens.consolidate,
     "datakit.consolidate.stage:write_card": tokens.write_card,
     "datakit.tokenize.train_stage:train_task": tokens.train_task,
+    "datakit.tokenize.contract_stage:write_tokenizer": encoding.write_tokenizer,
     "datakit.tokenize.contract_stage:settle": encoding.settle_contract,
     "datakit.tokenize.tasks:take_tokenizer": encoding.take_tokenizer,
     "datakit.tokenize.tasks:encode": encoding.encode,

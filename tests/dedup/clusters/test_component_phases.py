@@ -25,7 +25,7 @@ from tests.support.engine.inline import run_task_inline
 from tests.support.engine.runs import run_step_of
 
 Forest = tuple[np.ndarray, np.ndarray]
-MEMORY = 512 << 20
+MEMORY, GIANT = 512 << 20, 1 << 20
 EDGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), min_size=1, max_size=80)
 
 
@@ -36,7 +36,7 @@ def run(forests: Sequence[Forest], parts: int, rows: int, **sizes: int) -> tuple
             patches.enter_context(patch(name, size))
         directory, phases = Path(folder), list[Phase]()
         cut = parts_of(rows, parts)
-        plan = label_phases(edge_step(directory), write_forests(directory, forests), row_buckets(cut), MEMORY)
+        plan = label_phases(edge_step(directory), write_forests(directory, forests), row_buckets(cut), MEMORY, GIANT)
         results: Sequence[TaskResult] = []
         try:
             phase = next(plan)
@@ -126,7 +126,7 @@ def test_documents_that_fit_get_one_task_with_a_budget_for_their_nodes() -> None
 def test_neither_budget_nor_shared_data_grows_with_the_number_of_parts(tmp_path: Path) -> None:
     connected = write_forests(tmp_path, [chain(np.arange(1000, dtype=np.uint64))])
     buckets = (row_buckets(parts_of(4000, count)) for count in (1, 4000))
-    few, many = (next(label_phases(edge_step(tmp_path), connected, one, MEMORY)) for one in buckets)
+    few, many = (next(label_phases(edge_step(tmp_path), connected, one, MEMORY, GIANT)) for one in buckets)
     assert many.memory_bytes == few.memory_bytes
     assert len(str(many.shared)) < len(str(few.shared)) + 10
 
@@ -153,7 +153,7 @@ def test_an_interrupted_search_continues_with_other_memory(tmp_path: Path, monke
         tasks = [{"rows": 1500, "file": number, "files": 4} for number in range(4)]
         work = tuple(Task(f"{one['file']}", "tests.support.dedup.edge_files:write_links", one) for one in tasks)
         connected = yield Phase("buckets", work)
-        results = yield from label_phases(edge_step(tmp_path), connected, row_buckets(parts), memory)
+        results = yield from label_phases(edge_step(tmp_path), connected, row_buckets(parts), memory, GIANT)
         labels.update(read_labels(tmp_path, results, parts))
         return Output([], pa.schema([]))
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datakit.dedup.verification.kernels import NONE, Documents, common
+from datakit.dedup.verification.arrays import NONE, Documents
+from datakit.dedup.verification.comparisons import common
 from datakit.dedup.verification.rules import Rules
 from datakit.dedup.verification.run_kernels import verify
 from tests.support.dedup.verification_oracle import BANDS, Document, by_the_rules

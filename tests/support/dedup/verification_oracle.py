@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datakit.dedup.verification.kernels import NONE
+from datakit.dedup.verification.arrays import NONE
 from datakit.dedup.verification.rules import COUNTED, Rules
 
 BANDS = 3
