@@ -31,7 +31,8 @@ from datakit.engine.task import Step, StepInput
 from datakit.recipe import parse_recipe
 from datakit.storage.manifest import read_manifest
 from datakit.tokenize import stage
-from datakit.tokenize.encoders.tokenizer import Tokenizer, limit_threads, load
+from datakit.tokenize.encoders.threads import limit_threads
+from datakit.tokenize.encoders.tokenizer import Tokenizer, load
 from datakit.tokenize.text_batches import TextBatch, text_batches
 from tests.support.data import data_dir
 from tests.support.engine.inline import run_plan_inline

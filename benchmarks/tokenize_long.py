@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable
 
 from datakit.tokenize.encoders.long_texts import LongTexts
-from datakit.tokenize.encoders.tokenizer import Tokenizer, limit_threads, load
+from datakit.tokenize.encoders.threads import limit_threads
+from datakit.tokenize.encoders.tokenizer import Tokenizer, load
 from tests.support.data import data_dir
 
 SMALL, LARGE = 1_000_000, 16_000_000

@@ -23,7 +23,8 @@ from pathlib import Path
 
 from benchmarks.tokenize import batches, make_clean
 from benchmarks.tokenize_long import LARGE, hostile
-from datakit.tokenize.encoders.tokenizer import Tokenizer, limit_threads, load
+from datakit.tokenize.encoders.threads import limit_threads
+from datakit.tokenize.encoders.tokenizer import Tokenizer, load
 from tests.support.data import data_dir
 
 STATUS = Path("/proc/self/status")

@@ -32,7 +32,8 @@ from datakit.engine.task import Phase, Step, Task, TaskResult, decode, encode
 from datakit.engine.worker import forkserver_client, forkserver_template
 from datakit.engine.worker.preloaded_values import preloaded
 from datakit.tokenize import stage
-from datakit.tokenize.encoders.tokenizer import Tokenizer, limit_threads
+from datakit.tokenize.encoders.threads import limit_threads
+from datakit.tokenize.encoders.tokenizer import Tokenizer
 from datakit.tokenize.text_batches import text_batches
 from tests.support.caches import contract
 from tests.support.data import data_dir

@@ -3,7 +3,7 @@
 It is proven that cutting does not change any token id (encoders/safe_cuts.py, encoders/long_words.py), and a probe
 confirms this when the contract is made. The sample is therefore small: the first two documents of the partition that
 are encoded in parts. A partition is sorted by document id, and document ids are hashes, so this is a random choice.
-Three windows of 8 KiB are cut out of each document. The code that encodes long documents encodes each window, but in
+Three windows of 2 KiB are cut out of each document. The code that encodes long documents encodes each window, but in
 tiny parts, and the token ids are compared with those of the reference. If the document has at most 512 KiB and at most
 a thousandth of the partition's bytes, the reference encodes the whole document instead, and its token ids are compared
 with those that will be written.
@@ -11,7 +11,7 @@ with those that will be written.
 The WordEncoder is checked only in tasks that use it, because it loads a tokenizer first, which takes 0.5 s of CPU time
 (measured).
 
-Cost: in partitions with long documents, the reference encodes at most 0.2 % of the partition's bytes, or 48 KiB if that
+Cost: in partitions with long documents, the reference encodes at most 0.2 % of the partition's bytes, or 12 KiB if that
 is more.
 """
 
@@ -29,7 +29,7 @@ from datakit.tokenize.text_batches import TextBatch
 DOCUMENTS = 2
 WHOLE_BYTES = 512 << 10
 WHOLE_SHARE = 1000  # a document is compared as a whole if it has at most one in this many of the partition's bytes
-WINDOW_BYTES = 8192
+WINDOW_BYTES = 2048
 TINY_PART_BYTES = 64
 
 

@@ -30,7 +30,6 @@ from datakit.engine.task import (
     Output,
     Phase,
     Plan,
-    Preload,
     Step,
     StepInput,
     Task,
@@ -47,7 +46,7 @@ from datakit.tokenize.config import Config
 from datakit.tokenize.document_ranges import RANGE_BYTES, Part, parts_of
 from datakit.tokenize.encode_documents import PartitionToEncode
 from datakit.tokenize.encoders.custom import code_of
-from datakit.tokenize.tasks import LOAD
+from datakit.tokenize.encoders.preloaded_tokenizer import tokenizer_preloads
 
 NAME = STAGE
 FORMAT_VERSION = 6
@@ -67,8 +66,7 @@ def plan(step: Step) -> Plan:
     tokenizer = urls.join(settled.directory, TOKENIZER_FILE)
     _check_formats(config, [str(entry.source) for entry in step.inputs_of("normalize")])
     shared = {"contract": msgspec.to_builtins(contract), "tokenizer": tokenizer, "config": spelled_out(config)}
-    load = Preload("datakit.tokenize.encoders.tokenizer", LOAD, (tokenizer, code_of(config.tokenizer)))
-    preloads = (Preload(tasks.__name__), load)
+    preloads = tokenizer_preloads(tokenizer, code_of(config.tokenizer))
     task = Task("tokenizer", f"{tasks.__name__}:take_tokenizer", {})
     (taken,) = yield Phase("tokenizer", (task,), shared=shared, preloads=preloads)
     contract = msgspec.structs.replace(contract, encoder_version=taken.details["encoder_version"])

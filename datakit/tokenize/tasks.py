@@ -16,20 +16,16 @@ from datakit.cache.layout import TOKENIZER_FILE
 from datakit.cache.writer import write_shard
 from datakit.cache.written_shards import WrittenShard
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
-from datakit.engine.worker.preloaded_values import preloaded
 from datakit.errors import TokenizerError
 from datakit.storage import atomic, urls
 from datakit.tokenize.config import Config
-from datakit.tokenize.contract_stage import limit_encoders
 from datakit.tokenize.document_ranges import EncodedRange, Part, read_ranges, write_range
 from datakit.tokenize.encode_documents import Encoding, PartitionToEncode, encoded_documents
 from datakit.tokenize.encoders.custom import code_of
+from datakit.tokenize.encoders.preloaded_tokenizer import limit_encoders, preloaded_tokenizer
 from datakit.tokenize.encoders.tokenizer import ENCODERS
 from datakit.tokenize.guarded_batches import PartitionGuard
-from datakit.tokenize.make_contract import AnyTokenizer
 from datakit.tokenize.reference_check import Verification
-
-LOAD = "datakit.tokenize.encoders.tokenizer:load"
 
 
 def take_tokenizer(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
@@ -113,7 +109,7 @@ def _encoding(shared: dict[str, Any], context: TaskContext) -> Encoding:
     """Return the encoders of the preloaded tokenizer. They use the library that the contract names."""
     contract, place = msgspec.convert(shared["contract"], Contract), shared["tokenizer"]
     config = msgspec.convert(shared["config"], Config)
-    tokenizer: AnyTokenizer = preloaded(LOAD, place, code_of(config.tokenizer))
+    tokenizer = preloaded_tokenizer(place, code_of(config.tokenizer))
     contract.require(tokenizer.sha256, urls.parent(place))
     name = contract.encoder if contract.encoder in ENCODERS else "auto"
     encoding = Encoding.of(tokenizer, name, config, contract)

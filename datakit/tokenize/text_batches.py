@@ -58,13 +58,13 @@ def text_batches(
     """
     row = position = 0
     for table, rows in _staying(url, ["id", "text", *columns], LeavingRows(leaving, url), part):
-        ids, text = (table.column(name).combine_chunks() for name in ("id", "text"))
+        ids, text = _array(table.column("id")), _array(table.column("text"))
         if text.null_count:
             raise CorruptError(
                 f"{url}: a document has no text; remove the directory of the step that wrote this file and run again"
             )
         data, offsets = string_buffers(text)
-        others = [table.column(name).combine_chunks() for name in columns]
+        others = [_array(table.column(name)) for name in columns]
         for start, stop in stretches(offsets, BATCH_BYTES):
             size, ends = stop - start, offsets[start : stop + 1]
             more = tuple(other.slice(start, size) for other in others)
@@ -72,6 +72,11 @@ def text_batches(
                 ids.slice(start, size), text.slice(start, size), data, ends, rows[start:stop], row, position, more
             )
             row, position = row + size, position + int(ends[-1] - ends[0])
+
+
+def _array(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array. `combine_chunks` would copy a column of one chunk, too."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _staying(url: str, columns: list[str], leaving: LeavingRows, part: Part) -> Iterator[tuple[pa.Table, np.ndarray]]:

@@ -29,7 +29,8 @@ from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import config_of, spelled_out
 from datakit.storage.manifest import Partition
 from datakit.storage.selection.leaving_rows import selected
-from datakit.tokenize.encoders.tokenizer import ReferenceEncoder, limit_threads
+from datakit.tokenize.encoders.base import ReferenceEncoder
+from datakit.tokenize.encoders.threads import limit_threads
 from datakit.tokenize.text_batches import TextBatch, text_batches
 from datakit.toml_config import key
 

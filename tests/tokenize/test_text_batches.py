@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from datakit.storage.parquet import read_group
 from datakit.tokenize import text_batches as text_batches_module
 from datakit.tokenize.text_batches import text_batches
 from tests.support.caches import clean
@@ -27,6 +30,24 @@ def test_batches_cover_a_partition_in_order(tmp_path: Path, monkeypatch: pytest.
     for batch in found:
         cuts = zip(batch.offsets.tolist(), batch.offsets.tolist()[1:], strict=False)
         assert [batch.data[start:stop].tobytes().decode() for start, stop in cuts] == batch.strings()
+
+
+def test_batches_share_the_memory_of_their_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups: list[pa.Table] = []
+
+    def kept(*arguments: Any) -> pa.Table:
+        groups.append(read_group(*arguments))
+        return groups[-1]
+
+    monkeypatch.setattr(text_batches_module, "read_group", kept)
+    monkeypatch.setattr(text_batches_module, "BATCH_BYTES", 1000)
+    source = normalized(tmp_path, "web", words(1, 100))
+    found = list(text_batches(str(tmp_path / "web" / source.manifest.partitions[0].path)))
+    (group,) = groups
+    assert len(found) > 1
+    for name, parts in (("id", [batch.ids for batch in found]), ("text", [batch.text for batch in found])):
+        (chunk,) = group[name].chunks
+        assert {part.buffers()[2].address for part in parts} == {chunk.buffers()[2].address}
 
 
 @settings(max_examples=30, deadline=None)

@@ -67,11 +67,14 @@ def _disable_core_dumps() -> None:
 def _load(load: Callable[[], None]) -> dict[str, Any] | None:
     """Load libraries once. Return None or, if loading failed, the failure that fork servers are to report."""
     try:
+        gc.disable()  # imports make many objects and hardly any garbage: collections would take 10 % of the time
         load()
         child.require_one_thread("the libraries")
         gc.freeze()  # otherwise garbage collections in the servers would copy the pages that they inherit
     except BaseException as error:  # noqa: BLE001 - sent to the client, which raises BootError
         return child.describe_error(error)
+    finally:
+        gc.enable()
     return None
 
 

@@ -1,7 +1,7 @@
 """Keeps values (such as tokenizers) that the fork server computes once and that its children share copy-on-write.
 
-`preloaded("datakit.tokenize.encoders.tokenizer:load", path)` returns the value that the fork server computed. In a
-process that no fork server has forked (for example, in a test), the call computes the value and caches it.
+`preloaded("datakit.tokenize.encoders.tokenizer:load_for_tasks", path)` returns the value that the fork server computed.
+In a process that no fork server has forked (for example, in a test), the call computes the value and caches it.
 """
 
 from __future__ import annotations

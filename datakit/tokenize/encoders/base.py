@@ -16,9 +16,6 @@ import fastokens
 import numpy as np
 import tokenizers
 
-# The one character on which the libraries are known to disagree: in a pre-tokenizer that consists of several steps
-# (such as DeepSeek's), fastokens treats it as white space, as Unicode did up to version 6.2.
-DISPUTED = "\N{MONGOLIAN VOWEL SEPARATOR}"
 REFERENCE_CHARACTERS = 1 << 20  # characters per batch for the reference, whose Encodings take about 100 bytes per token
 _FASTOKENS, _TOKENIZERS = version("fastokens"), version("tokenizers")
 
@@ -45,7 +42,7 @@ class Encoder(Protocol):
 class FastEncoder:
     """The fastokens encoder. It returns all ids in one buffer and creates no Python object per token.
 
-    Texts that contain the DISPUTED character or a string in `disputed` are encoded by `reference`, if there is one.
+    Texts that contain a string in `disputed` (see `disagreements.py`) are encoded by `reference`, if there is one.
     """
 
     tokenizer: fastokens.Tokenizer
@@ -56,7 +53,7 @@ class FastEncoder:
     version = _FASTOKENS
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        strings = (DISPUTED, *self.disputed) if self.reference else ()
+        strings = self.disputed if self.reference else ()
         disputed = {number for string in strings for number, text in enumerate(texts) if string in text}
         if disputed:
             return self._mixed(texts, disputed)

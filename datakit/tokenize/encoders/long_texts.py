@@ -96,7 +96,7 @@ class LongTexts:
                 yield owners, texts
                 owners, texts, size = [], [], 0
             owners.append(owner)
-            texts.append(data[start:stop].tobytes().decode())
+            texts.append(str(data[start:stop].data, "utf-8"))
             size += stop - start
             if uncut:
                 yield owners, texts

@@ -1,27 +1,26 @@
-"""Loads a tokenizer.json with `tokenizers` (the reference) and with `fastokens`, chooses the encoder, and limits its
-threads.
+"""Loads a tokenizer.json with `tokenizers` (the reference) and with `fastokens`, chooses the encoder, and prepares it
+for tasks.
 
 fastokens gives the same ids as the reference, in about a thirtieth of the time (docs/measurements.md). On a sample of
 every partition, its ids are compared with the reference's (tokenize/reference_check.py). If fastokens cannot load a
 tokenizer (WordPiece, Unigram, an unknown pre-tokenizer), panics while loading it, or is known to give different ids
 (disagreements.py), the reference encodes instead, and the contract records why.
 
-The fork server calls `load` once for all attempts, so `load` must not start any thread; a helper process reads remote
-files. Truncation and padding in a tokenizer.json are switched off, because they would drop or add tokens. fastokens
-creates its thread pool on its first call, with one thread per CPU that the process may use, and ignores
-RAYON_NUM_THREADS (measured). During that call, the calling thread is therefore limited to the task's number of CPUs.
+The fork server calls `load_for_tasks` once for all attempts, so it must not start any thread; a helper process reads
+remote files. Truncation and padding in a tokenizer.json are switched off, because they would drop or add tokens.
+
+On its first call, fastokens also builds a table of all words in its vocabulary, which takes 20 ms of CPU time. With the
+search for the places at which long texts can be cut, each task would take 30 ms (measured) to prepare a tokenizer, so
+`load_for_tasks` does both before the fork.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import fastokens
@@ -38,12 +37,12 @@ from datakit.tokenize.encoders.custom import CustomTokenizer, is_description
 from datakit.tokenize.encoders.disagreements import check_added_ids, disputed_strings, fast_refusal
 from datakit.tokenize.encoders.long_texts import PART_BYTES, LongTexts
 from datakit.tokenize.encoders.long_words import WordEncoder
-from datakit.tokenize.encoders.safe_cuts import find_splitter, splitting_expression
+from datakit.tokenize.encoders.safe_cuts import Splitter, find_splitter, splitting_expression
+from datakit.tokenize.encoders.threads import in_another_thread, limit_threads
 
 ENCODERS = ("auto", "fastokens", "tokenizers")
 SPECIAL_STRINGS = ("keep", "text")
 SHOWN_REASON = 200
-TASKS = Path("/proc/self/task")
 
 
 @dataclass(frozen=True)
@@ -96,9 +95,26 @@ class Tokenizer:
     def reference_encoder(self, special_strings: str = "keep") -> Encoder:
         return ReferenceEncoder(self.reference, special_as_text=special_strings == "text")
 
-    def long_texts(self, encoder: Encoder, special_strings: str = "keep", part_bytes: int = PART_BYTES) -> LongTexts:
+    @cached_property
+    def _splitting(self) -> tuple[Splitter | None, str]:
+        """The splitter of long texts, and the reason why they must be encoded whole, "" if there is none. It is found
+        only once, because a forked process copies the pages of the vocabulary when it reads the strings in it.
+        """
         splitter, reason = find_splitter(self.definition)
-        reason = reason or word_models.refusal(self.definition)
+        return splitter, reason or word_models.refusal(self.definition)
+
+    def prepare(self) -> None:
+        """Do what every task would otherwise do before it encodes its first text. No thread is left running. Later
+        calls of fastokens in this process and its children run on one thread.
+        """
+        _ = self._splitting
+        if self.fast is not None:
+            # fastokens keeps a copy of the table for each thread, and drops the copy when the thread ends. If this
+            # thread had one, every child would copy it page by page, in more CPU time than a new copy takes.
+            in_another_thread(lambda: limit_threads(self.encoder("fastokens"), 1))
+
+    def long_texts(self, encoder: Encoder, special_strings: str = "keep", part_bytes: int = PART_BYTES) -> LongTexts:
+        splitter, reason = self._splitting
         if splitter is None or reason:
             return LongTexts(encoder, None, None, reason, part_bytes)
         return LongTexts(encoder, splitter, lambda: self._words(encoder.name, special_strings), "", part_bytes)
@@ -128,6 +144,14 @@ def load(url: str, code: str = "") -> Tokenizer | CustomTokenizer:
     loaded. code: see `parse`.
     """
     return parse(_read(url), url, code)
+
+
+def load_for_tasks(url: str, code: str = "") -> Tokenizer | CustomTokenizer:
+    """Load a tokenizer as `load` does, and prepare it for the tasks of the tokenize stage, which use one CPU each."""
+    tokenizer = load(url, code)
+    if isinstance(tokenizer, Tokenizer):
+        tokenizer.prepare()
+    return tokenizer
 
 
 def parse(data: bytes, place: str, code: str = "") -> Tokenizer | CustomTokenizer:
@@ -197,34 +221,3 @@ def _read(url: str) -> bytes:
         reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise TokenizerError(f"cannot read the tokenizer {url}: {reason}")
     return done.stdout
-
-
-def limit_threads(encoder: Encoder, cpus: int) -> None:
-    """Make the encoder start its threads now, and at most `cpus` of them. A task must call this before its
-    first batch.
-    """
-    with limited_cpus(cpus):
-        encoder.encode_batch(["one", "two"])
-
-
-@contextmanager
-def limited_cpus(cpus: int) -> Iterator[None]:
-    """Restrict this thread, and any threads that it starts, to `cpus` CPUs during the `with` block.
-
-    Libraries derive the size of their thread pools from this number. Afterward, these threads may use all CPUs that
-    were allowed before. On systems without CPU affinity (macOS), this does nothing.
-    """
-    if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    allowed, threads = os.sched_getaffinity(0), _threads()
-    os.sched_setaffinity(0, sorted(allowed)[:cpus])
-    try:
-        yield
-    finally:
-        for thread in (_threads() - threads) | {0}:
-            os.sched_setaffinity(thread, allowed)
-
-
-def _threads() -> set[int]:
-    return {int(thread.name) for thread in TASKS.iterdir()}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import random
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,8 @@ from datakit.cache.contract import Contract, frame
 from datakit.cache.reader import open_cache
 from datakit.errors import TokenizerError
 from datakit.tokenize import text_batches as text_batches_module
-from datakit.tokenize.encoders.base import Encoder
-from datakit.tokenize.encoders.tokenizer import load, parse
+from datakit.tokenize.encoders.base import Encoder, FastEncoder
+from datakit.tokenize.encoders.tokenizer import Tokenizer, load, load_for_tasks, parse
 from datakit.tokenize.make_contract import make_contract
 from tests.support.caches import load_tokenizer, make_cache, trained
 from tests.support.data import REAL_TOKENIZERS, data_dir, need_data, texts_of
@@ -80,13 +82,17 @@ def test_real_files_give_the_references_tokens(row: list[str]) -> None:
     assert (contract.eos.id, len(texts), count, digest.hexdigest()) == (int(eos), int(documents), int(tokens), sha256)
 
 
-def test_loading_starts_no_thread_and_encoding_keeps_its_cpus(tmp_path: Path) -> None:
-    """The fork server loads tokenizers; a fork would copy the locks of its threads, but not the threads."""
+@pytest.mark.parametrize(("loader", "most"), [("load", 2), ("load_for_tasks", 1)])
+def test_loading_starts_no_thread_and_encoding_keeps_its_cpus(tmp_path: Path, loader: str, most: int) -> None:
+    """The fork server loads tokenizers; a fork would copy the locks of its threads, but not the threads. A tokenizer
+    that was loaded for tasks uses one CPU.
+    """
     (tmp_path / "tokenizer.json").write_bytes(trained())
     program = f"""
 import json, os, sys, time
 from pathlib import Path
-from datakit.tokenize.encoders.tokenizer import limit_threads, load
+from datakit.tokenize.encoders.threads import limit_threads
+from datakit.tokenize.encoders.tokenizer import {loader} as load
 def threads(): return sorted((task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir())
 cpus = int(sys.argv[1])
 tokenizer = load({str(tmp_path / "tokenizer.json")!r})
@@ -102,7 +108,7 @@ wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
 affinities = [sorted(os.sched_getaffinity(int(task.name))) for task in Path("/proc/self/task").iterdir()]
 print(json.dumps([loaded, threads(), cpu / wall, affinities == [sorted(before)] * len(affinities)]))
 """
-    for cpus in (1, 2):
+    for cpus in range(1, most + 1):
         command = [sys.executable, "-c", program, str(cpus)]
         environment = {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -111,6 +117,32 @@ print(json.dumps([loaded, threads(), cpu / wall, affinities == [sorted(before)] 
         assert len(working) - len(loaded) <= cpus - 1
         assert share < cpus * 1.15
         assert restored
+
+
+def test_tokenizer_is_prepared_before_the_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task neither searches for the places to cut at nor makes the encoder's first call."""
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(trained())
+    calls: list[str] = []
+    encode = FastEncoder.encode_batch
+
+    def noted(self: FastEncoder, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        calls.append(threading.current_thread().name)
+        return encode(self, texts)
+
+    monkeypatch.setattr(FastEncoder, "encode_batch", noted)
+    prepared = load_for_tasks(str(path))
+    assert len(calls) == 1
+    assert calls[0] != threading.main_thread().name  # whose copy of the table every child would copy once more
+    monkeypatch.setattr("datakit.tokenize.encoders.tokenizer.find_splitter", None)
+    monkeypatch.setattr("datakit.tokenize.encoders.word_models.refusal", None)
+    loaded = load(str(path))
+    assert isinstance(prepared, Tokenizer)
+    assert isinstance(loaded, Tokenizer)
+    encoder = prepared.encoder()
+    assert prepared.long_texts(encoder).splitter is not None
+    expected = loaded.encoder().encode_batch(words(3, 20))
+    assert [array.tolist() for array in encoder.encode_batch(words(3, 20))] == [array.tolist() for array in expected]
 
 
 def test_truncation_and_padding_are_switched_off(tmp_path: Path) -> None:
@@ -151,15 +183,18 @@ def test_reference_encodes_if_fastokens_cannot_load(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_character_that_libraries_classify_differently_is_left_to_the_reference(kind: str) -> None:
-    """fastokens calls U+180E white space in pre-tokenizers of several steps."""
+    """fastokens calls U+180E white space in pre-tokenizers of several steps that cut."""
     made = small_tokenizer(kind)
-    texts = ["a  b", "  \u180e", " \u180e\u180e ", "", "the 12345", "a\u180e  \u180eb"]
+    choose, around = random.Random(kind), ["  ", "a", "'s", "12", "\r\n", "!", "é", "\u1820", "\u3000", "漢", "\u0301"]
+    mixed = ["".join(choose.choice([" ", "\u180e", *around]) for _ in range(12)) for _ in range(2000)]
+    texts = ["a  b", "  \u180e", " \u180e\u180e ", "", "the 12345", "a\u180e  \u180eb", *mixed]
     expected, counts = made.reference_encoder().encode_batch(texts)
     for chosen in (texts, texts[1:3], texts[:1]):
         found = made.encoder("fastokens").encode_batch(chosen)
         begin, end = texts.index(chosen[0]), texts.index(chosen[-1]) + 1
         assert found[1].tolist() == counts[begin:end].tolist()
         assert found[0].tolist() == expected[counts[:begin].sum() : counts[:end].sum()].tolist()
+    assert ("\u180e" in made.disputed) == (kind in ("deepseek", "digit groups", "single digits"))
 
 
 def special_texts() -> list[str]:
