@@ -2,17 +2,18 @@
 exact duplicates. The rows of a range of ids are read from the exchange (memory-mapped) in source order, block by block.
 Of several equal texts, the first one in the source is kept (`first_copies.py`). The others are not held in memory, so a
 text may have any number of copies. The columns that the lists of origins and duplicates need are sorted block by block
-and merged (`sorted_blocks.py`); if there is more than one block, the blocks are written to scratch files. The output is
-cut into row groups while it is gathered. The kept rows are held in pieces of 1 GiB, because a single Arrow array cannot
-hold more than 2 GiB of strings.
+and merged (`sorted_blocks.py`); if there is more than one block, the blocks are written to scratch files. The texts of
+kept rows stay in the mapped files until they are gathered, one row group of the output at a time
+(`scattered_rows.py`); so they are copied once, into memory that the previous row group used.
 
-Cost: mostly zstd (150 to 250 MB/s of text per core). Memory: one copy of the partition's kept rows, or two if
-duplicates or rows of other partitions had to be dropped, and about 150 MiB for a block.
+Cost: half of it is writing Parquet with zstd-1 (0.6 s of CPU time for 125 MB of text). Memory: one row group, about 150
+MiB for a block, 16 bytes for each string of a kept row, and the columns that do not hold strings. If most rows of a
+table that was read are duplicates or belong to other partitions, a copy of its other rows is held.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from datakit.engine.exchange.exchange import read_buckets
-from datakit.engine.exchange.run_file import windows
+from datakit.engine.exchange.scattered_rows import ScatteredRows
 from datakit.engine.exchange.sorted_blocks import SortedBlocks, stable_order
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
 from datakit.normalize import duplicates
@@ -33,14 +34,11 @@ from datakit.normalize.route import HIGH, LOW, TEXT, UPSTREAM
 from datakit.storage import urls
 from datakit.storage.ids import ids_to_arrow, partition_name, top_bits
 from datakit.storage.manifest import data_path
-from datakit.storage.parquet import ShardInfo, ShardWriter
+from datakit.storage.parquet import LEVEL_BETWEEN_STAGES, ShardInfo, ShardWriter, row_groups
 from datakit.storage.row_size import row_sizes
 from datakit.text.string_buffers import string_buffers
 
 PHASE = "sort"
-GATHER_BYTES = 16 << 20  # maximum size of the rows gathered at a time; limits the size of the copy made for writing
-PIECE_BYTES = 1 << 30  # maximum size of the rows in a piece; half of what an array's 32-bit offsets can address
-CONVERTED_ROWS = 1 << 23  # rows converted at a time; few enough for 32-bit offsets into their ids and source names
 BLOCK_BYTES = 32 << 20  # size of the ids, origins and source ids in a block
 ADDED_ROWS = 1 << 16  # maximum number of rows added to a block at a time
 IDS = (HIGH, LOW)
@@ -78,23 +76,27 @@ class _Rows:
     inside: np.ndarray | None
     about: pa.Table
 
-    def chosen(self, these: np.ndarray) -> pa.Table:
-        """Return the rows of the partition with these indexes, which ascend and refer to `about`."""
-        if len(these) == self.rows.num_rows:
-            return self.rows
+    def chosen(self, these: np.ndarray) -> tuple[pa.Table, np.ndarray]:
+        """Return a table and the indexes in it of the rows of the partition with the indexes `these`, which ascend. The
+        table is a copy of only these rows if they are a small part of the rows that were read: it is held together with
+        the converted columns of all of its rows, and most rows may be copies of a text.
+        """
+        wanted = these if self.inside is None else self.inside[these]
+        if 2 * len(wanted) >= self.rows.num_rows:
+            return self.rows, wanted
         mask = np.zeros(self.rows.num_rows, bool)
-        mask[these if self.inside is None else self.inside[these]] = True
-        return self.rows.filter(pa.array(mask))
+        mask[wanted] = True
+        return self.rows.filter(pa.array(mask)), np.arange(len(wanted))
 
 
 class _Found:
     """The rows read so far. rows: the id, origin and source id of every row. first: the ids of the kept rows. kept: the
-    kept rows, in source order.
+    kept rows, in source order: tables, and the indexes of the kept rows in each.
     """
 
     def __init__(self, rows: SortedBlocks) -> None:
         self.rows, self.first = rows, FirstCopies()
-        self.kept: list[pa.Table] = []
+        self.kept: list[tuple[pa.Table, np.ndarray]] = []
 
     def add(self, block: list[_Rows]) -> None:
         """Add a block of rows."""
@@ -178,43 +180,24 @@ def _blocks(context: TaskContext, shared: SortShared, number: int, source_id: st
         yield block
 
 
-def _gathered(tables: list[pa.Table], places: np.ndarray, output: _Output) -> Iterator[pa.Table]:
-    """Yield output rows in the order of `places`, which holds their indexes in the concatenated tables. Each yielded
-    table has at most 16 MiB, or one larger row.
+def _gathered(kept: Sequence[tuple[pa.Table, np.ndarray]], places: np.ndarray, output: _Output) -> Iterator[pa.Table]:
+    """Yield output rows in the order of `places`, which holds their indexes among the kept rows in source order. Each
+    yielded table is a row group of the output.
     """
     if not len(places):
         return
-    pieces, sizes = _pieces(tables, output)
-    for first, stop in windows(sizes[places], GATHER_BYTES):
-        yield _taken(pieces, places[first:stop])
-
-
-def _pieces(parts: list[pa.Table], output: _Output) -> tuple[list[pa.Table], np.ndarray]:
-    """Return the rows as output rows, in tables of at most PIECE_BYTES (or of one row), and each row's size (bytes)."""
-    slices = [part.slice(at, CONVERTED_ROWS) for part in parts for at in range(0, part.num_rows, CONVERTED_ROWS)]
-    rows = pa.concat_tables([output.rows(part) for part in slices])
-    sizes = row_sizes(rows)
-    spans = windows(sizes, PIECE_BYTES)
-    return [rows.slice(first, stop - first).combine_chunks() for first, stop in spans], sizes
-
-
-def _taken(pieces: list[pa.Table], rows: np.ndarray) -> pa.Table:
-    """Return these rows of the concatenated pieces, in the order given."""
-    if len(pieces) == 1:
-        return pieces[0].take(pa.array(rows))
-    starts = np.cumsum([0, *(piece.num_rows for piece in pieces)])
-    order = np.argsort(rows, kind="stable")
-    cuts = np.searchsorted(rows[order], starts[1:-1])
-    wanted = zip(pieces, starts[:-1], np.split(rows[order], cuts), strict=True)
-    found = pa.concat_tables([piece.take(pa.array(mine - start)) for piece, start, mine in wanted]).combine_chunks()
-    back = np.empty(len(rows), np.int64)
-    back[order] = np.arange(len(rows))
-    return found.take(pa.array(back))
+    starts = np.cumsum([0, *(table.num_rows for table, _ in kept)])
+    kept_rows = np.concatenate([start + rows for start, (_, rows) in zip(starts[:-1], kept, strict=True)])
+    tables = [output.rows(table) for table, _ in kept]
+    rows, sizes = ScatteredRows(tables), np.concatenate([row_sizes(table) for table in tables])
+    order = kept_rows[places]
+    for first, stop in row_groups(sizes[order]):
+        yield rows.take(order[first:stop])
 
 
 def _write(url: str, output: _Output, documents: Iterator[pa.Table]) -> tuple[ShardInfo, int]:
     text_bytes = 0
-    with ShardWriter(url, output.schema, dictionary=["source"]) as writer:
+    with ShardWriter(url, output.schema, dictionary=["source"], level=LEVEL_BETWEEN_STAGES) as writer:
         for table in documents:
             text_bytes += sum(int(np.diff(string_buffers(chunk)[1]).sum()) for chunk in table.column("text").chunks)
             writer.write(table)

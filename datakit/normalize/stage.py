@@ -48,7 +48,7 @@ from datakit.storage.fingerprint import config_of, spelled_out
 from datakit.storage.manifest import Partition
 
 NAME = "normalize"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 FIND_TYPES = "datakit.normalize.where.column_types:find_types"
 DECLARED = {"bool": "bool", "int64": "int64", "float64": "float64", "string": "string", "date": "date32"}
 RECORD_COPIES = 4  # in memory: the bytes as read, the parsed columns, the text, and the rows of an exchange run

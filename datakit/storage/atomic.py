@@ -22,8 +22,9 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedIOBase
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import xxhash
 
@@ -34,6 +35,7 @@ from datakit.storage.io_errors import SPACE, storage_errors, translated
 
 TEMPORARY_PREFIX = ".tmp-"
 HASH_CHUNK = 4 << 20
+HASH_BUFFER = 256 << 10  # fits into a core's cache
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)  # exFAT and some network mounts lack hard links
 # with s3fs's defaults for the first two, an upload would take 500 MB of memory; the third is the limit of S3
 S3_PART_BYTES, S3_PARTS_AT_ONCE, S3_MOST_PARTS = 8 << 20, 4, 10_000
@@ -201,9 +203,16 @@ def sync_directories(urls_of_directories: Iterable[str]) -> None:
 
 
 def hash_file(path: Path) -> tuple[str, int]:
-    """Return the xxh3-128 (32 hex digits) and the size in bytes of a local file, using constant memory."""
+    """Return the xxh3-128 (32 hex digits) and the size in bytes of a local file, using constant memory.
+
+    The file is read into one small buffer: a new buffer for each read would be memory that the kernel has to clear.
+    """
+    digest, length, buffer = xxhash.xxh3_128(), 0, memoryview(bytearray(HASH_BUFFER))
     with open_regular(str(path)) as file:
-        return hash_open(file)
+        while count := cast(BufferedIOBase, file).readinto(buffer):
+            digest.update(buffer[:count])
+            length += count
+    return digest.hexdigest(), length
 
 
 def hash_url(url: str) -> tuple[str, int]:

@@ -1,11 +1,13 @@
 """Reads and writes Parquet shards; decides their compression, dictionaries, statistics and the size of row groups.
 
-Every Parquet file that a stage writes has the same format: zstd-3 compression and a page index. Columns of texts, ids
-and lists are written without dictionary encoding, because their values are unique; with dictionaries, writing would
-take 17 % longer (measured). All columns except those of texts have statistics. The minimum and maximum of a text column
-would be copies of whole documents: with these statistics, a document of 200 MB made the writer take 775 MB of memory
-instead of 200 MB (measured). The positions at which row groups end depend only on the rows (on their sizes and their
-number), not on the batches in which the rows arrived, so equal rows give equal bytes.
+Every Parquet file that a stage writes has the same format: zstd compression and a page index. The level is 3, except in
+files that other stages read soon and as a whole: with level 1, these are written in half the time and read in two
+thirds of it, and are 14 % larger (docs/log.md). Columns of texts, ids and lists are written without dictionary
+encoding, because their values are unique; with dictionaries, writing would take 17 % longer (measured). All columns
+except those of texts have statistics. The minimum and maximum of a text column would be copies of whole documents: with
+these statistics, a document of 200 MB made the writer take 775 MB of memory instead of 200 MB (measured). The positions
+at which row groups end depend only on the rows (on their sizes and their number), not on the batches in which the rows
+arrived, so equal rows give equal bytes.
 Memory: the writer holds at most one row group (16 MiB of values, or one longer document) plus the current batch; a
 reader decodes one row group at a time.
 """
@@ -31,6 +33,7 @@ from datakit.storage.row_size import row_sizes
 ROW_GROUP_BYTES = 16 << 20
 ROW_GROUP_ROWS = 65_536
 COMPRESSION_LEVEL = 3
+LEVEL_BETWEEN_STAGES = 1
 
 
 @dataclass(frozen=True)
@@ -50,11 +53,15 @@ class ShardWriter:
     >>> writer.info.rows  # doctest: +SKIP
     """
 
-    def __init__(self, url: str, schema: pa.Schema, dictionary: Sequence[str] = ()) -> None:
-        """`dictionary` lists the columns with few distinct values, which are encoded with a dictionary."""
+    def __init__(
+        self, url: str, schema: pa.Schema, dictionary: Sequence[str] = (), level: int = COMPRESSION_LEVEL
+    ) -> None:
+        """`dictionary` lists the columns with few distinct values, which are encoded with a dictionary. level: the
+        level of zstd.
+        """
         self.url = url
         self.schema = schema
-        self._dictionary = list(dictionary)
+        self._dictionary, self._level = list(dictionary), level
         self._pending: list[pa.Table] = []
         self._pending_rows = self._pending_bytes = self._rows = 0
         self._info: ShardInfo | None = None
@@ -75,7 +82,7 @@ class ShardWriter:
                 str(self._path),
                 self.schema,
                 compression="zstd",
-                compression_level=COMPRESSION_LEVEL,
+                compression_level=self._level,
                 use_dictionary=self._dictionary,  # pyright: ignore[reportArgumentType] - a list of columns is allowed
                 write_page_index=True,
                 write_statistics=short,  # pyright: ignore[reportArgumentType] - as above
@@ -122,6 +129,22 @@ class ShardWriter:
                 self._info = ShardInfo(self._rows, committed.bytes, committed.xxh3)
         finally:
             self._staging.__exit__(kind, error, trace)
+
+
+def row_groups(sizes: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yield the ranges [first, stop) of rows that become row groups of a shard. A caller that writes one range at a
+    time saves a copy. sizes: the size of each row in bytes, as computed by `row_sizes`.
+
+    >>> list(row_groups(np.array([ROW_GROUP_BYTES - 1, 1, 1])))
+    [(0, 2), (2, 3)]
+    """
+    ends, first = np.cumsum(sizes), 0
+    while first < len(sizes):
+        before = int(ends[first - 1]) if first else 0
+        filled = int(np.searchsorted(ends, before + ROW_GROUP_BYTES)) + 1
+        stop = min(filled, first + ROW_GROUP_ROWS, len(sizes))
+        yield first, stop
+        first = stop
 
 
 def open_shard(url: str) -> pq.ParquetFile:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 
-from datakit.engine.exchange import exchange
+from datakit.engine.exchange import exchange, scattered_rows
 from datakit.engine.task import Phase, Plan
 from datakit.normalize import duplicates, route, sort
 from datakit.normalize import stage as normalize_stage
@@ -99,8 +99,8 @@ def test_bytes_do_not_depend_on_the_pieces_in_memory(tmp_path: Path) -> None:
     source = many_columns(tmp_path / "in")
     whole = normalize(tmp_path / "whole", source)
     with ExitStack() as limits:
-        for name, value in {"PIECE_BYTES": 900, "CONVERTED_ROWS": 7, "GATHER_BYTES": 500}.items():
-            limits.enter_context(patch.object(sort, name, value))
+        limits.enter_context(patch.object(scattered_rows, "PIECE_BYTES", 900))
+        limits.enter_context(patch.object(sort, "ADDED_ROWS", 7))
         limits.enter_context(patch.object(exchange, "MOST_RUN_BYTES", 700))
         pieces = normalize(tmp_path / "pieces", source)
     check_contract(pieces)

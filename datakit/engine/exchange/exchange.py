@@ -14,13 +14,13 @@ file: beside its final location if the step is on a disk, or in the temporary di
 store. If a writer's runs in the temporary directory take more than STAGED_BYTES, all parts of the input that have been
 begun are verified immediately.
 
-Memory: besides the table being written, a writer holds about `budget_bytes` (measured: 1.1 times that, regardless of
-skew). One half of this memory holds the rows waiting to be written, plus 10 bytes per row for its bucket number and
-position. The other half holds a contiguous copy of these rows, from which 4 MiB at a time are gathered in bucket order
-and written. A reducer holds only memory-mapped files.
-Cost of each run: one stable sort of the bucket numbers (a radix sort in numpy if they fit in 16 bits), two copies of
-the rows, and two files; another copy of the bytes if runs are combined. With a warm page cache, the throughput is 500
-MB (for narrow rows) to 900 MB per CPU-second.
+Memory: besides the table being written, a writer holds at most about `budget_bytes`, regardless of skew. One half of
+this memory holds the rows waiting to be written, plus 10 bytes per row for its bucket number and position. From these
+rows, 4 MiB at a time are gathered in bucket order and written (`scattered_rows.py`). The other half is needed only for
+columns that do not hold strings, which are copied first. A reducer holds only memory-mapped files.
+Cost of each run: one stable sort of the bucket numbers (a radix sort in numpy if they fit in 16 bits), one copy of the
+strings and two of the other columns, and two files; another copy of the bytes if runs are combined. With a warm page
+cache, the throughput is 500 MB (for narrow rows) to 900 MB per CPU-second.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from datakit.engine.exchange.merge import both, merged, run_sizes
 from datakit.engine.exchange.read_runs import read_buckets
 from datakit.engine.exchange.run_file import INDEX_SUFFIX, RunIndex
 from datakit.engine.exchange.run_names import buckets_each, map_run
+from datakit.engine.exchange.scattered_rows import ScatteredRows
 from datakit.engine.exchange.write_run import copy_runs, with_fine_buckets, write_run
 from datakit.engine.task import OutputFile, TaskContext
 from datakit.errors import ColumnError
@@ -167,15 +168,16 @@ class ExchangeWriter:
     def _flush(self) -> None:
         if not self._tables:
             return
-        table, bucket = _combine(self._tables), np.concatenate(self._pending)
-        most = max(1, WINDOW_BYTES * table.num_rows // max(1, self._bytes))
-        self._pending, self._bytes = [], 0
+        tables, bucket = self._tables, np.concatenate(self._pending)
+        most = max(1, WINDOW_BYTES * len(bucket) // max(1, self._bytes))
         if self._each > 1:
-            self._add_heavy(np.bincount(bucket, row_sizes(table)).astype(np.int64))
-        table, bucket = with_fine_buckets(table, bucket, self._each)
+            sizes = np.concatenate([row_sizes(table) for table in tables])
+            self._add_heavy(np.bincount(bucket, sizes).astype(np.int64))
+            tables = with_fine_buckets(tables, self._pending, self._each)
+        self._tables, self._pending, self._bytes = [], [], 0
         with ExitStack() as stack:
             local = stack.enter_context(atomic.staging(self._next_url()))
-            index = write_run(local, table, bucket, self._buckets // self._each, most)
+            index = write_run(local, ScatteredRows(tables), bucket // self._each, self._buckets // self._each, most)
             self._parts.append(_StagedRun(local, index, self._input.begun, stack.pop_all()))
         if self._each == 1:
             self._add_heavy(np.diff(index.offsets))
@@ -233,20 +235,3 @@ def _refuse_dictionaries(schema: pa.Schema) -> None:
     for field in schema:
         if types.is_dictionary(field.type):
             raise ColumnError(f"column {field.name!r} is dictionary-encoded; cast it to {field.type.value_type} first")
-
-
-def _combine(tables: list[pa.Table]) -> pa.Table:
-    """Combine the tables into one table with one chunk per column. To save memory, the function empties `tables` and
-    frees the columns of the old tables one by one.
-    """
-    schema = tables[0].schema
-    columns = [[table.column(i) for table in tables] for i in range(len(schema))]
-    tables.clear()
-    arrays = []
-    for i, field in enumerate(schema):
-        chunks = [chunk for column in columns[i] for chunk in column.chunks]
-        columns[i] = []
-        arrays.append(pa.concat_arrays(chunks) if len(chunks) > 1 else chunks[0])
-        del chunks
-        assert arrays[-1].type == field.type
-    return pa.Table.from_arrays(arrays, schema=schema)

@@ -18,36 +18,40 @@ import numpy as np
 import pyarrow as pa
 
 from datakit.engine.exchange.run_file import END_OF_STREAM, RunIndex, map_file, windows
+from datakit.engine.exchange.scattered_rows import ScatteredRows
 from datakit.errors import ColumnError
 
 FINE = "fine_bucket"  # the column of a coarse run that holds a row's bucket, relative to the first in its coarse bucket
 
 
-def with_fine_buckets(table: pa.Table, bucket: np.ndarray, each: int) -> tuple[pa.Table, np.ndarray]:
-    """Return the rows with the column FINE, and the coarse bucket of each; the rows as they are if `each` is 1."""
-    if each == 1:
-        return table, bucket
-    if FINE in table.column_names:
+def with_fine_buckets(tables: Sequence[pa.Table], buckets: Sequence[np.ndarray], each: int) -> list[pa.Table]:
+    """Return the tables with the column FINE. buckets: for each table, the buckets of its rows. each: the number of
+    buckets of the exchange in a coarse bucket.
+    """
+    if FINE in tables[0].column_names:
         raise ColumnError(f"column {FINE!r} has a name that the exchange uses itself; rename it")
-    fine = bucket % each
-    return table.append_column(FINE, pa.array(fine.astype(np.min_scalar_type(each - 1)))), bucket // each
+    kind = np.min_scalar_type(each - 1)
+    return [
+        table.append_column(FINE, pa.array((bucket % each).astype(kind)))
+        for table, bucket in zip(tables, buckets, strict=True)
+    ]
 
 
-def write_run(local: Path, table: pa.Table, bucket: np.ndarray, buckets: int, most: int) -> RunIndex:
+def write_run(local: Path, rows: ScatteredRows, bucket: np.ndarray, buckets: int, most: int) -> RunIndex:
     """Write the data file of a run to `local`, gathering at most `most` rows at a time; return the run's index."""
     order, counts = np.argsort(bucket, kind="stable"), np.bincount(bucket, minlength=buckets)
     ends, sizes = np.concatenate([[0], np.cumsum(counts)]), np.zeros(buckets, np.int64)
-    schema = table.schema.serialize().to_pybytes()
-    with pa.OSFile(str(local), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+    schema = rows.schema.serialize().to_pybytes()
+    with pa.OSFile(str(local), "wb") as sink, pa.ipc.new_stream(sink, rows.schema) as writer:
         position = len(schema)
         for first, stop in windows(counts, most):
             for begin in range(ends[first], ends[stop], most):
-                rows = table.take(pa.array(order[begin : min(begin + most, ends[stop])]))
+                table = rows.take(order[begin : min(begin + most, ends[stop])])
                 for number in first + np.flatnonzero(counts[first:stop]):
-                    writer.write_table(rows.slice(max(0, ends[number] - begin), min(counts[number], rows.num_rows)))
+                    writer.write_table(table.slice(max(0, ends[number] - begin), min(counts[number], table.num_rows)))
                     sizes[number], position = sizes[number] + sink.tell() - position, sink.tell()
     offsets = len(schema) + np.concatenate([[0], np.cumsum(sizes)])
-    return RunIndex(buckets, table.num_rows, (schema,), offsets)
+    return RunIndex(buckets, rows.num_rows, (schema,), offsets)
 
 
 def copy_runs(local: Path, parts: Sequence[tuple[Path, RunIndex]]) -> RunIndex:
