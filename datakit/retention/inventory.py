@@ -24,11 +24,14 @@ from datakit.storage.io_errors import read_errors
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file: its path relative to the root, its size, and the time of its last change in seconds since 1970."""
+    """A file: its path relative to the root, its size, and the time of its last change in seconds since 1970. content:
+    the device and inode of a file that has several names (hard links), which is the same for all of them.
+    """
 
     path: str
     bytes: int
     changed: float
+    content: tuple[int, int] | None = None
 
 
 def require_root(root: str) -> str:
@@ -60,7 +63,8 @@ def _walk(root: str) -> Iterator[StoredFile]:
                         pending.append(f"{path}/")
                     else:
                         status = entry.stat(follow_symlinks=False)
-                        yield StoredFile(path, status.st_size, status.st_mtime)
+                        content = (status.st_dev, status.st_ino) if status.st_nlink > 1 else None
+                        yield StoredFile(path, status.st_size, status.st_mtime, content)
         except FileNotFoundError:  # another process has just removed it
             continue
 

@@ -1,7 +1,9 @@
 """Measures the disk use of a root by dataset, stage, source and age.
 
-Every file of the root is counted once, by its length; links are not followed. Files of a step count for its stage;
-those below `data/<source>/` count for that source. The age of a file is that of the newest file of its step, because
+Every file of the root is counted once, by its length; symbolic links are not followed. The consolidate step links the
+partitions that it does not change to those of the normalize step. The bytes of a file with several such names count
+once, for a source's step if there is one and otherwise for the first name. Files of a step count for its stage; those
+below `data/<source>/` count for that source. The age of a file is that of the newest file of its step, because
 the files of one step are needed or removed together. Where no dataset, stage or source applies, a name in parentheses,
 such as (logs) or (trash), takes its place. Cost: one walk or one listing of the root, and memory for one entry per
 file.
@@ -61,7 +63,7 @@ class DiskUse:
 def disk_use(root: str) -> DiskUse:
     """Return the disk use of a root. Raises InputError if it does not exist."""
     root = require_root(root)
-    listed, now = files(root), store_clock.now(root)
+    listed, now = _without_second_names(files(root)), store_clock.now(root)
     newest = _newest(listed)
     sums = defaultdict[Use, list[int]](lambda: [0, 0])
     for file in listed:
@@ -73,6 +75,16 @@ def disk_use(root: str) -> DiskUse:
     entries = [replace(use, files=count, bytes=size) for use, (count, size) in sums.items()]
     entries.sort(key=lambda use: (-use.bytes, use.dataset, use.stage, use.source, use.age))
     return DiskUse(root, len(listed), sum(file.bytes for file in listed), tuple(entries))
+
+
+def _without_second_names(listed: Iterable[StoredFile]) -> list[StoredFile]:
+    """Return the files, with a size of 0 for all names of a file except the one for which its bytes count."""
+    found, seen = list[StoredFile](), set[tuple[int, int]]()
+    for file in sorted(listed, key=lambda file: (not file.path.startswith(f"{SOURCES}/"), file.path)):
+        found.append(replace(file, bytes=0) if file.content in seen else file)
+        if file.content is not None:
+            seen.add(file.content)
+    return found
 
 
 def _newest(listed: Iterable[StoredFile]) -> dict[str, float]:

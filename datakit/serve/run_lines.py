@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from datakit.engine.observe.event_tail import Event, parse_event
 from datakit.engine.observe.liveness import driver_alive
-from datakit.errors import DatakitError
+from datakit.errors import DatakitError, counted
 from datakit.exit_codes import ExitCode
 from datakit.serve.root import Entry, ServedRoot, log_of
 from datakit.serve.run_state import RunState
@@ -66,8 +66,9 @@ class RunLines:
             code = code if isinstance(code, int) else None
             return RunLine(entry, end_state(code), began, seconds, exit_code=code)
         alive = driver_alive(entry.name, state.started, time.time() - (last or 0.0))
-        step = state.current
+        step, others = state.current, sum(one.state == "running" for one in state.steps.values()) - 1
         doing = f"{step.stage} {step.source}" + (f", {step.phase.name}" if step.phase else "") if step else ""
+        doing += f" and {counted(others, 'other step')}" if others > 0 else ""
         return RunLine(entry, "running" if alive else "dead", began, seconds, doing)
 
     def _state(self, entry: Entry) -> RunState:

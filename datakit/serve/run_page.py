@@ -17,14 +17,16 @@ from datakit.report.text_forms import text_of
 from datakit.serve.followers import Follower
 from datakit.serve.reproduce import command_of
 from datakit.serve.run_lines import end_state
-from datakit.serve.run_state import Failure, Memory, PhaseState, RunState, StepState
+from datakit.serve.run_state import Failure, Memory, RunState, StepState
 
 MOST_ROWS = 200
 MOST_FAILURES = 50
 MOST_CHOICES = 200
+MOST_RUNNING = 12
 FILTERS = ("stage", "source", "state")
 FIRST = ("running", "failed", "partial", "interrupted")  # states of steps that are listed first
 STOPPED = "interrupted"
+LIVE = ("running", "silent")  # states of runs that are not over
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,10 @@ class StageLine:
 
 @dataclass(frozen=True)
 class RunPage:
-    """The content of the page of a run. state: one of "running", "done", "partial", "failed", "silent", "dead". bars:
-    the average number of running attempts over time, as shares of the highest such number, `busiest`. hidden: the
-    number of steps that are left out. finished: True if the run is over, so that a report covers all of it.
+    """The content of the page of a run. state: one of "running", "done", "partial", "failed", "silent", "dead".
+    bars: the average number of running attempts over time, as shares of the highest such number, `busiest`. hidden:
+    the number of steps that are left out. now: the running steps, most recently active first. finished: True if the
+    run is over, so that a report covers all of it.
     """
 
     title: str
@@ -64,8 +67,7 @@ class RunPage:
     command: str
     filters: tuple[Filter, ...]
     stages: tuple[StageLine, ...]
-    current: StepState | None
-    phases: tuple[PhaseState, ...]
+    now: tuple[StepState, ...]
     steps: tuple[StepState, ...]
     hidden: int
     failures: tuple[Failure, ...]
@@ -88,8 +90,8 @@ def run_page(follower: Follower, query: Mapping[str, str]) -> RunPage:
     ordered = sorted(shown, key=lambda step: (step.state not in FIRST, -step.last))
     failures = [one for one in reversed(state.failures) if _fits(one.stage, one.source, chosen)]
     busy = state.activity.busy() if state.activity else []
-    health, current = _health(follower), state.current
-    live = health in ("running", "silent") and current is not None and current.state == "running"
+    health = _health(follower)
+    running = [step for step in state.steps.values() if step.state == "running"] if health in LIVE else []
     return RunPage(
         title=entry.dataset,
         dataset=entry.dataset,
@@ -100,8 +102,7 @@ def run_page(follower: Follower, query: Mapping[str, str]) -> RunPage:
         command=command_of(state.started),
         filters=_filters(state, chosen),
         stages=_stages(state),
-        current=current if live else None,
-        phases=tuple(current.phases.values()) if live and current else (),
+        now=tuple(sorted(running, key=lambda step: -step.last)[:MOST_RUNNING]),
         steps=tuple(ordered[:MOST_ROWS]),
         hidden=max(0, len(ordered) - MOST_ROWS),
         failures=tuple(failures[:MOST_FAILURES]),
@@ -112,7 +113,7 @@ def run_page(follower: Follower, query: Mapping[str, str]) -> RunPage:
         bar_seconds=state.activity.width if state.activity else 0.0,
         notes=tuple(state.notes),
         problems=_problems(follower),
-        finished=health not in ("running", "silent"),
+        finished=health not in LIVE,
         details=tuple(_details(state)),
     )
 

@@ -38,6 +38,17 @@ def test_each_table_adds_up_to_the_size_of_all_files(root: Path) -> None:
         assert (sum(n for n, _ in counts), sum(size for _, size in counts)) == (found.files, found.bytes)
 
 
+def test_bytes_of_a_file_with_two_names_count_once_and_for_the_source(root: Path) -> None:
+    original = next((root / "sources/web").glob("normalize-*/data/all/part"))
+    before = disk_use(str(root))
+    for name in ("another", "shelf"):
+        (root / name).mkdir(exist_ok=True)
+        os.link(original, root / name / "linked")
+    after = disk_use(str(root))
+    assert (after.files, after.bytes) == (before.files + 2, before.bytes)
+    assert after.by("stage")["normalize"] == before.by("stage")["normalize"]
+
+
 def test_files_count_for_their_dataset_stage_and_source(root: Path) -> None:
     found = disk_use(str(root))
     assert set(found.by("dataset")) == {

@@ -67,7 +67,7 @@ def test_page_follows_a_run_through_reload_and_restart(browser: Browser, tmp_pat
             shown = opened(browser, server, path)
             page = shown.page
             expect_state(page, "running")
-            expect(page.locator("#table-phases")).to_contain_text("route", timeout=PATIENCE)
+            expect(page.locator("#table-now")).to_contain_text("route", timeout=PATIENCE)
             assert re.fullmatch(r"last event .+ ago", page.inner_text("#age"))
             page.select_option("select[name=stage]", "normalize")
             page.click("text=Apply")
