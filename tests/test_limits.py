@@ -60,6 +60,7 @@ SMALLEST = 256  # smaller numbers are counts of things to show, of tries or of t
 SAME: dict[str, dict[str, int]] = {
     "storage": {
         "storage.atomic:HASH_CHUNK": 7,
+        "storage.atomic:HASH_BUFFER": 7,
         "storage.manifest:PIECE": 1,
         "engine.ledger.ledger:OBJECT_LINES": 1,
         "engine.scheduler.drops:DROP_BYTES": 1,
@@ -92,9 +93,8 @@ SAME: dict[str, dict[str, int]] = {
         "normalize.record_counts:ENOUGH": 1,
     },
     "sort and dedup": {
-        "normalize.sort:GATHER_BYTES": 500,
-        "normalize.sort:PIECE_BYTES": 2_000,
-        "normalize.sort:CONVERTED_ROWS": 5,
+        "engine.exchange.scattered_rows:PIECE_BYTES": 2_000,
+        "engine.exchange.scattered_rows:LARGEST_BUFFER": 1_000,
         "normalize.sort:BLOCK_BYTES": 300,
         "normalize.sort:ADDED_ROWS": 3,
         "normalize.duplicates:WRITTEN_BYTES": 100,
@@ -106,12 +106,19 @@ SAME: dict[str, dict[str, int]] = {
         "engine.partition_grouping:LARGEST": 1_000,
         "dedup.clusters.bands:FOLD_ROWS": 16,
         "dedup.clusters.component_phases:MOST_NODES": 10,
+        "dedup.clusters.large_components:COUNTED_SHARE": 9,
+        "dedup.clusters.large_components:CELLS": 2,
         "dedup.clusters.component_phases:TASK_BYTES": 2_000,
         "dedup.clusters.node_tables:FEWEST_SLOTS": 2,
         "dedup.clusters.node_tables:PIECE_SLOTS": 3,
         "dedup.clusters.pairs:PIECE_ROWS": 7,
         "dedup.clusters.pairs:WRITER_BYTES": 500,
         "dedup.exact_duplicates:TARGET_BYTES": 200,
+        "dedup.giants.cut:CUT_ROWS": 3,
+        "dedup.giants.plan:GIANT": 2,
+        "dedup.giants.plan:LARGEST_BLOCK": 1,
+        "dedup.giants.prober:OUTCOME_WORDS": 1,
+        "dedup.survivor_cuts:SAMPLES": 3,
         "dedup.stage:TASK_BYTES": 500,
         "dedup.verification.arrange:SORTED_ROWS": 3,
         "dedup.verification.run_kernels:STEP_DOCUMENTS": 2,
@@ -120,7 +127,6 @@ SAME: dict[str, dict[str, int]] = {
     "tokens": {
         "tokenize.text_batches:BATCH_BYTES": 300,
         "tokenize.encoders.base:REFERENCE_CHARACTERS": 100,
-        "tokenize.reference_check:SMALLEST_WINDOW": 16,
         "cache.read_ahead:BLOCK_TOKENS": 50,
         "cache.reader:CACHE_BYTES": 100,
         "cache.shard_arrays:OPEN_ARRAYS": 1,
@@ -130,7 +136,8 @@ CUTS = {
     "storage.parquet:ROW_GROUP_BYTES": 900,
     "storage.parquet:ROW_GROUP_ROWS": 5,
     "cache.layout:CHUNK_TOKENS": 128,
-    "tokenize.reference_check:WINDOW_BYTES": 64,  # how much is verified, which the manifest counts
+    "tokenize.reference_check:WINDOW_BYTES": 64,  # this and the next: how much is verified, which the manifest counts
+    "tokenize.reference_check:SMALLEST_WINDOW": 16,
 }
 ELSEWHERE = {
     "storage.atomic:MOST_LOCKS": "storage/test_locks.py",
@@ -221,6 +228,7 @@ LOADER = {
 }
 BUDGETS = {  # crossing one is a memory failure, which tests/engine/worker/test_memory_watcher.py provokes, or a retry
     "dedup.stage:SORTING_BYTES",
+    "dedup.giants.plan:MEMORY_BYTES",
     "engine.exchange.merge:MEMORY_BYTES",
     "dedup.clusters.pairs:FIXED_BYTES",
     "dedup.stage:LEAST_MEMORY",
@@ -231,8 +239,12 @@ BUDGETS = {  # crossing one is a memory failure, which tests/engine/worker/test_
     "engine.worker.memory_watcher:FASTEST_GROWTH",
 }
 NOT_SIZES = {
+    "engine.freed_memory:KEPT_BYTES": "an option of the C library, which changes only where memory comes from",
+    "engine.freed_memory:LARGEST_KEPT": "an option of the C library, which changes only where memory comes from",
     "pipeline.estimates.forecast:TASK_BYTES": "an estimate of the text of a task, for forecasts",
     "pipeline.simulate.component_results:LAST_NODES": "an estimate or a threshold of simulated runs",
+    "pipeline.simulate.giant_results:ANSWER_BYTES": "an estimate or a threshold of simulated runs",
+    "pipeline.simulate.giant_results:BUDGET": "an estimate or a threshold of simulated runs",
     "pipeline.simulate.effects:BATCH_BYTES": "an estimate or a threshold of simulated runs",
     "pipeline.simulate.effects:INDEX_BYTES": "an estimate or a threshold of simulated runs",
     "pipeline.simulate.figures:LARGE_DRIVER": "an estimate or a threshold of simulated runs",

@@ -26,6 +26,7 @@ WHY = {  # (stage, format version) -> what changed in that version
     ("normalize", 2): f"{LAYOUT}; origins are now recorded; the handling of where, sample, large integers, "
     "quotes in CSV files and damaged streams changed, and so did the size of partitions",
     ("normalize", 3): "documents now have the column edited_id",
+    ("normalize", 4): "documents are now compressed with zstd-1",
     ("signatures", 2): LAYOUT,
     ("dedup", 2): LAYOUT,
     ("select", 1): "a separate step now lists the documents that leave",

@@ -60,7 +60,8 @@ FOUND = {
 
 @dataclass(frozen=True)
 class StepResult:
-    """A finished step. `reused` is True if it was already done; `seconds` is the time that this run spent on it.
+    """A finished step. `reused` is True if it was already done; `seconds` is the time that this run spent on it,
+    and `began` the time from the beginning of the run until then, also in seconds.
 
     `peak_memory` and `budget` are the peak memory and the memory budget, in bytes, of the attempt that came closest to
     its budget; both are 0 if nothing ran.
@@ -74,6 +75,7 @@ class StepResult:
     seconds: float
     peak_memory: int = 0
     budget: int = 0
+    began: float = 0.0
 
     @property
     def label(self) -> str:
@@ -119,7 +121,9 @@ class StageLine:
 
     `rows_in` counts the records or documents read, and `rows_out` the documents passed on. `dropped` counts the
     documents that were not passed on, by reason. `found` holds other counts by name, e.g. of repaired texts.
-    `peak_memory` and `budget` are those of the attempt that came closest to its memory budget.
+    `peak_memory` and `budget` are those of the attempt that came closest to its memory budget. `seconds` is the time
+    during which at least one of the steps was open. Steps of several stages are open at the same time, so these times
+    add up to more than that of the run.
     """
 
     stage: str
@@ -158,10 +162,19 @@ def _line(stage: str, steps: Sequence[StepResult]) -> StageLine:
         text_bytes=_sum([manifest.totals.text_bytes for manifest in manifests]),
         tokens=_sum([manifest.totals.tokens for manifest in manifests]),
         disk_bytes=sum(manifest.totals.bytes for manifest in manifests),
-        seconds=sum(step.seconds for step in steps),
+        seconds=_covered([(step.began, step.began + step.seconds) for step in steps]),
         peak_memory=nearest.peak_memory,
         budget=nearest.budget,
     )
+
+
+def _covered(spans: Sequence[tuple[float, float]]) -> float:
+    """Return the total time that lies in at least one of these spans, each given by its start and its end."""
+    total, end = 0.0, float("-inf")
+    for start, stop in sorted(spans):
+        total += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    return total
 
 
 def _rows_out(manifest: Manifest) -> int:

@@ -32,3 +32,12 @@ def test_documents_that_tokenize_quarantined_are_counted(finished_run: datakit.R
     line = stage_lines(result)[-1]
     assert (line.stage, line.rows_in, line.dropped, line.rows_out) == ("tokenize", 143, {"quarantined": 2}, 141)
     assert "141 of 150 kept" in repr(result) and "2 quarantined" in repr(result)
+
+
+def test_time_of_a_stage_counts_overlapping_steps_once(finished_run: datakit.RunResult) -> None:
+    """The first source is normalized from 1 to 4 s, and the other one from 2 to 3 s or from 3 to 7 s."""
+    steps = finished_run.steps_of("normalize")
+    for (began, seconds), expected in {(2.0, 1.0): 3.0, (3.0, 4.0): 6.0, (5.0, 1.0): 4.0}.items():
+        timed = (replace(steps[0], began=1.0, seconds=3.0), replace(steps[1], began=began, seconds=seconds))
+        (line,) = stage_lines(replace(finished_run, steps=timed))
+        assert line.seconds == expected

@@ -64,6 +64,7 @@ class GraphRun:
         self._done: dict[str, LocatedStep] = {}
         self._results: dict[str, StepResult] = {}
         self._unfinished = UnfinishedSteps(graph.dataset, graph.nodes)
+        self._began = time.monotonic()
 
     def run(self) -> list[StepResult]:
         """Run or reuse every step that can be finished, and return these steps in the graph's order. Raises errors that
@@ -125,7 +126,8 @@ class GraphRun:
         if manifest is None:
             return False
         self._finish(located, manifest, StepResult(
-            located.node.stage, located.node.source, located.directory, manifest, True, time.monotonic() - started
+            located.node.stage, located.node.source, located.directory, manifest, True, time.monotonic() - started,
+            began=started - self._began,
         ))  # fmt: skip
         return True
 
@@ -180,7 +182,8 @@ class GraphRun:
         assert ended.manifest is not None
         seconds = time.monotonic() - opened.started
         self._finish(located, ended.manifest, StepResult(
-            node.stage, node.source, located.directory, ended.manifest, False, seconds, memory.peak, memory.budget
+            node.stage, node.source, located.directory, ended.manifest, False, seconds, memory.peak, memory.budget,
+            began=opened.started - self._began,
         ))  # fmt: skip
 
     def _finish(self, located: LocatedStep, manifest: Manifest, result: StepResult) -> None:

@@ -14,6 +14,8 @@ from datakit.loader import Component, Loader, Mixture, Schedule, Shuffle, Stage
 from datakit.loader.mixture import sequence_order
 from datakit.loader.mixture.sequence_order import SequenceOrder
 from datakit.loader.sources.token_source import RangeSource, TokenSource
+from tests.support.fuzz.mixture_model import Case, Part
+from tests.support.fuzz.mixtures import check
 from tests.support.loader.mixtures import two_components
 from tests.support.loader.sources import counting, real_tokens
 
@@ -155,3 +157,13 @@ def test_small_joins_are_permitted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequence_order, "SMALL_JOIN", need - 1)
     with pytest.raises(LoaderError, match="at step 100 in the middle of a full shuffle"):
         SequenceOrder(mixture)
+
+
+def test_end_beyond_four_million_blocks_is_refused() -> None:
+    """Found by a fuzzer: the second component would begin its third epoch after 4.18 million blocks."""
+    shuffle = Shuffle("block", 20)
+    parts = (Part((42,), shuffle=shuffle), Part((246,), shuffle=shuffle, max_epochs=2), Part((7,), shuffle=shuffle))
+    case = Case(parts, ((0, (7.5, 0.001, 1.0)),), sizes=((0, 1),), batches=((0, 1),), block=1)
+    check(case)
+    with pytest.raises(LoaderError, match="too far ahead"):
+        Loader(case.mixture())

@@ -69,8 +69,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Axis:
-    """The training tokens of a component: each token's value, the starts of documents, and the blocks."""
+    """The training tokens of component `number`: each token's value, the starts of documents, and the blocks."""
 
+    number: int
     part: Part
     values: np.ndarray
     starts: frozenset[int]
@@ -80,7 +81,7 @@ class Axis:
     def of(cls, part: Part, name: str, simulate: SimulatedEpochs | None) -> Axis:
         source = training_source(part.component(), name, simulate)
         borders = source.document_borders(0, source.tokens).tolist()
-        return cls(part, source.read(0, source.tokens), frozenset(borders[:-1]), tuple(borders))
+        return cls(int(name[1:]), part, source.read(0, source.tokens), frozenset(borders[:-1]), tuple(borders))
 
     @cached_property
     def blocks(self) -> list[Piece]:
