@@ -14,9 +14,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from datakit.api import RunPlan, RunResult, diff, inspect, ls, plan, run, status, why
+    from datakit.api import diff, inspect, ls, plan, run, status, why
     from datakit.cache.reader import open_cache
     from datakit.errors import DatakitError
+    from datakit.pipeline.planning import RunPlan
+    from datakit.pipeline.running import RunResult
     from datakit.recipe import Recipe, load_recipe
 
 __all__ = [
@@ -37,6 +39,8 @@ __all__ = [
 _MODULES = {
     "DatakitError": "datakit.errors",
     "Recipe": "datakit.recipe",
+    "RunPlan": "datakit.pipeline.planning",
+    "RunResult": "datakit.pipeline.running",
     "load_recipe": "datakit.recipe",
     "open_cache": "datakit.cache.reader",
 }

@@ -1,5 +1,7 @@
 """Provides the commands `run`, `plan`, `status`, `ls`, `inspect`, `why` and `diff`, and the simulation of a run, as
-functions that return results. Errors are raised as exceptions; no function exits the process.
+functions that return results. Errors are raised as exceptions; no function exits the process. Each function imports
+what it needs when it is called: a run needs none of the modules that answer questions or simulate, and importing them
+would take a tenth of the CPU time of a driver's start.
 """
 
 from __future__ import annotations
@@ -7,22 +9,25 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from datakit import pipeline
-from datakit.engine.ledger.status import StepStatus, read_status, step_directories
-from datakit.engine.observe.observer import Observer
 from datakit.errors import InputError
-from datakit.pipeline import Answer, Difference, Overview, RawReport, RunPlan, RunResult, StepDescription
-from datakit.pipeline.configure import table_mistakes
-from datakit.pipeline.root_layout import flow_order, sources_of
-from datakit.pipeline.simulate.clock import Cluster
-from datakit.pipeline.simulate.corpus import load as load_corpus
-from datakit.pipeline.simulate.figures import Simulation
-from datakit.pipeline.simulate.simulation import simulate as run_simulation
 from datakit.recipe import Recipe, load_recipe
 from datakit.storage import urls
 
-__all__ = ["RunPlan", "RunResult", "diff", "inspect", "ls", "plan", "run", "simulate", "status", "why"]
+if TYPE_CHECKING:
+    from datakit.engine.ledger.status import StepStatus
+    from datakit.engine.observe.observer import Observer
+    from datakit.normalize.inspection.report import RawReport
+    from datakit.pipeline.fate import Answer, Difference
+    from datakit.pipeline.lineage import StepDescription
+    from datakit.pipeline.overview import Overview
+    from datakit.pipeline.planning import RunPlan
+    from datakit.pipeline.running import RunResult
+    from datakit.pipeline.simulate.clock import Cluster
+    from datakit.pipeline.simulate.figures import Simulation
+
+__all__ = ["diff", "inspect", "ls", "plan", "run", "simulate", "status", "why"]
 
 RecipeLike = str | os.PathLike[str] | Recipe
 Root = str | os.PathLike[str]
@@ -48,8 +53,10 @@ def run(
     `ignore_disk_space` is True. Raises InputError, PartialError, StepFailedError or StorageError, which are all
     subclasses of DatakitError.
     """
+    from datakit.pipeline import running
+
     assignments = tuple(settings)
-    return pipeline.run(
+    return running.run(
         _recipe(recipe, assignments), os.fspath(root), workers=workers, ray=ray, until=until, settings=assignments,
         offline=offline, fresh=fresh, ignore_disk_space=ignore_disk_space, observer=observer,
     )  # fmt: skip
@@ -65,7 +72,9 @@ def plan(
     offline: bool = False,
 ) -> RunPlan:
     """Return a plan of what `run` would do with the same arguments. Writes nothing."""
-    return pipeline.plan(_recipe(recipe, settings), os.fspath(root), workers=workers, until=until, offline=offline)
+    from datakit.pipeline import planning
+
+    return planning.plan(_recipe(recipe, settings), os.fspath(root), workers=workers, until=until, offline=offline)
 
 
 def simulate(
@@ -82,7 +91,10 @@ def simulate(
 
     rate: the price of a core-hour. corpus: a TOML file that describes the text. Raises InputError.
     """
-    text = None if corpus is None else load_corpus(Path(corpus))
+    from datakit.pipeline.simulate.corpus import load
+    from datakit.pipeline.simulate.simulation import simulate as run_simulation
+
+    text = None if corpus is None else load(Path(corpus))
     return run_simulation(_recipe(recipe, settings), text_bytes, cluster, text, until=until, rate=rate)
 
 
@@ -90,6 +102,9 @@ def status(directory: Root) -> list[StepStatus]:
     """Return the states of the steps in or below a directory, and of the steps' tasks, in the order in which data flows
     through the steps. For a dataset's directory, the steps of its sources are included. Only reads files.
     """
+    from datakit.engine.ledger.status import read_status, step_directories
+    from datakit.pipeline.root_layout import flow_order, sources_of
+
     place = urls.absolute(os.fspath(directory))
     steps = [step for home in (place, *sources_of(place)) for step in step_directories(home)]
     found = [read_status(step) for step in sorted(steps, key=flow_order)]
@@ -102,14 +117,18 @@ def ls(directory: Root = "./data") -> Overview:
     """Return the steps in a root or in the directory of a dataset or source, each with its state (such as "current" or
     "superseded").
     """
-    return pipeline.overview(os.fspath(directory))
+    from datakit.pipeline.overview import overview
+
+    return overview(os.fspath(directory))
 
 
 def inspect(target: Root) -> StepDescription | RawReport:
     """Return a description of a finished step or a raw source, given by its path or URL. A dataset's directory stands
     for the last step of its current run.
     """
-    return pipeline.inspect(os.fspath(target))
+    from datakit.pipeline import lineage
+
+    return lineage.inspect(os.fspath(target))
 
 
 def why(
@@ -129,7 +148,9 @@ def why(
     At most `most` of the documents with this id, and at most `most` pairs of texts, are returned. `report` is called
     with the number of files (or parts of files) searched so far, their total number, and a description of the search.
     """
-    return pipeline.why(os.fspath(dataset), id=id, source_id=source_id, cluster=cluster, most=most, report=report)
+    from datakit.pipeline import fate
+
+    return fate.why(os.fspath(dataset), id=id, source_id=source_id, cluster=cluster, most=most, report=report)
 
 
 def diff(
@@ -145,9 +166,13 @@ def diff(
     is called once per batch of counted documents, with "-" (only in the first) or "+" (only in the second), the source,
     the reason, and the list of these documents' ids.
     """
-    return pipeline.diff(os.fspath(first), os.fspath(second), report, listed)
+    from datakit.pipeline import fate
+
+    return fate.diff(os.fspath(first), os.fspath(second), report, listed)
 
 
 def _recipe(recipe: RecipeLike, settings: Iterable[str]) -> Recipe:
+    from datakit.pipeline.configure import table_mistakes
+
     loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, table_mistakes)
     return loaded.with_overrides(settings)

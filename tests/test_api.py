@@ -13,7 +13,7 @@ import datakit
 from datakit.engine.executor import Verdict
 from datakit.engine.observe.observer import Observer
 from datakit.errors import InputError, NoInputError, RecipeError
-from datakit.pipeline import StepDescription
+from datakit.pipeline.lineage import StepDescription
 from datakit.recipe import Recipe, Source
 from tests.support.paths import REPOSITORY
 

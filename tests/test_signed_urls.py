@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import datakit
-from datakit import pipeline, signed_urls
+from datakit import signed_urls
 from datakit.download.listing import list_source, listing_digest, source_base
 from datakit.errors import DatakitError, NotFoundError, RecipeError, RootError, StorageError
+from datakit.pipeline import running
 from datakit.recipe import parse_recipe
 from datakit.storage import urls
 from tests.support.commands import run_command
@@ -30,7 +31,7 @@ def server(tmp_path: Path) -> Iterator[SignedServer]:
 def run(url: str, root: Path) -> datakit.RunResult:
     """Run a recipe of one source up to normalize."""
     document = {"name": "shelf", "sources": [{"name": "web", "url": url}]}
-    return pipeline.run(parse_recipe(document, "recipe", root), str(root), until="normalize", workers=1)
+    return running.run(parse_recipe(document, "recipe", root), str(root), until="normalize", workers=1)
 
 
 @pytest.mark.parametrize("checksums", [True, False])

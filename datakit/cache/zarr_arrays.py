@@ -1,12 +1,13 @@
 """Wraps TensorStore: opens, reads and encodes shard arrays, sets TensorStore's limits and credentials, and turns its
-errors into datakit's. No other module imports TensorStore. Opening an array reads nothing, because its metadata is in
-the cache's manifest. A missing or damaged shard is an error, although TensorStore by default reads a missing file as
-zeros. Memory for reading: a bounded pool of decoded chunks and indices, plus about twice the size of each block while
-it is read and decoded. To write a shard, datakit encodes all of it in memory and writes each file once. If TensorStore
-were given a shard in pieces, it would rewrite the file for each piece (in a measurement, it wrote 8.5 times as many
-bytes). If the pieces were first collected in a scratch directory, every token would be written twice. Memory for
-writing, in addition to the tokens: none for raw shards, and one and a half times the size of the tokens for compressed
-shards.
+errors into datakit's. No other module imports TensorStore. This one imports it when it first needs it: the import takes
+a tenth of the CPU time in which the driver of a run starts, and the driver uses no array. Opening an array reads
+nothing, because its metadata is in the cache's manifest. A missing or damaged shard is an error, although TensorStore
+by default reads a missing file as zeros. Memory for reading: a bounded pool of decoded chunks and indices, plus about
+twice the size of each block while it is read and decoded. To write a shard, datakit encodes all of it in memory and
+writes each file once. If TensorStore were given a shard in pieces, it would rewrite the file for each piece (in a
+measurement, it wrote 8.5 times as many bytes). If the pieces were first collected in a scratch directory, every token
+would be written twice. Memory for writing, in addition to the tokens: none for raw shards, and one and a half times the
+size of the tokens for compressed shards.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorstore
 
 from datakit.cache.layout import DATA_FILE, METADATA_FILE, ArrayForm
 from datakit.cache.raw_shard import RAW, add_index
 from datakit.errors import CorruptError, RootError, StorageError, UsageError
 from datakit.storage import urls
+
+if TYPE_CHECKING:
+    import tensorstore
 
 DEFAULT_REGION = "us-east-1"
 REMOTE_REQUESTS = 32  # maximum at a time; up to four blocks are read at once, each with about five requests
@@ -61,6 +64,8 @@ os.register_at_fork(after_in_child=_threads.forked)
 
 def read_context(cache_bytes: int, local: bool) -> tensorstore.Context:
     """Return a context that limits the threads, requests and cache memory that one reader's arrays share."""
+    import tensorstore
+
     requests = {"limit": LOCAL_REQUESTS if local else REMOTE_REQUESTS}
     return tensorstore.Context(
         {
@@ -84,6 +89,8 @@ def open_array(
     lists the files of such an array, so the function first checks that all files in a local directory are regular
     files. On a named pipe, TensorStore would wait forever for a writer.
     """
+    import tensorstore
+
     _threads.require()
     if sparse and urls.is_local(directory):
         for info in urls.listing(directory):
@@ -125,6 +132,8 @@ def finish(read: Any, place: str) -> np.ndarray:
 
 def requests_so_far() -> int:
     """Return how many reads of files and objects TensorStore has made in this process, according to its own metrics."""
+    import tensorstore
+
     found = tensorstore.experimental_collect_matching_metrics(READS)
     named = [metric for metric in found if metric["name"].endswith("/read")]
     return sum(value.get("value", 0) for metric in named for value in metric["values"])
@@ -162,6 +171,8 @@ def encode_array(values: bytearray, form: ArrayForm, cpus: int) -> tuple[bytearr
     little-endian bytes. An uncompressed array is encoded in place, without copying the values, so the first result is
     `values`. Raises UsageError if this process was forked from one that had used TensorStore.
     """
+    import tensorstore
+
     _threads.require()
     dtype = np.dtype(form.dtype)
     tokens = len(values) // dtype.itemsize

@@ -11,8 +11,8 @@ from datakit.cli.parameters import Flag
 from datakit.errors import counted
 
 if TYPE_CHECKING:
-    from datakit.normalize.inspection.report import GroupReport
-    from datakit.pipeline import Ancestor, RawReport, StepDescription
+    from datakit.normalize.inspection.report import GroupReport, RawReport
+    from datakit.pipeline.lineage import Ancestor, StepDescription
 
 FILES_SHOWN = 3
 
@@ -44,7 +44,7 @@ def inspect(target: str, /, *, draft: Flag = False, json: Flag = False) -> int:
     from datakit.errors import UsageError
     from datakit.normalize.inspection.draft import draft_recipe
     from datakit.normalize.inspection.report import RawReport
-    from datakit.pipeline import inspect as describe
+    from datakit.pipeline.lineage import inspect as describe
     from datakit.text.compilation import NOTICE
 
     found = describe(target, compiling=lambda: note(NOTICE))

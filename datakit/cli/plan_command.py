@@ -14,9 +14,9 @@ from datakit.cli.simulation.machines import Machines
 from datakit.errors import UsageError, counted
 
 if TYPE_CHECKING:
-    from datakit.pipeline import PlannedStep, RunPlan
     from datakit.pipeline.earlier_steps import EarlierStep
     from datakit.pipeline.estimates.forecast import Forecast
+    from datakit.pipeline.planning import PlannedStep, RunPlan
 
 MEMORY = "4GB"  # of each core of a simulated machine
 HEADERS = ("stage", "of", "state", "text", "tasks", "at a time", "memory each", "disk")

@@ -24,7 +24,8 @@ from datakit.cli.parameters import Duration, Flag, Settings
 from datakit.errors import counted, counted_plural
 
 if TYPE_CHECKING:
-    from datakit.pipeline import RunResult, StageLine
+    from datakit.pipeline.run_summary import StageLine
+    from datakit.pipeline.running import RunResult
 
 SHORT_COUNT = 7  # characters
 CARD = "README.md"  # the dataset card, which the stage consolidate writes
@@ -92,7 +93,7 @@ def run(
     from datakit.engine.observe.observer import ObserverGroup
     from datakit.engine.observe.openmetrics import published
     from datakit.engine.observe.progress import view_for_terminal
-    from datakit.pipeline import stage_lines
+    from datakit.pipeline.run_summary import stage_lines
 
     leave_out_pandas()
     with deadline(timeout), published(metrics_file, metrics_port) as metrics, view_for_terminal() as view:

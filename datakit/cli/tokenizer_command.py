@@ -54,7 +54,7 @@ def train(
     """
     from datakit.engine.observe.progress import view_for_terminal
     from datakit.errors import UsageError
-    from datakit.pipeline import run
+    from datakit.pipeline.running import run
     from datakit.storage import atomic, stale_files, urls
 
     if not inputs:

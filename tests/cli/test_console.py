@@ -11,7 +11,7 @@ import pytest
 
 from datakit.cli.console import WIDTH, count_text, table
 from datakit.cli.run_command import stage_table
-from datakit.pipeline import StageLine
+from datakit.pipeline.run_summary import StageLine
 from tests.support.command_line import invoke
 from tests.support.stdlib_shelf import texts
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import datakit
-from datakit import pipeline
 from datakit.consolidate.stage import Config as ConsolidateConfig
 from datakit.dedup.minhash.signatures_stage import SignatureConfig
 from datakit.dedup.stage import Config as DedupConfig
 from datakit.engine.task import TOLERANCES
 from datakit.errors import NoInputError, RecipeError, TokenizerError
 from datakit.normalize.stage import Config as NormalizeConfig
+from datakit.pipeline import planning
 from datakit.pipeline.configure import READING_KEYS, configure
 from datakit.recipe import Source, load_recipe
 from datakit.select.stage import Config as SelectConfig
@@ -48,7 +48,7 @@ def test_declared_types_are_in_the_fingerprint(shelf: Path) -> None:
 def test_mistakes_are_found_before_anything_runs(shelf: Path, tmp_path: Path) -> None:
     def refusal(*settings: str) -> pytest.ExceptionInfo[Exception]:
         with pytest.raises((RecipeError, NoInputError, TokenizerError)) as caught:
-            pipeline.plan(load_recipe(shelf).with_overrides(settings), str(tmp_path))
+            planning.plan(load_recipe(shelf).with_overrides(settings), str(tmp_path))
         return caught
 
     for setting, message in [
@@ -138,17 +138,17 @@ def test_unknown_tokenizer_says_what_can_be_given(shelf: Path, tmp_path: Path, m
     with pytest.raises(
         TokenizerError, match=r"gpt2 was not found.*the download from the Hub failed.*can be\n(.*\n)*.*hf://openai"
     ):
-        pipeline.plan(load_recipe(shelf), str(tmp_path))
+        planning.plan(load_recipe(shelf), str(tmp_path))
     (shelf.parent / "gpt2").mkdir()
     (shelf.parent / "gpt2" / "tokenizer.json").touch()
     with pytest.raises(TokenizerError, match=r"is a directory; set tokenize\.tokenizer = '.*gpt2/tokenizer\.json'"):
-        pipeline.plan(load_recipe(shelf), str(tmp_path))
+        planning.plan(load_recipe(shelf), str(tmp_path))
 
 
 def test_missing_tokenizer_file_is_an_input_error(shelf: Path, tmp_path: Path) -> None:
     shelf.write_text(shelf.read_text().partition("[tokenize]")[0] + '[tokenize]\ntokenizer = "absent.json"\n')
     with pytest.raises(TokenizerError, match=r"absent\.json"):
-        pipeline.plan(load_recipe(shelf), str(tmp_path))
+        planning.plan(load_recipe(shelf), str(tmp_path))
 
 
 def test_every_source_key_has_a_meaning() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from datakit import pipeline
 from datakit.errors import UsageError
+from datakit.pipeline import planning
 from datakit.pipeline.root_layout import STAGE_NAMES
 from datakit.recipe import load_recipe
 from tests.support.small_shelf import make_shelf
@@ -16,7 +16,7 @@ from tests.support.small_shelf import make_shelf
 def test_graph_has_the_stages_of_the_recipe(shelf: Path, tmp_path: Path) -> None:
     def stages(*settings: str, until: str | None = None) -> list[str]:
         recipe = load_recipe(shelf).with_overrides(settings)
-        return list(dict.fromkeys(step.stage for step in pipeline.plan(recipe, str(tmp_path), until=until).steps))
+        return list(dict.fromkeys(step.stage for step in planning.plan(recipe, str(tmp_path), until=until).steps))
 
     everything = list(STAGE_NAMES)
     assert stages() == everything
@@ -32,7 +32,7 @@ def test_graph_has_the_stages_of_the_recipe(shelf: Path, tmp_path: Path) -> None
 
 
 def fingerprints(recipe_file: Path, root: Path, *settings: str) -> dict[str, str]:
-    plan = pipeline.plan(load_recipe(recipe_file).with_overrides(settings), str(root))
+    plan = planning.plan(load_recipe(recipe_file).with_overrides(settings), str(root))
     return {f"{step.stage} {step.source or ''}".strip(): step.fingerprint for step in plan.steps}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import datakit
 from datakit.errors import NoInputError, NotFoundError, UsageError
-from datakit.pipeline import StepDescription, inspect
+from datakit.pipeline.lineage import StepDescription, inspect
 from datakit.storage import urls
 from tests.support.small_shelf import run_with_columns, step
 

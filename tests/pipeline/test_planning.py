@@ -10,8 +10,8 @@ import fsspec
 import pytest
 
 import datakit
-from datakit import pipeline
 from datakit.errors import NoInputError
+from datakit.pipeline import planning, running
 from datakit.pipeline.root_layout import STAGE_NAMES
 from datakit.recipe import load_recipe
 from datakit.storage import urls
@@ -33,10 +33,10 @@ def hook(event, arguments):
     if event in CHANGES or (event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING):
         written.append((event, str(arguments[0])))
 
-import datakit.pipeline  # what imports write (nothing, but caches of numba) is not the plan's doing
+from datakit.pipeline import planning  # what imports write (nothing, but caches of numba) is not the plan's doing
 from datakit.recipe import load_recipe
 sys.addaudithook(hook)
-plan = datakit.pipeline.plan(load_recipe(sys.argv[1]), sys.argv[2])
+plan = planning.plan(load_recipe(sys.argv[1]), sys.argv[2])
 assert len(plan.steps) == 12, len(plan.steps)
 assert not written, written
 """
@@ -62,25 +62,25 @@ def test_plan_writes_nothing_and_starts_nothing(finished: Path, tmp_path: Path, 
 
 def test_plan_writes_nothing_to_a_store(shelf: Path) -> None:
     store = fsspec.filesystem("memory")
-    pipeline.plan(load_recipe(shelf), "memory://plan-only/root")
+    planning.plan(load_recipe(shelf), "memory://plan-only/root")
     assert store.find("/plan-only") == []
 
 
 def test_run_does_what_was_planned(finished_run: datakit.RunResult, finished: Path, tmp_path: Path) -> None:
     recipe = load_recipe(finished / "shelf" / "shelf.toml")
-    before = pipeline.plan(recipe, str(tmp_path))
+    before = planning.plan(recipe, str(tmp_path))
     assert [(step.stage, step.source, urls.relative(step.directory, str(tmp_path))) for step in before.steps] == [
         (step.stage, step.source, urls.relative(step.directory, finished_run.root)) for step in finished_run.steps
     ]
     assert {step.state for step in before.steps} == {"to run"}
-    after = pipeline.plan(recipe, finished_run.root)
+    after = planning.plan(recipe, finished_run.root)
     assert {step.state for step in after.steps} == {"done"}
     assert after.disk_needed == 0
     assert [step.fingerprint for step in after.steps] == [step.manifest.fingerprint for step in finished_run.steps]
 
 
 def test_plan_explains_workers_memory_and_disk(shelf: Path, tmp_path: Path) -> None:
-    plan = pipeline.plan(load_recipe(shelf), str(tmp_path / "root"), workers=3)
+    plan = planning.plan(load_recipe(shelf), str(tmp_path / "root"), workers=3)
     assert (plan.resources.workers, plan.resources.workers_reason) == (3, "as requested")
     assert plan.resources.memory_bytes > 0
     assert plan.disk_needed is not None
@@ -96,13 +96,13 @@ def test_plan_explains_workers_memory_and_disk(shelf: Path, tmp_path: Path) -> N
 
 
 def test_unreachable_pinned_source_can_be_planned(tmp_path: Path) -> None:
-    plan = pipeline.plan(load_recipe("fineweb-edu-10bt"), str(tmp_path), offline=True)
+    plan = planning.plan(load_recipe("fineweb-edu-10bt"), str(tmp_path), offline=True)
     assert [step.stage for step in plan.steps] == list(STAGE_NAMES)
     assert plan.disk_needed is None
     assert (plan.steps[0].tasks, plan.steps[0].reason) == (None, "known once its files are listed")
     assert "not downloaded yet" in plan.notes[0]
     with pytest.raises(NoInputError, match="run once without --offline"):
-        pipeline.run(load_recipe("fineweb-edu-10bt"), str(tmp_path), offline=True)
+        running.run(load_recipe("fineweb-edu-10bt"), str(tmp_path), offline=True)
 
 
 def test_plan_names_the_tokenizer_that_the_contract_reads(tmp_path: Path) -> None:

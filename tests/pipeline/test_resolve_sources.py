@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import datakit
-from datakit import pipeline
 from datakit.errors import NoInputError, RecipeError, UnreadableError
+from datakit.pipeline import planning
 from datakit.recipe import Recipe, Source, load_recipe
 from datakit.storage import atomic, urls
 from tests.support.s3 import s3_root
@@ -45,7 +45,7 @@ def test_root_inside_a_source_is_rejected(tmp_path: Path) -> None:
     recipe = tmp_path / "r.toml"
     recipe.write_text('name = "r"\n[[sources]]\nname = "s"\nurl = "texts"\n')
     with pytest.raises(RecipeError, match=r'exclude = \["out/\*\*"\]'):
-        pipeline.plan(load_recipe(recipe), str(tmp_path / "texts" / "out"))
+        planning.plan(load_recipe(recipe), str(tmp_path / "texts" / "out"))
 
 
 def test_links_out_of_a_source_need_the_recipes_leave(tmp_path: Path) -> None:
@@ -55,16 +55,16 @@ def test_links_out_of_a_source_need_the_recipes_leave(tmp_path: Path) -> None:
     (tmp_path / "texts" / "b.jsonl").symlink_to(tmp_path / "elsewhere" / "b.jsonl")
     source, root = Source("s", str(tmp_path / "texts")), str(tmp_path / "root")
     with pytest.raises(UnreadableError, match=r"b\.jsonl is a link that leads out of the source's folder; exclude it"):
-        pipeline.plan(Recipe("r", (source,)), root)
-    followed = pipeline.plan(Recipe("r", (replace(source, outside_links=True),)), root)
+        planning.plan(Recipe("r", (source,)), root)
+    followed = planning.plan(Recipe("r", (replace(source, outside_links=True),)), root)
     (tmp_path / "texts" / "b.jsonl").unlink()
     write_lines(tmp_path / "texts" / "b.jsonl", ["two"])
-    copied = pipeline.plan(Recipe("r", (source,)), root)
+    copied = planning.plan(Recipe("r", (source,)), root)
     assert [step.fingerprint for step in followed.steps] == [step.fingerprint for step in copied.steps]
 
 
 def test_named_pipe_is_skipped_with_a_note(tmp_path: Path) -> None:
     write_lines(tmp_path / "texts" / "a.jsonl", ["one"])
     os.mkfifo(tmp_path / "texts" / "pipe.jsonl")
-    planned = pipeline.plan(Recipe("r", (Source("s", str(tmp_path / "texts")),)), str(tmp_path / "root"))
+    planned = planning.plan(Recipe("r", (Source("s", str(tmp_path / "texts")),)), str(tmp_path / "root"))
     assert planned.notes == ("source s: left out: 1 entry that cannot be read (pipe.jsonl is a named pipe)",)

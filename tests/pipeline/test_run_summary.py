@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 
 import datakit
-from datakit.pipeline import stage_lines
+from datakit.pipeline.run_summary import stage_lines
 
 
 def test_lines_add_up_from_records_to_documents(finished_run: datakit.RunResult) -> None:

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 import datakit
-from datakit.pipeline import StepDescription
+from datakit.pipeline.lineage import StepDescription
 from datakit.retention.leftovers import find_leftovers
 from datakit.storage import urls
 from tests.support.faults.chaos import committed_twice

@@ -11,7 +11,7 @@ from datakit.cli.parameters import Flag
 from datakit.errors import counted
 
 if TYPE_CHECKING:
-    from datakit.pipeline import ListedStep
+    from datakit.pipeline.overview import ListedStep
 
 HEADERS = ("step", "written (UTC)", "  rows", "tokens", "   size", "state")
 HALF_A_YEAR = 182 * 86400

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-from pathlib import Path
 
 import psutil
 
@@ -74,10 +73,3 @@ def set_memory_limit(pid: int, limit: int) -> None:
         _, hard = resource.prlimit(pid, resource.RLIMIT_DATA)
         soft = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.prlimit(pid, resource.RLIMIT_DATA, (soft, hard))
-
-
-def kernel_kills() -> int:
-    """Return a count that rises if the kernel kills a process on this machine or in our cgroups for lack of memory."""
-    vmstat = Path("/proc/vmstat")
-    lines = vmstat.read_text().splitlines() if vmstat.exists() else []
-    return cgroups.oom_kills() + sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))

@@ -23,18 +23,19 @@ from datakit.engine.executor import Attempt, Cause, Outcome
 from datakit.engine.task import encode
 from datakit.engine.worker import child, forking, forkserver
 from datakit.engine.worker.boot_output import BootDeathError
+from datakit.engine.worker.cgroups import kernel_kills
 from datakit.engine.worker.disk_use import DiskWatch, shortage
 from datakit.engine.worker.exit_causes import ChildExit, ExitStatus, conclude, make_outcome
 from datakit.engine.worker.forkserver_client import BootError, ForkServer, ForkServerPool
 from datakit.engine.worker.framing import receive_frame, send_frame
 from datakit.engine.worker.heartbeat import Heartbeat, create_heartbeat_memory
-from datakit.engine.worker.memory import kernel_kills, usable_memory
+from datakit.engine.worker.memory import usable_memory
 from datakit.engine.worker.memory_watcher import MEMORY_USE, MemoryUse, kill
 from datakit.errors import DatakitError, RefusedError, StorageError
 from datakit.storage import urls
 from datakit.storage.stale_files import scratch_directory
 
-POLL_SECONDS = 0.05  # interval of the checks for hangs and cancellation; a result is noticed at once
+POLL_SECONDS = 0.1  # interval of the checks for hangs and cancellation; a result is noticed at once
 DUMP_SECONDS = 2.0  # time for faulthandler to write a stack, which takes milliseconds on an idle machine
 SILENT_SHARE = 0.25  # share of `hang_seconds` after which a silent attempt lends its slot to the next attempt
 _usable_memory = cache(usable_memory)

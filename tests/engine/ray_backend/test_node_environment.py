@@ -33,7 +33,7 @@ SENT, NOT_SENT = ["AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"], ["HF_TOKEN", "A
 DRIVER = """
 import json, os, sys
 from pathlib import Path
-from datakit import pipeline
+from datakit.pipeline import running
 from datakit.engine.executor import Cause
 from datakit.engine.ray_backend.executor import RayExecutor
 from datakit.errors import DatakitError
@@ -42,9 +42,9 @@ from tests.support.engine.attempts import attempt, run_all
 
 address, root, recipe, names = sys.argv[1:]
 executor = RayExecutor(address, root, 2)  # also keeps the connection for the run
-done = pipeline.run(load_recipe(recipe), root, ray="auto", until="normalize")
+done = running.run(load_recipe(recipe), root, ray="auto", until="normalize")
 try:
-    pipeline.run(load_recipe(recipe.replace("good", "bad")), root, ray="auto", until="normalize")
+    running.run(load_recipe(recipe.replace("good", "bad")), root, ray="auto", until="normalize")
 except DatakitError as error:
     failed = str(error)
 outcomes = run_all(executor, [attempt("ray_tasks:variables", Path(root), names=names.split(","))])

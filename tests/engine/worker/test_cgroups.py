@@ -10,6 +10,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,18 @@ def test_the_smallest_limit_of_all_groups_counts(
     monkeypatch.setattr(cgroups, "PROCESS_GROUPS", shown)
     monkeypatch.setattr(cgroups, "MOUNT", mount)
     assert min(cgroups.group_limits()) == 1000
+
+
+def test_kills_are_counted_in_all_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"a/memory.events": "oom 7\noom_kill 2\noom_group_kill 0\n", "memory/b/memory.oom_control":
+             "under_oom 1\noom_kill 30\n", "vmstat": "nr_free 5\noom_kill 400\nthp 9\n"}  # fmt: skip
+    shown, mount = fake_kernel(tmp_path, files, "4:memory:/b\n0::/a\n")
+    monkeypatch.setattr(cgroups, "PROCESS_GROUPS", shown)
+    monkeypatch.setattr(cgroups, "MOUNT", mount)
+    monkeypatch.setattr(cgroups, "VMSTAT", mount / "vmstat")
+    monkeypatch.setattr(cgroups, "_kill_files", cache(cgroups._kill_files.__wrapped__))
+    assert cgroups.kernel_kills() == 432
+    (mount / "a/memory.events").write_text("oom 8\noom_kill 3\n")
+    assert cgroups.kernel_kills() == 433
+    (mount / "a/memory.events").unlink()
+    assert cgroups.kernel_kills() == 430, "a process that is moved to another group goes on"
