@@ -1,0 +1,1 @@
+"""Computes facts about documents, such as languages, quality measures and personal data, as tables of attributes."""

@@ -1,0 +1,49 @@
+"""Defines what an annotator is: a pure function from a batch of documents to a table of attributes.
+
+An annotator computes facts and decides nothing: what follows from a fact (drop, mask, keep) is up to rules, so a
+threshold can change without reading text again. Its output depends on the document alone, never on the other documents
+of the batch; otherwise, the output would depend on how the documents were divided into batches.
+
+Everything that can change the output enters the fingerprint of a step: `name`, `version`, `parameters`, `columns` and
+`schema`. If a change of the code changes any output, `version` must rise.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+TEXT = "text"
+# A stretch of a text, in bytes of its UTF-8 form: [start, stop). Spans of one document are sorted by (start, stop, kind).
+SPAN = pa.struct(
+    [
+        pa.field("start", pa.uint64(), nullable=False),
+        pa.field("stop", pa.uint64(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+    ]
+)
+SPANS = pa.list_(pa.field("element", SPAN, nullable=False))
+
+
+class Annotator(Protocol):
+    """A function from documents to attributes.
+
+    name: the name of the attribute table, in lower case. version: see the module's docstring. parameters: everything
+    that was configured, as plain data. columns: the columns that it reads, usually `text`. schema: the columns that it
+    returns. sparse: True if documents whose attributes are all null or empty get no row in the table.
+    """
+
+    name: str
+    version: int
+    parameters: dict[str, Any]
+    columns: tuple[str, ...]
+    schema: pa.Schema
+    sparse: bool
+
+    def annotate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return one row of attributes, in the form of `schema`, for each document of the batch, in the same order.
+
+        batch: the documents' `columns`; texts are valid UTF-8, of type large_string, and may be empty, but not null.
+        """
+        ...
