@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 TEXT = "text"
-# A stretch of a text, in bytes of its UTF-8 form: [start, stop). Spans of one document are sorted by (start, stop, kind).
+# A stretch of a text, in bytes of its UTF-8 form: [start, stop). The spans of a document are sorted by (start, stop,
+# kind).
 SPAN = pa.struct(
     [
         pa.field("start", pa.uint64(), nullable=False),

@@ -19,6 +19,7 @@ SIMULATORS: dict[str, Simulator] = {
     "datakit.normalize.route:route_slice": text.route_slice,
     "datakit.normalize.sort:sort_partition": text.sort_partition,
     "datakit.normalize.origins:write_files": text.write_files,
+    "datakit.annotate.write_tables:annotate_partition": text.annotate_partition,
     "datakit.engine.exchange.merge_tasks:merge_runs": text.merge_runs,
     "datakit.dedup.minhash.signatures_stage:sign_partition": dedup.sign_partition,
     "datakit.dedup.exact_duplicates:find_copies": dedup.find_copies,

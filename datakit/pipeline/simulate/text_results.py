@@ -1,4 +1,4 @@
-"""Simulates the tasks of the stages download and normalize, and those that merge the runs of an exchange."""
+"""Simulates the tasks of the stages download, normalize and annotate, and those that merge the runs of an exchange."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from datakit.annotate.stage import table_path
 from datakit.engine.exchange.merge import MergeWork
 from datakit.engine.exchange.merge_tasks import BUDGET_BYTES
 from datakit.engine.exchange.run_file import INDEX_SUFFIX
@@ -30,11 +31,13 @@ from datakit.pipeline.simulate.effects import (
     read_runs,
     write_runs,
 )
+from datakit.storage import urls
 from datakit.storage.fingerprint import config_of
 from datakit.storage.ids import partition_name
 from datakit.storage.manifest import data_path
 
 SCORES = "simulated_scores"  # the key, in `Step.operations`, of the numeric columns that dedup reads
+ATTRIBUTE_BYTES = 100  # of a document in one table (a guess)
 FILE_ROW_BYTES = 60  # bytes per row of origins/files.parquet
 
 
@@ -146,6 +149,23 @@ def write_files(about: PhaseOf) -> Run:
         count = len(task.arguments["paths"])
         file = OutputFile("origins/files.parquet", 1000 + FILE_ROW_BYTES * count, CHECKSUM, count)
         return Effect(TaskResult((file,)), writes=1)
+
+    return run
+
+
+def annotate_partition(about: PhaseOf) -> Run:
+    """Simulate the attributes of a partition: one table for each annotator."""
+    (source,) = about.step.inputs_of("normalize")
+    partitions, annotators = source.manifest.partitions, sorted(about.phase.shared["annotators"])
+
+    def run(task: Task) -> Effect:
+        part = partitions[int(task.key)]
+        name, size = urls.name(part.path), 1000 + ATTRIBUTE_BYTES * part.rows
+        files = [OutputFile(table_path(part.source, one, name), size, CHECKSUM, part.rows) for one in annotators]
+        counters = {"annotate/documents": part.rows, "annotate/quarantined": 0}
+        counters |= {f"annotate/{one}": part.rows for one in annotators}
+        result = TaskResult(tuple(files), counters, records=part.rows, bytes_read=task.input_bytes)
+        return Effect(result, parquet_reads(part.bytes, task.input_bytes >> 24), len(files), part.bytes)
 
     return run
 

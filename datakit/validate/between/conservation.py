@@ -88,6 +88,18 @@ def _signatures(step: Subject, result: Result) -> Iterator[Equation]:
             yield f"the rows of {ours.path}", ours.rows, rows, part.rows
 
 
+def _annotate(step: Subject, result: Result) -> Iterator[Equation]:
+    manifest, counters = step.manifest, step.manifest.counters
+    left_out = counters["annotate/quarantined"]
+    yield "annotate/quarantined", left_out, "the list's length", manifest.quarantine.records
+    for _, above in step.inputs_of("normalize"):
+        documents = counters["annotate/documents"] + left_out
+        yield "documents and those left out", documents, "the documents of normalize", above.totals.rows
+    for table in manifest.details["tables"]:
+        rows = sum(part.rows for part in manifest.partitions if f"/{table}/" in part.path)
+        yield f"annotate/{table}", counters[f"annotate/{table}"], "the rows of its files", rows
+
+
 def _dedup(step: Subject, result: Result) -> Iterator[Equation]:
     manifest, counters = step.manifest, step.manifest.counters
     removed = counters["dedup/exact_removed"] + counters["dedup/fuzzy_removed"]
@@ -316,6 +328,7 @@ EQUATIONS: dict[str, Callable[[Subject, Result], Iterator[Any]]] = {
     "download": _download,
     "normalize": _normalize,
     "signatures": _signatures,
+    "annotate": _annotate,
     "dedup": _dedup,
     "select": _select,
     "consolidate": _consolidate,

@@ -1,0 +1,87 @@
+"""Implements stage `annotate`: runs annotators over a source's normalized documents, in one pass over the text, and
+writes one table of attributes per annotator and partition. A step has one source, so adding a source annotates no other
+source again. The text is not changed.
+
+    data/<source>/<annotator>/part-00017-of-00106.parquet    the attributes of the normalized partition of that name
+
+A table starts with the column `id`; the other columns are those of the annotator. A dense table has one row for each
+document of the partition, a sparse table one for each document with an attribute that is neither null nor empty. Rows
+are in the order of the partition, so ids ascend.
+
+A document whose annotation kills its worker is found, listed and left out: it has no row in any table. So a rule must
+say what follows from a missing attribute. Cost: reading and decompressing the text once, and the annotators' own cost.
+Memory: one row group of the partition, and one row group of each table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import msgspec
+import pyarrow as pa
+
+from datakit.annotate.tables import TABLES
+from datakit.engine.quarantine import MAX_QUARANTINED, check_limit
+from datakit.engine.task import Output, Phase, Plan, Preload, Step, Task, tolerance_of
+from datakit.storage import urls
+from datakit.storage.manifest import Partition
+from datakit.toml_config import key
+
+NAME = "annotate"
+FORMAT_VERSION = 1
+ID = pa.schema([pa.field("id", pa.string(), nullable=False)])
+HANG_SECONDS = 120.0  # an annotator reports nothing while it works on a batch
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings of annotate that are not those of an annotator."""
+
+    max_quarantined: Annotated[int | float, MAX_QUARANTINED] = field(default=0, kw_only=True)
+    quarantine: Annotated[
+        tuple[str, ...],
+        key('Documents, as "data/source/partition:row", that may be left out in addition to `max_quarantined`.',
+            ["data/novels/part-00003.parquet:17"]),
+    ] = field(default=(), kw_only=True)  # fmt: skip
+
+    def __post_init__(self) -> None:
+        check_limit(self.max_quarantined)
+
+
+def table_path(source: str, annotator: str, partition: str) -> str:
+    """Return the path, in the step's directory, of an annotator's table for the partition with this file name."""
+    return f"data/{source}/{annotator}/{partition}"
+
+
+def plan(step: Step) -> Plan:
+    """Plan one task per partition, which writes the partition's tables."""
+    (source,) = step.inputs_of("normalize")
+    chosen: dict[str, dict[str, Any]] = step.parameters["annotators"]
+    here = urls.relative(source.directory, step.directory)
+    tasks = tuple(
+        Task(
+            key=f"{number:05d}",
+            function="datakit.annotate.write_tables:annotate_partition",
+            arguments={"documents": f"{here}/{partition.path}", "file": partition.path, "source": partition.source},
+            input_bytes=partition.text_bytes or partition.bytes,
+        )
+        for number, partition in enumerate(source.manifest.partitions)
+    )
+    results = yield Phase(
+        "annotate", tasks, {"annotators": chosen}, preloads(chosen),
+        memory_bytes=512 << 20, memory_per_input_byte=1.0, hang_seconds=HANG_SECONDS, tolerance=tolerance_of(step),
+    )  # fmt: skip
+    partitions = [
+        Partition(file.path, part.source, file.rows, file.bytes, file.xxh3)
+        for result, part in zip(results, source.manifest.partitions, strict=True)
+        for file in result.outputs
+    ]
+    return Output(sorted(partitions, key=lambda one: one.path), ID, details={"tables": sorted(chosen)})
+
+
+def preloads(chosen: dict[str, dict[str, Any]]) -> tuple[Preload, ...]:
+    """Return the preloads with which a fork server loads the models and kernels of the chosen annotators."""
+    settings = msgspec.json.encode(chosen, order="sorted").decode()
+    kernels = any(TABLES[name].kernels for name in chosen)
+    return (Preload("datakit.annotate.write_tables", "datakit.annotate.write_tables:load", (settings,), kernels),)

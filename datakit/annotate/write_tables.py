@@ -1,0 +1,149 @@
+"""Annotates one normalized partition: reads its texts once, runs the annotators on batches of documents, and writes one
+table per annotator. What a library or a user's function returns is checked before it is written: the number of rows,
+the columns and their types. Memory: one row group of the partition, and one row group of each table.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from datakit.annotate.annotator import Annotator
+from datakit.annotate.stage import ID, table_path
+from datakit.annotate.tables import annotators_of
+from datakit.engine.task import OutputFile, QuarantinedRecord, TaskContext, TaskResult
+from datakit.errors import ColumnError, CorruptError, TaskError
+from datakit.storage import urls
+from datakit.storage.ids import ids_from_arrow, strictly_ascending
+from datakit.storage.parquet import ShardWriter, open_shard, read_group
+from datakit.storage.row_size import row_sizes
+
+BATCH_BYTES = 4 << 20  # a batch ends with the document that fills it
+load = annotators_of  # called by the fork server
+
+
+def annotate_partition(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """Write the tables of one normalized partition. Raises CorruptError if the partition's ids are not strictly
+    ascending, and TaskError if an annotator returns something else than one row of its columns for each document.
+    """
+    annotators = annotators_of(msgspec.json.encode(shared["annotators"], order="sorted").decode())
+    url, name = urls.join(context.step_directory, arguments["documents"]), urls.name(arguments["file"])
+    left_out, rows, size = list[QuarantinedRecord](), 0, 0
+    with ExitStack() as stack:
+        writers = {
+            one: stack.enter_context(_writer(context, annotator, table_path(arguments["source"], one, name)))
+            for one, annotator in annotators.items()
+        }
+        for batch in _batches(url, arguments["file"], annotators, context):
+            kept, quarantined = context.records(
+                arguments["file"], range(rows, rows + batch.num_rows), functools.partial(_try, annotators, batch)
+            )
+            left_out += quarantined
+            staying = batch if kept is None else batch.filter(pa.array(kept))
+            for one, annotator in annotators.items():
+                writers[one].write(_rows(annotator, staying))
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            context.report(rows, size)
+            context.release()
+    outputs = tuple(
+        OutputFile(table_path(arguments["source"], one, name), writer.info.bytes, writer.info.xxh3, writer.info.rows)
+        for one, writer in writers.items()
+    )
+    counters = {"annotate/documents": rows - len(left_out), "annotate/quarantined": len(left_out)}
+    counters |= {f"annotate/{one}": writer.info.rows for one, writer in writers.items()}
+    return TaskResult(outputs, counters, {}, tuple(left_out), rows, size)
+
+
+def _writer(context: TaskContext, annotator: Annotator, path: str) -> ShardWriter:
+    short = [field.name for field in annotator.schema if pa.types.is_dictionary(field.type)]
+    return ShardWriter(urls.join(context.step_directory, path), _schema(annotator), dictionary=short)
+
+
+def _schema(annotator: Annotator) -> pa.Schema:
+    return pa.schema([*ID, *annotator.schema])
+
+
+def _try(annotators: Mapping[str, Annotator], batch: pa.Table, row: int) -> None:
+    for annotator in annotators.values():
+        _rows(annotator, batch.slice(row, 1))
+
+
+def _rows(annotator: Annotator, documents: pa.Table) -> pa.Table:
+    """Return the rows of an annotator's table for a batch of documents."""
+    if not documents.num_rows:
+        return _schema(annotator).empty_table()
+    (batch,) = documents.select([*annotator.columns]).combine_chunks().to_batches()
+    found = checked(annotator, batch.num_rows, annotator.annotate(batch))
+    columns = [documents["id"].combine_chunks(), *found.columns]
+    table = pa.Table.from_arrays(columns, schema=_schema(annotator))
+    return table.filter(pa.array(_with_attributes(found))) if annotator.sparse else table
+
+
+def checked(annotator: Annotator, documents: int, found: Any) -> pa.RecordBatch:
+    """Return what an annotator has returned. Raises TaskError if it is not one valid row for each document."""
+    if not isinstance(found, pa.RecordBatch) or not found.schema.equals(annotator.schema):
+        shape = str(found.schema) if isinstance(found, pa.RecordBatch) else type(found).__name__
+        raise TaskError(f"annotator {annotator.name!r} returned {shape}, not the columns of its schema")
+    if found.num_rows != documents:
+        raise TaskError(f"annotator {annotator.name!r} returned {found.num_rows} rows for {documents} documents")
+    try:
+        found.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise TaskError(f"annotator {annotator.name!r} returned an invalid column: {error}") from error
+    return found
+
+
+def _with_attributes(found: pa.RecordBatch) -> np.ndarray:
+    """Return which rows have a value that is neither null nor an empty list or string, bool [N]."""
+    mask = np.zeros(found.num_rows, bool)
+    for column in found.columns:
+        if isinstance(column, pa.ListArray | pa.LargeListArray):
+            mask |= column.value_lengths().fill_null(0).to_numpy() > 0
+        else:
+            mask |= column.is_valid().to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _batches(url: str, file: str, annotators: Mapping[str, Annotator], context: TaskContext) -> Iterator[pa.Table]:
+    """Yield the columns that the annotators read, in batches of whole documents, and check that the ids ascend."""
+    wanted = ["id", *dict.fromkeys(name for annotator in annotators.values() for name in annotator.columns)]
+    last: pa.Array | None = None
+    with open_shard(url) as shard:
+        _require_columns(shard.schema_arrow, annotators, url)
+        row = 0
+        for group in range(shard.metadata.num_row_groups):
+            context.hold(file, row, shard.metadata.row_group(group).num_rows)
+            table = read_group(shard, group, url, wanted)
+            row += table.num_rows
+            ids = table["id"].combine_chunks() if last is None else pa.concat_arrays([last, *table["id"].chunks])
+            if not strictly_ascending(*ids_from_arrow(ids)):
+                raise CorruptError(
+                    f"{url}: ids are not strictly ascending; remove the directory of the step that wrote this file and "
+                    "run again"
+                )
+            last = ids.slice(max(0, len(ids) - 1))
+            yield from _cut(table)
+
+
+def _cut(table: pa.Table) -> Iterator[pa.Table]:
+    ends, start = np.cumsum(row_sizes(table)), 0
+    while start < table.num_rows:
+        before = int(ends[start - 1]) if start else 0
+        stop = min(int(np.searchsorted(ends, before + BATCH_BYTES)) + 1, table.num_rows)
+        yield table.slice(start, stop - start)
+        start = stop
+
+
+def _require_columns(schema: pa.Schema, annotators: Mapping[str, Annotator], url: str) -> None:
+    for annotator in annotators.values():
+        if missing := [name for name in annotator.columns if name not in schema.names]:
+            raise ColumnError(
+                f"annotator {annotator.name!r} reads the column {missing[0]!r}, which {url} does not have; its columns "
+                f"are {', '.join(schema.names)}"
+            )
