@@ -4,8 +4,8 @@
 
 Prints, for each stage and phase, the tasks, the written files and the CPU-seconds of the real and of the simulated run,
 and then the time from the first task to the last and the driver's memory. `reads` are requests of the simulated run; a
-run on a disk does not count them. The rates of the simulator are those of one machine: with `--speed 1.5`, the simulated
-CPU-seconds are multiplied by 1.5. The driver's simulated memory is the memory of a process that has only imported the
+run on a disk does not count them. The rates of the simulator are those of one machine: `--speed 1.5` multiplies the
+simulated CPU-seconds by 1.5. The driver's simulated memory is the memory of a process that has only imported the
 driver's modules, plus the growth in the simulation. An existing root is compared without running the recipe again, but
 then the driver's memory is unknown.
 """
