@@ -27,11 +27,16 @@ SETTLED_NS = 2 * 10**9
 Entry = tuple[int, int, int, int, int, str]
 
 
+def hash_folder(root: str) -> str:
+    """Return the directory of the cached hashes."""
+    return urls.join(root, ".cache")
+
+
 class HashCache:
     """The cached hashes of one source. frozen: if true, never write the cache file (for `datakit plan`)."""
 
     def __init__(self, root: str, source: str, frozen: bool = False) -> None:
-        self.url: str = urls.join(root, ".cache", f"hashes-{source}.json")
+        self.url: str = urls.join(hash_folder(root), f"hashes-{source}.json")
         self._root = root
         self._frozen = frozen
         self._entries = _load(self.url)

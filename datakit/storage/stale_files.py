@@ -50,10 +50,13 @@ def remove_dead_files(directory: str) -> list[Path]:
 
 def remove_dead_files_in(directory: str) -> list[Path]:
     """Remove dead processes' temporary files from a local directory, but not from its subdirectories; return the files'
-    paths.
+    paths. A directory that does not exist has none.
     """
-    folder = urls.local_path(directory)
-    return _remove_dead(folder, os.listdir(folder))
+    if not urls.is_local(directory):
+        return []
+    with suppress(FileNotFoundError):
+        return _remove_dead(folder := urls.local_path(directory), os.listdir(folder))
+    return []
 
 
 def _remove_dead(folder: str, names: Iterable[str]) -> list[Path]:

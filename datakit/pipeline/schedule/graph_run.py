@@ -13,6 +13,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from types import ModuleType
 
+from datakit.download.hashes import hash_folder
 from datakit.engine.observe.observer import ObserverGroup, PeakMemory
 from datakit.engine.observe.run_report import RunReport
 from datakit.engine.scheduler.driver import open_step, reuse_step
@@ -28,7 +29,7 @@ from datakit.pipeline.root_layout import require_writable
 from datakit.pipeline.run_summary import StepResult
 from datakit.pipeline.schedule.unfinished_steps import UnfinishedSteps
 from datakit.pipeline.tolerances import check_tolerances
-from datakit.storage import stale_files
+from datakit.storage import stale_files, urls
 from datakit.storage.io_errors import unless_read_only
 from datakit.storage.manifest import Manifest
 
@@ -85,10 +86,15 @@ class GraphRun:
         return [self._results[node.label] for node in self._graph.nodes if node.label in self._results]
 
     def tidy_up(self) -> None:
-        """Remove the temporary files of steps that were stopped. All tasks must have ended."""
+        """Remove the temporary files of steps that were stopped, and those of drivers that were killed while they wrote
+        cached hashes or the list of current steps. All tasks must have ended.
+        """
         for directory in self._opened:
             with unless_read_only():
                 stale_files.remove_dead_files(directory)
+        for folder in (hash_folder(self._graph.root), urls.join(self._graph.root, self._graph.dataset)):
+            with unless_read_only():
+                stale_files.remove_dead_files_in(folder)
 
     def raise_unfinished(self) -> None:
         """Raise an error if a step has failed, ended as partial or could not run."""

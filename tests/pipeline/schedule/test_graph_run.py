@@ -11,6 +11,7 @@ import pytest
 import datakit
 from datakit.errors import PartialError, StepFailedError
 from datakit.storage import manifest, urls
+from tests.support.faults.abandoned import unlocked_name
 from tests.support.small_shelf import prose, write_lines
 from tests.support.trees import tree
 
@@ -51,6 +52,20 @@ def test_failed_source_stops_only_what_needs_it(tmp_path: Path) -> None:
     result = datakit.run(recipe, root, workers=2)
     assert before.items() <= tree(str(root)).items()
     assert {step.label for step in result.steps if step.reused} >= {"signatures good", "signatures better"}
+
+
+def test_next_run_removes_the_files_that_a_killed_driver_was_writing(tmp_path: Path) -> None:
+    """The driver writes cached hashes before the first step, and the list of current steps after the last one."""
+    write_lines(tmp_path / "good/a.jsonl", [prose(row) for row in range(9)])
+    (tmp_path / "recipe.toml").write_text('name = "texts"\n[[sources]]\nname = "good"\nurl = "good"\n')
+    (tmp_path / "root/texts").mkdir(parents=True)
+    (tmp_path / "root/.cache").mkdir()
+    left = [unlocked_name(tmp_path / "root/.cache", "hashes-good.json"),
+            unlocked_name(tmp_path / "root/texts", "latest.json")]  # fmt: skip
+    for path in left:
+        path.write_bytes(b"{")
+    datakit.run(tmp_path / "recipe.toml", tmp_path / "root", workers=1)
+    assert not any(path.exists() for path in left)
 
 
 def test_damaged_manifest_of_a_source_stops_only_what_needs_it(tmp_path: Path) -> None:
