@@ -1,10 +1,15 @@
-"""Detects when numba is compiling kernels, which takes 10 to 60 seconds on a machine that has not run them yet."""
+"""Detects when numba is compiling kernels, which takes 10 to 60 seconds on a machine that has not run them yet, and
+compiles kernels in two processes at the same time.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 NOTICE = "compiling kernels, which takes 10 to 60 s the first time on a machine"
 
@@ -56,3 +61,29 @@ def announced(callback: Callable[[], None]) -> Iterator[None]:
 
     with event.install_listener("numba:compile", Listener()):
         yield
+
+
+def is_cached(kernel: Any) -> bool:
+    """Return True if numba's disk cache has any code of a kernel. The code may be outdated."""
+    return Path(kernel._cache._cache_file._index_path).exists()
+
+
+@contextmanager
+def compiled_beside(warm: Callable[[], None], kernel: Any) -> Iterator[None]:
+    """If `kernel` is not in numba's disk cache, call `warm`, which compiles it, in a fork of this process while the
+    `with` block runs. After the block, the kernel can be loaded from the cache; if the fork has failed, it still has to
+    be compiled. This process must have no other threads.
+    """
+    if is_cached(kernel):
+        yield
+        return
+    child = os.fork()
+    if child == 0:
+        try:
+            warm()
+        finally:
+            os._exit(0)
+    try:
+        yield
+    finally:
+        os.waitpid(child, 0)

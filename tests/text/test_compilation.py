@@ -1,4 +1,4 @@
-"""Compiling a kernel is announced; loading it from disk is not."""
+"""Compiling a kernel is announced; loading it from disk is not. A fork compiles only what is not on disk."""
 
 from __future__ import annotations
 
@@ -22,15 +22,40 @@ with announced(lambda: said.append(True)):
 print(len(said))
 """
 
+BESIDE = """
+from datakit.text.compilation import compiled_beside
+from tests.support.engine.compiled_example import increased
+forks = []
+def warm():
+    forks.append(increased(1))
+    print("forked", flush=True)
+with compiled_beside(warm, increased):
+    pass
+increased(1)
+print(len(forks), sum(increased.stats.cache_hits.values()), sum(increased.stats.cache_misses.values()))
+"""
+
+
+def output(script: str, cache: Path) -> list[str]:
+    """Run a script with this folder for numba's disk cache; return the lines that it has printed."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache), "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-c", script]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.splitlines()
+
 
 def test_only_the_first_compilation_is_announced(tmp_path: Path) -> None:
-    def announcements() -> str:
-        environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(REPOSITORY)}
-        command = [sys.executable, "-c", SCRIPT]
-        return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.strip()
+    assert output(SCRIPT, tmp_path) == ["1"]
+    assert output(SCRIPT, tmp_path) == ["0"]
 
-    assert announcements() == "1"
-    assert announcements() == "0"
+
+def test_fork_compiles_a_kernel_that_this_process_then_loads(tmp_path: Path) -> None:
+    assert output(BESIDE, tmp_path) == ["forked", "0 1 0"], "the fork has compiled it, and this process has loaded it"
+    assert output(BESIDE, tmp_path) == ["0 1 0"], "it is on disk, so nothing is forked"
+
+
+def test_kernel_is_compiled_here_if_the_fork_fails(tmp_path: Path) -> None:
+    failing = BESIDE.replace("    forks.append(increased(1))\n", "    import os; os._exit(1)\n")
+    assert output(failing, tmp_path) == ["0 0 1"]
 
 
 @pytest.mark.parametrize("module", ["datakit.normalize.warm_kernels", "datakit.dedup.warm_kernels"])

@@ -2,7 +2,7 @@
 
 The default shares were measured on 121 MB of real text in eight sources (docs/measurements.md), except `token_bytes`
 and `left`, which are estimates. A TOML file can override each value (`datakit plan --corpus`). The documents of a
-source are distributed evenly over its files and partitions.
+source are distributed evenly over its files and, unless the sizes of the partitions are given, over its partitions.
 """
 
 from __future__ import annotations
@@ -19,12 +19,26 @@ from datakit.errors import RecipeError
 class SourceText:
     """The text of one source. records: the records in its files. documents: those that normalize keeps. text_bytes: the
     size of their text. value_bytes: the size of all values of all records that are not left out, including duplicates.
+    partitions: the records, documents and text bytes of each partition, if they are known. How many partitions one task
+    gets depends on their sizes, which differ by a few percent.
     """
 
     records: int
     documents: int
     text_bytes: int
     value_bytes: int
+    partitions: tuple[tuple[int, int, int], ...] = ()
+
+    def partition(self, number: int, count: int) -> tuple[int, int, int]:
+        """Return the records, documents and text bytes of one of `count` partitions. Unless these numbers are known,
+        all partitions are equal.
+        """
+        if len(self.partitions) == count:
+            return self.partitions[number]
+        records, documents, text = (
+            share(each, number, count) for each in (self.records, self.documents, self.text_bytes)
+        )
+        return records, documents, text
 
 
 @dataclass(frozen=True)
@@ -35,7 +49,9 @@ class Corpus:
     document_bytes: the mean size of a text. other_bytes: the mean size of a document's other columns.
     duplicates: the share of a source's records that repeat an earlier text of the source.
     exact: the share of a source's documents that an earlier source contains; 0 for the first source.
-    clustered: the share of documents that share a band key with another; cluster_size: the mean size of a cluster;
+    clustered: the share of documents that share a band key with another; clustered_in: their number in each task of
+    dedup's phase `shingles`, if it is known: a task without such documents writes no file; cluster_size: the mean size
+    of a cluster;
     giant: the share of clustered documents that belong to one component, which is cut into blocks if it is large.
     fuzzy: the share of documents that are removed as near duplicates.
     edges: edges in the buckets' forests, per clustered document. left: the share of nodes that remain after a round.
@@ -66,6 +82,7 @@ class Corpus:
     removal_bytes: int = 75
     token_bytes: float = 4.0
     vocabulary: int = 50_280
+    clustered_in: Mapping[str, int] = field(default_factory=dict)
     sources: Mapping[str, SourceText] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -127,8 +127,9 @@ def route_shingles(about: PhaseOf) -> Run:
     def run(task: Task) -> Effect:
         work = msgspec.convert(task.arguments, PartRange)
         mine = work.parts
-        rows = int(sum(part.rows for part in mine) * corpus.clustered)
-        text = int(sum(part.text_bytes for part in mine) * corpus.clustered)
+        documents, text = sum(part.rows for part in mine), sum(part.text_bytes for part in mine)
+        rows = corpus.clustered_in.get(task.key, int(documents * corpus.clustered))
+        text = text * rows // max(1, documents)
         size = int(text * corpus.shingle_bytes) + rows * (DOCUMENT_BYTES + 8 * shared["bands"])
         there = giant_rows(about, rows)
         large = size * there // max(1, rows)

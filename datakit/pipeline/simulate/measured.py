@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -66,10 +67,13 @@ def one_or(count: int) -> int:
 def _source(place: str, manifest: Manifest) -> SourceText:
     values = sum(msgspec.convert(one.details, RouteDetails).value_bytes for one in results(place, "route"))
     records = manifest.totals.rows + manifest.counters["normalize/duplicates"]
-    return SourceText(records, manifest.totals.rows, manifest.totals.text_bytes or 0, values)
+    read = [one.records for one in results(place, "sort") if one.details]  # the list of files has none
+    partitions = tuple((count, part.rows, part.text_bytes or 0)
+                       for count, part in zip(read, manifest.partitions, strict=True))  # fmt: skip
+    return SourceText(records, manifest.totals.rows, manifest.totals.text_bytes or 0, values, partitions)
 
 
-def _dedup(place: str, manifest: Manifest, documents: int) -> dict[str, float]:
+def _dedup(place: str, manifest: Manifest, documents: int) -> dict[str, Any]:
     counters, report = manifest.counters, list(manifest.details["sources"].values())
     later = sum(entry["documents"] for entry in report[1:])
     labelled = [msgspec.convert(one.details, Labelled) for one in results(place, "labels")]
@@ -79,19 +83,25 @@ def _dedup(place: str, manifest: Manifest, documents: int) -> dict[str, float]:
         "exact": counters["dedup/exact_removed"] / one_or(later),
         "fuzzy": counters["dedup/fuzzy_removed"] / one_or(documents),
         "clustered": clustered / one_or(documents),
+        "clustered_in": {key: one.records for key, one in results_of(place, "shingles").items()},
         "cluster_size": clustered / one_or(sum(one.components for one in labelled)) if clustered else 2.0,
         "edges": edges / one_or(clustered),
         "removal_bytes": manifest.totals.bytes // one_or(manifest.totals.rows),
     }
 
 
-def results(place: str, phase: str) -> Iterator[TaskResult]:
-    """Yield one result for each task of a phase."""
-    seen = set[str]()
+def results(place: str, phase: str) -> Sequence[TaskResult]:
+    """Return the result of each task of a phase, in the order of the tasks' keys."""
+    return list(results_of(place, phase).values())
+
+
+def results_of(place: str, phase: str) -> dict[str, TaskResult]:
+    """Return the result of each task of a phase by the task's key, in the order of the keys."""
+    found: dict[str, TaskResult] = {}
     for line in read_ledger(place):
-        if isinstance(line, AttemptLine) and line.phase == phase and line.result is not None and line.key not in seen:
-            seen.add(line.key)
-            yield line.result
+        if isinstance(line, AttemptLine) and line.phase == phase and line.result is not None:
+            found.setdefault(line.key, line.result)
+    return dict(sorted(found.items()))
 
 
 def _size(steps: Sequence[tuple[str, Manifest]], prefix: str) -> int:

@@ -123,8 +123,7 @@ def sort_partition(about: PhaseOf) -> Run:
 
     def run(task: Task) -> Effect:
         number = task.arguments["partition"]
-        records, rows = share(source.records, number, count), share(source.documents, number, count)
-        text, name = share(source.text_bytes, number, count), partition_name(number, count)
+        (records, rows, text), name = source.partition(number, count), partition_name(number, count)
         size = int(corpus.normalized * (text + (source.value_bytes * rows // max(1, source.records) - text)))
         files = [OutputFile(data_path(shared["source"], name), max(size, 1000), CHECKSUM, rows)]
         files.append(OutputFile(f"origins/{name}", 1000 + corpus.origin_bytes * records, CHECKSUM, records))
