@@ -1,0 +1,81 @@
+"""Finds secrets of unknown form: values that are assigned to names such as `api_key` and look random.
+
+The name ends in `token`, `secret`, `password`, `passwd`, `pwd` or `credential(s)`, or in `key` after a word such as
+`api` or `access`. Then come a `:` or `=` and the value: in quotes, 16 to 128 letters, digits and `+/=_-`; without
+quotes, at least 20, of which three are digits. The value has a letter and a digit, and a Shannon entropy of at least
+LEAST_ENTROPY bits per character, the limit of gitleaks' rule `generic-api-key`. Only the value is reported.
+
+Cost: LEAST bytes per `:` or `=`, at most LONGEST where so many letters and digits follow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import re2
+
+from datakit.annotate.personal import byte_classes
+from datakit.annotate.personal.byte_classes import VALUE, at, has
+from datakit.text.numba_cache import cached_njit
+
+LEAST, LEAST_BARE, LONGEST = 16, 20, 128  # bytes of a value
+LEAST_BARE_DIGITS = 3
+LEAST_ENTROPY = 3.5  # bits per character
+NAME_BYTES = 40  # bytes before `=` or `:` that are searched for a name
+QUOTES = b"\"'`"
+_NAME = re2.compile(
+    rb"(?i)(?:(?:api|access|secret|auth|private|client|signing|encryption|service|account|storage|master)[_.\- ]?key"
+    rb"|token|secret|passw(?:or)?d|pwd|credentials?)[\"'`\])]{0,2}\s{0,3}\z"
+)
+
+kernel = cached_njit(byte_classes)
+
+
+@kernel
+def _is_gap(byte: int) -> bool:
+    """Return True for a byte that may lie between a name, a sign and a value: a space, a tab, quotes, `=`, `>`, `)`."""
+    return byte in (32, 9, 34, 39, 96, 61, 62, 93, 41)
+
+
+@kernel
+def value_after(data: np.ndarray, start: int, stop: int, sign: int) -> tuple[int, int]:
+    """Return the start and the end of the value that may be a secret after the `:` or `=` at `sign`; (0, 0) if none."""
+    name, least = sign, max(start, sign - 5)
+    while name > least and _is_gap(data[name - 1]):
+        name -= 1
+    if name == start or data[name - 1] | 32 not in (100, 108, 110, 115, 116, 121):  # d l n s t y
+        return 0, 0
+    first = sign + 1
+    while first < sign + 5 and _is_gap(at(data, first, stop)):
+        first += 1
+    end = first
+    while end < first + LONGEST + 1 and has(at(data, end, stop), VALUE):
+        end += 1
+    return (first, end) if LEAST <= end - first <= LONGEST else (0, 0)
+
+
+def is_secret(value: bytes, name: bytes, lead: bytes, follow: bytes) -> bool:
+    """Return True if a value is a secret.
+
+    name: up to NAME_BYTES bytes before the sign. lead, follow: the bytes before and after the value, if there are any.
+    """
+    quoted = lead in QUOTES and lead != b""
+    if (follow != lead) if quoted else (follow not in b" \t\r\n,;&\"'`<"):
+        return False
+    digits = sum(48 <= byte < 58 for byte in value)
+    if not quoted and (len(value) < LEAST_BARE or digits < LEAST_BARE_DIGITS):
+        return False
+    letters = any(byte > 64 and byte != 95 for byte in value)
+    return digits > 0 and letters and entropy(value) >= LEAST_ENTROPY and _NAME.search(name) is not None
+
+
+def entropy(value: bytes) -> float:
+    """Return the Shannon entropy of a value's bytes, in bits per byte.
+
+    >>> entropy(b"aabb"), entropy(b"abcd")
+    (1.0, 2.0)
+    """
+    shares = [count / len(value) for count in Counter(value).values()]
+    return -math.fsum(share * math.log2(share) for share in shares)
