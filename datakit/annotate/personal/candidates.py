@@ -32,7 +32,7 @@ from datakit.annotate.personal.ibans import iban_end
 from datakit.annotate.personal.ip_addresses import ipv4_end, ipv6_window
 from datakit.annotate.personal.keys import key_start
 from datakit.annotate.personal.kinds import CARD, EMAIL, IBAN, IPV4, IPV6, PHONE, SECRET
-from datakit.annotate.personal.number_groups import Groups, new_groups, read_groups
+from datakit.annotate.personal.number_groups import Groups, is_short, new_groups, read_groups
 from datakit.annotate.personal.phones import phone_span
 from datakit.annotate.personal.secrets_in_code import value_after
 from datakit.text.numba_cache import cached_njit
@@ -80,6 +80,8 @@ def _number(data: np.ndarray, start: int, stop: int, first: int, groups: Groups)
     end = iban_end(data, start, stop, first)
     if end:
         return IBAN, first - 2, end
+    if is_short(data, first, stop):
+        return -1, 0, 0
     end = ipv4_end(data, start, stop, first)
     if end:
         return IPV4, first, end

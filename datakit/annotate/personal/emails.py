@@ -5,7 +5,7 @@ Form: the dot-atom of RFC 5322, section 3.2.3, limited to characters that addres
 has at least two labels of 1 to 63 bytes and at most 253 bytes (RFC 1035, 2.3.4). Its last label is a country's (ISO
 3166) or has 3 to 24 letters and is no common file extension, or begins with `xn--`.
 
-Not addresses: the user of a URL (`https://user@host`), handles (`@user@host`), calls (`a@b.transpose(`). Cost: at most
+Not addresses: the user of a URL (`https://user@host`), handles (`@user@host`), `git@host`, calls (`a@b.transpose(`). Cost: at most
 64 + 253 bytes are read per `@`.
 """
 
@@ -119,9 +119,11 @@ def email_around(data: np.ndarray, start: int, stop: int, position: int) -> tupl
 
 def email_kind(address: bytes) -> int:
     """Return EMAIL or, for a domain that is reserved for documentation and tests, EMAIL_RESERVED; -1 if the last label
-    cannot be that of a domain.
+    cannot be that of a domain, or for the user `git` of SSH addresses.
     """
-    domain = address.rpartition(b"@")[2].lower()
+    local, _, domain = address.lower().rpartition(b"@")
+    if local == b"git":
+        return -1
     labels = domain.split(b".")
     last = labels[-1]
     if last in RESERVED or b".".join(labels[-2:]) in RESERVED_DOMAINS:

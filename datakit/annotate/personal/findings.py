@@ -64,5 +64,5 @@ def _decided(data: np.ndarray, offsets: np.ndarray, found: Candidates, row: int)
     if kind == IPV4:
         return ipv4_kind(value, data[max(first, start - CONTEXT) : start].tobytes(), follow), stop
     sign = int(found.signs[row])
-    name, lead = data[max(first, sign - NAME_BYTES) : sign].tobytes(), data[max(first, start - 1) : start].tobytes()
-    return (SECRET if is_secret(value, name, lead, follow) else -1), stop
+    name = data[max(first, sign - NAME_BYTES) : sign].tobytes()
+    return (SECRET if is_secret(value, name) else -1), stop

@@ -4,8 +4,8 @@ IPv4: four decimal numbers up to 255 without leading zeros. IPv6: the text forms
 touch a letter, a digit or `_`. What is public follows IANA's registries of special-purpose addresses (RFC 6890; as of
 2024-10). The tables are written down here, because those of Python's `ipaddress` change with its version.
 
-Numbers that only look like IPv4 addresses are left out: after words such as `version`, and section numbers at the
-beginning of a line (all four below 32, then a space or a period). Of IPv6, only 2000::/3 with at least three groups and
+Numbers that only look like IPv4 addresses are left out: after words such as `version` and signs such as `>=`, and
+section numbers at the beginning of a line (all four from 1 to 63, followed by white space or a period). Of IPv6, only 2000::/3 with at least three groups and
 a few well-known ranges are reported, so slices such as `[1::2]` and times are not addresses.
 """
 
@@ -35,11 +35,13 @@ SPECIAL_6 = tuple(map(ipaddress.IPv6Network, "2001::/23 2001:db8::/32 3fff::/20 
 RESERVED_6 = tuple(map(ipaddress.IPv6Network, "::ffff:0:0/96 64:ff9b::/96 fc00::/7 fe80::/10".split()))
 LONGEST_6 = 45  # eight groups whose last two are written as IPv4
 CONTEXT = 24  # bytes before an IPv4 address that may show that it is something else
+# words and signs after which four numbers are a version, a revision or a section
 _VERSION = re2.compile(
-    rb"(?i)(?:\b(?:version|ver|release|section|sec|chapter|clause|oid|build|firmware)s?|\xc2\xa7)[^0-9A-Za-z]{0,4}\z",
+    r"(?i)(?:\b(?:version|ver|release|revision|rev|build|firmware|kernel|section|sec|chapter|clause|oid|nr|nummer"
+    r"|ziffer)|abschnitt|absatz|§|[<>=~!]=)s?[^0-9A-Za-z]{0,4}\z".encode()
 )
 _LINE_START = re2.compile(rb"(?:\A|\n)[ \t#>*-]*\z")
-LARGEST_SECTION = 31
+LARGEST_SECTION = 63
 
 kernel = cached_njit(byte_classes)
 _PERIOD, _COLON, _HYPHEN = ord("."), ord(":"), ord("-")
@@ -105,7 +107,8 @@ def ipv4_kind(address: bytes, context: bytes, follow: bytes) -> int:
     octets = [int(octet) for octet in address.split(b".")]
     if _VERSION.search(context):
         return -1
-    if max(octets) <= LARGEST_SECTION and follow in (b".", b" ") and _LINE_START.search(context):
+    section = min(octets) > 0 and max(octets) <= LARGEST_SECTION and follow in (b".", b" ", b"\n", b"\r", b"\t", b"")
+    if section and _LINE_START.search(context):
         return -1
     value = int.from_bytes(octets, "big")
     return IPV4_RESERVED if any(value >> shift == prefix for prefix, shift in RESERVED_4) else IPV4

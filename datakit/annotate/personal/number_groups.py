@@ -15,6 +15,7 @@ from datakit.annotate.personal.byte_classes import DIGIT, at, has
 from datakit.text.numba_cache import cached_njit
 
 MOST_DIGITS, MOST_GROUPS = 20, 12
+LEAST_ALONE = 7  # digits of a telephone number or card that is written in one group
 # separators, by class
 NONE, SPACE, HYPHEN, PERIOD, SLASH, PARENTHESIS = range(6)
 
@@ -66,6 +67,15 @@ def separator(data: np.ndarray, position: int, stop: int) -> tuple[int, int]:
         if at(data, after, stop) == 40:
             after += 1
     return (kind, after) if has(at(data, after, stop), DIGIT) else (NONE, position)
+
+
+@kernel
+def is_short(data: np.ndarray, first: int, stop: int) -> bool:
+    """Return True if the number at `first` has one group of fewer than LEAST_ALONE digits, like most numbers."""
+    end = first + 1
+    while end < first + LEAST_ALONE and has(at(data, end, stop), DIGIT):
+        end += 1
+    return end < first + LEAST_ALONE and separator(data, end, stop)[0] == NONE
 
 
 @kernel

@@ -49,7 +49,17 @@ def _is_closed(data: np.ndarray, end: int, stop: int) -> bool:
     follow = at(data, end, stop)
     if has(follow, WORD) or follow in _REFUSING:
         return False
-    return not (follow in _JOINING and has(at(data, end + 1, stop), DIGIT))
+    later = at(data, end + 1, stop)
+    return not (follow in _JOINING and has(later, DIGIT)) and not (follow == 45 and has(later, WORD))
+
+
+@kernel
+def _is_alone(data: np.ndarray, start: int, stop: int, first: int, end: int) -> bool:
+    """Return True if no digits are within two spaces of the number, as they are in tables and dumps of memory."""
+    for _ in range(2):
+        first -= int(before(data, start, first) == 32)
+        end += int(at(data, end, stop) == 32)
+    return not has(before(data, start, first), DIGIT) and not has(at(data, end, stop), DIGIT)
 
 
 @kernel
@@ -184,6 +194,8 @@ def phone_span(
         used = _american_groups(groups, count, opened)
     if not used:
         used = _trunk_groups(groups, count, opened)
+        if used and groups.sizes[0] == 2 and groups.sizes[1] == 2:
+            used = used if _is_alone(data, start, stop, first, groups.ends[used - 1]) else 0
     if used and not _is_closed(data, groups.ends[used - 1], stop):
         used = 0
     if not used and is_labelled(data, start, first):

@@ -17,14 +17,13 @@ import numpy as np
 import re2
 
 from datakit.annotate.personal import byte_classes
-from datakit.annotate.personal.byte_classes import VALUE, at, has
+from datakit.annotate.personal.byte_classes import DIGIT, VALUE, at, before, has
 from datakit.text.numba_cache import cached_njit
 
 LEAST, LEAST_BARE, LONGEST = 16, 20, 128  # bytes of a value
 LEAST_BARE_DIGITS = 3
 LEAST_ENTROPY = 3.5  # bits per character
 NAME_BYTES = 40  # bytes before `=` or `:` that are searched for a name
-QUOTES = b"\"'`"
 _NAME = re2.compile(
     rb"(?i)(?:(?:api|access|secret|auth|private|client|signing|encryption|service|account|storage|master)[_.\- ]?key"
     rb"|token|secret|passw(?:or)?d|pwd|credentials?)[\"'`\])]{0,2}\s{0,3}\z"
@@ -50,25 +49,31 @@ def value_after(data: np.ndarray, start: int, stop: int, sign: int) -> tuple[int
     first = sign + 1
     while first < sign + 5 and _is_gap(at(data, first, stop)):
         first += 1
-    end = first
+    end, digits, letters = first, 0, 0
     while end < first + LONGEST + 1 and has(at(data, end, stop), VALUE):
+        digits += has(data[end], DIGIT)
+        letters += data[end] > 64 and data[end] != 95
         end += 1
-    return (first, end) if LEAST <= end - first <= LONGEST else (0, 0)
+    if not LEAST <= end - first <= LONGEST or not digits or not letters:
+        return 0, 0
+    return (first, end) if _is_delimited(data, start, stop, first, end, digits) else (0, 0)
 
 
-def is_secret(value: bytes, name: bytes, lead: bytes, follow: bytes) -> bool:
-    """Return True if a value is a secret.
+@kernel
+def _is_delimited(data: np.ndarray, start: int, stop: int, first: int, end: int, digits: int) -> bool:
+    """Return True if a value is in quotes, or is long enough and followed by what may follow a value without quotes."""
+    lead, follow = before(data, start, first), at(data, end, stop)
+    if lead in (34, 39, 96):
+        return follow == lead
+    follows = follow in (0, 9, 10, 13, 32, 34, 38, 39, 44, 59, 60, 96)  # the end, white space, and " & ' , ; < `
+    return follows and end - first >= LEAST_BARE and digits >= LEAST_BARE_DIGITS
 
-    name: up to NAME_BYTES bytes before the sign. lead, follow: the bytes before and after the value, if there are any.
+
+def is_secret(value: bytes, name: bytes) -> bool:
+    """Return True if a value looks random and is assigned to the name of a secret. name: up to NAME_BYTES bytes before
+    the sign.
     """
-    quoted = lead in QUOTES and lead != b""
-    if (follow != lead) if quoted else (follow not in b" \t\r\n,;&\"'`<"):
-        return False
-    digits = sum(48 <= byte < 58 for byte in value)
-    if not quoted and (len(value) < LEAST_BARE or digits < LEAST_BARE_DIGITS):
-        return False
-    letters = any(byte > 64 and byte != 95 for byte in value)
-    return digits > 0 and letters and entropy(value) >= LEAST_ENTROPY and _NAME.search(name) is not None
+    return _NAME.search(name) is not None and entropy(value) >= LEAST_ENTROPY
 
 
 def entropy(value: bytes) -> float:
