@@ -47,7 +47,7 @@ class PersonalData:
 
     name = "personal"
     version = VERSION
-    columns = (TEXT,)
+    columns: tuple[str, ...] = (TEXT,)
     schema = SCHEMA
     sparse = True
 

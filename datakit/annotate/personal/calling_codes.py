@@ -12,8 +12,9 @@ _ASSIGNED = (  # codes and ranges of codes
     "880-883 886 888 960-968 970-977 979 992-996 998"
 )
 LABELS = (
-    "cell cellphone fax fon handy mob mobil mobile ph phone tel telefax telefon telefono telefone telephone tlf whatsapp"
-).split()
+    *("cell", "cellphone", "fax", "fon", "handy", "mob", "mobil", "mobile", "ph", "phone", "tel", "telefax", "telefon"),
+    *("telefone", "telefono", "telephone", "tlf", "whatsapp"),
+)
 LONGEST_LABEL = max(map(len, LABELS))
 
 
@@ -31,9 +32,7 @@ def code_sizes() -> np.ndarray:
     code is assigned.
     """
     codes = calling_codes()
-    return np.array(
-        [next((size for size in (1, 2, 3) if f"{i:03}"[:size] in codes), 0) for i in range(1000)], np.int64
-    )
+    return np.array([next((size for size in (1, 2, 3) if f"{i:03}"[:size] in codes), 0) for i in range(1000)], np.int64)
 
 
 def label_table() -> np.ndarray:

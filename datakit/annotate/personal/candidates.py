@@ -112,7 +112,7 @@ def _search(data: np.ndarray, offsets: np.ndarray, anchors: np.ndarray, groups: 
             elif anchor == AT:
                 first, end = email_around(data, start, stop, position)
                 kind = EMAIL if end else -1
-            elif anchor == COLON or anchor == EQUALS:
+            elif anchor in (COLON, EQUALS):
                 if anchor == COLON and position >= colons_from:
                     first, end, colons_from = ipv6_window(data, start, stop, position)
                     kind = IPV6 if end else -1

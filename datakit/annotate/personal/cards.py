@@ -7,6 +7,8 @@ random number in ten passes it. Written without separators, or in the groups tha
 4-4-4-4-3, 4-6-5, 4-6-4) with the same separator, a space or `-`. Cost: at most 20 digits are read per number.
 """
 
+# ruff: noqa: PLR0917 - numba kernels take their arguments by position
+
 from __future__ import annotations
 
 import numpy as np
@@ -39,13 +41,13 @@ def _is_issued(digits: np.ndarray, count: int) -> bool:
     four = 10 * three + digits[3]
     if digits[0] == 4:
         return count in (13, 16, 19)
-    if two == 34 or two == 37:
+    if two in (34, 37):
         return count == 15
     if 300 <= three <= 305 or two in (36, 38, 39):
         return count == 14
     if 51 <= two <= 55 or 2221 <= four <= 2720:
         return count == 16
-    if 3528 <= four <= 3589 or four == 6011 or 644 <= three <= 649 or two == 65 or two == 62:
+    if 3528 <= four <= 3589 or four == 6011 or 644 <= three <= 649 or two in (62, 65):
         return 16 <= count <= MOST
     return False
 

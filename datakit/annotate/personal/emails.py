@@ -5,8 +5,8 @@ Form: the dot-atom of RFC 5322, section 3.2.3, limited to characters that addres
 has at least two labels of 1 to 63 bytes and at most 253 bytes (RFC 1035, 2.3.4). Its last label is a country's (ISO
 3166) or has 3 to 24 letters and is no common file extension, or begins with `xn--`.
 
-Not addresses: the user of a URL (`https://user@host`), handles (`@user@host`), `git@host`, calls (`a@b.transpose(`). Cost: at most
-64 + 253 bytes are read per `@`.
+Not addresses: the user of a URL (`https://user@host`), handles (`@user@host`), `git@host`, calls
+(`a@b.transpose(`). Cost: at most 64 + 253 bytes are read per `@`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from datakit.text.numba_cache import cached_njit
 
 LONGEST_LOCAL, LONGEST_DOMAIN, LONGEST_LABEL = 64, 253, 63
 COUNTRIES = frozenset(
-    b"ac ad ae af ag ai al am ao aq ar as at au aw ax az ba bb bd be bf bg bh bi bj bm bn bo br bs bt bv bw by bz ca cc "
-    b"cd cf cg ch ci ck cl cm cn co cr cu cv cw cx cy cz de dj dk dm do dz ec ee eg er es et eu fi fj fk fm fo fr ga gb "
-    b"gd ge gf gg gh gi gl gm gn gp gq gr gs gt gu gw gy hk hm hn hr ht hu id ie il im in io iq ir is it je jm jo jp ke "
-    b"kg kh ki km kn kp kr kw ky kz la lb lc li lk lr ls lt lu lv ly ma mc md me mg mh mk ml mm mn mo mp mq mr ms mt mu "
-    b"mv mw mx my mz na nc ne nf ng ni nl no np nr nu nz om pa pe pf pg ph pk pl pm pn pr ps pt pw py qa re ro rs ru rw "
-    b"sa sb sc sd se sg sh si sj sk sl sm sn so sr ss st su sv sx sy sz tc td tf tg th tj tk tl tm tn to tr tt tv tw tz "
-    b"ua ug uk us uy uz va vc ve vg vi vn vu wf ws ye yt za zm zw".split()
+    b"ac ad ae af ag ai al am ao aq ar as at au aw ax az ba bb bd be bf bg bh bi bj bm bn bo br bs bt bv bw by "
+    b"bz ca cc cd cf cg ch ci ck cl cm cn co cr cu cv cw cx cy cz de dj dk dm do dz ec ee eg er es et eu fi fj "
+    b"fk fm fo fr ga gb gd ge gf gg gh gi gl gm gn gp gq gr gs gt gu gw gy hk hm hn hr ht hu id ie il im in io "
+    b"iq ir is it je jm jo jp ke kg kh ki km kn kp kr kw ky kz la lb lc li lk lr ls lt lu lv ly ma mc md me mg "
+    b"mh mk ml mm mn mo mp mq mr ms mt mu mv mw mx my mz na nc ne nf ng ni nl no np nr nu nz om pa pe pf pg ph "
+    b"pk pl pm pn pr ps pt pw py qa re ro rs ru rw sa sb sc sd se sg sh si sj sk sl sm sn so sr ss st su sv sx "
+    b"sy sz tc td tf tg th tj tk tl tm tn to tr tt tv tw tz ua ug uk us uy uz va vc ve vg vi vn vu wf ws ye yt "
+    b"za zm zw".split()
 )
 FILES = frozenset(
     b"bin class conf cpp css csv dll doc exe gif git gz html htm ico jar jpeg jpg js json log lock md min pdf php png "
@@ -36,7 +37,8 @@ RESERVED = frozenset(b"example test invalid localhost local".split())  # RFC 260
 RESERVED_DOMAINS = frozenset((b"example.com", b"example.net", b"example.org"))  # RFC 2606, section 3
 
 kernel = cached_njit(byte_classes)
-_PERIOD, _HYPHEN, _SLASH, _COLON, _AT, _CALL = ord("."), ord("-"), ord("/"), ord(":"), ord("@"), ord("(")
+_PERIOD, _HYPHEN, _SLASH, _COLON, _AT = ord("."), ord("-"), ord("/"), ord(":"), ord("@")
+_CALL, _UNDERSCORE = ord("("), ord("_")
 
 
 @kernel
@@ -78,21 +80,29 @@ def _in_url(data: np.ndarray, start: int, first: int) -> bool:
 
 
 @kernel
+def _letter_size(data: np.ndarray, position: int, stop: int) -> int:
+    """Return the size of the letter or digit of a domain at a position, in bytes; 0 if there is none."""
+    byte = at(data, position, stop)
+    if has(byte, WORD) and byte != _UNDERSCORE:
+        return 1
+    return 2 if _is_latin(data, position, stop) else 0
+
+
+@kernel
 def _domain_end(data: np.ndarray, first: int, stop: int) -> int:
     """Return the end of the domain that begins at `first`; `first` if there is none."""
     position, label, labels = first, first, 0
     stop = min(stop, first + LONGEST_DOMAIN + 1)
     while True:
         byte = at(data, position, stop)
-        if (has(byte, WORD) and byte != 95) or (byte == _HYPHEN and position > label):
+        if byte == _HYPHEN and position > label:
             position += 1
-        elif _is_latin(data, position, stop):
-            position += 2
+        elif _letter_size(data, position, stop):
+            position += _letter_size(data, position, stop)
         else:
             break
         if at(data, position, stop) == _PERIOD:
-            follow = at(data, position + 1, stop)
-            if not (has(follow, WORD) or _is_latin(data, position + 1, stop)):
+            if not _letter_size(data, position + 1, stop):
                 break
             if position - label > LONGEST_LABEL:
                 return first
@@ -112,7 +122,7 @@ def email_around(data: np.ndarray, start: int, stop: int, position: int) -> tupl
         return 0, 0
     end = _domain_end(data, position + 1, stop)
     follow, lead = at(data, end, stop), before(data, start, first)
-    if end == position + 1 or follow == _CALL or follow == _AT or follow == 95 or lead == _AT:
+    if end == position + 1 or follow in (_CALL, _AT, _UNDERSCORE) or lead == _AT:
         return 0, 0
     return (0, 0) if _in_url(data, start, first) else (first, end)
 

@@ -40,7 +40,7 @@ def find(data: np.ndarray, offsets: np.ndarray, kinds: frozenset[int]) -> Findin
     found = find_candidates(data, offsets, anchor_table(kinds))
     codes, stops = found.kinds.copy(), found.stops.copy()
     for row in np.flatnonzero(~np.isin(found.kinds, _DECIDED)):
-        codes[row], stops[row] = _decided(data, offsets, found, row)
+        codes[row], stops[row] = _decided(data, offsets, found, int(row))
     kept = np.flatnonzero(np.isin(codes, [*kinds]))
     codes, documents, starts, stops = codes[kept], found.documents[kept], found.starts[kept], stops[kept]
     order = np.lexsort((codes, stops, starts, documents))

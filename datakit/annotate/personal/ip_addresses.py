@@ -5,8 +5,9 @@ touch a letter, a digit or `_`. What is public follows IANA's registries of spec
 2024-10). The tables are written down here, because those of Python's `ipaddress` change with its version.
 
 Numbers that only look like IPv4 addresses are left out: after words such as `version` and signs such as `>=`, and
-section numbers at the beginning of a line (all four from 1 to 63, followed by white space or a period). Of IPv6, only 2000::/3 with at least three groups and
-a few well-known ranges are reported, so slices such as `[1::2]` and times are not addresses.
+section numbers at the beginning of a line (all four from 1 to 63, followed by white space or a period). Of IPv6, only
+2000::/3 with at least three groups and a few well-known ranges are reported, so slices such as `[1::2]` and times are
+not addresses.
 """
 
 from __future__ import annotations
@@ -25,14 +26,17 @@ RESERVED_4 = tuple(
     (int(network.network_address) >> (32 - network.prefixlen), 32 - network.prefixlen)
     for network in map(
         ipaddress.IPv4Network,
-        "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 "
-        "192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4".split(),
+        (
+            *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
+            *("192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24"),
+            *("203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
+        ),
     )
 )
 PUBLIC_6 = ipaddress.IPv6Network("2000::/3")
 # inside 2000::/3: protocols, documentation (twice), 6to4; outside: IPv4-mapped, translation, private, link-local
-SPECIAL_6 = tuple(map(ipaddress.IPv6Network, "2001::/23 2001:db8::/32 3fff::/20 2002::/16".split()))
-RESERVED_6 = tuple(map(ipaddress.IPv6Network, "::ffff:0:0/96 64:ff9b::/96 fc00::/7 fe80::/10".split()))
+SPECIAL_6 = tuple(map(ipaddress.IPv6Network, ("2001::/23", "2001:db8::/32", "3fff::/20", "2002::/16")))
+RESERVED_6 = tuple(map(ipaddress.IPv6Network, ("::ffff:0:0/96", "64:ff9b::/96", "fc00::/7", "fe80::/10")))
 LONGEST_6 = 45  # eight groups whose last two are written as IPv4
 CONTEXT = 24  # bytes before an IPv4 address that may show that it is something else
 # words and signs after which four numbers are a version, a revision or a section

@@ -61,7 +61,7 @@ def _reads(data: np.ndarray, position: int, stop: int, word: bytes) -> bool:
     """Return True if data[position:stop] begins with a word."""
     if position + len(word) > stop:
         return False
-    for i in range(len(word)):
+    for i in range(len(word)):  # noqa: SIM110 - numba compiles no generators
         if data[position + i] != word[i]:
             return False
     return True
@@ -69,12 +69,15 @@ def _reads(data: np.ndarray, position: int, stop: int, word: bytes) -> bool:
 
 @kernel
 def key_start(data: np.ndarray, start: int, stop: int, position: int) -> tuple[int, int]:
-    """Return where a key may begin whose prefix has its rarest byte at `position`, and the key's kind; (0, -1) if none.
+    """Return where a key may begin whose prefix has its rarest byte at `position`, and the key's kind.
+
+    If there is none, return (0, -1).
     """
     byte, first, kind = data[position], position, -1
     if byte == 65:  # A
         follow = at(data, position + 1, stop)
-        if follow in (75, 83, 66) and _reads(data, position + 2, stop, b"IA") or _reads(data, position, stop, b"ACCA"):
+        same_tail = follow in (75, 83, 66) and _reads(data, position + 2, stop, b"IA")
+        if same_tail or _reads(data, position, stop, b"ACCA"):
             kind = AWS_KEY
         elif _reads(data, position, stop, b"AIza"):
             kind = GOOGLE_KEY
@@ -98,16 +101,22 @@ def key_start(data: np.ndarray, start: int, stop: int, position: int) -> tuple[i
 
 
 def key_end(window: bytes, kind: int) -> int:
-    """Return the size of the key at the beginning of `window`, the text's next LONGEST + 1 bytes; 0 if there is none."""
+    """Return the size of the key at the beginning of `window`, the next LONGEST + 1 bytes of the text; 0 if there is
+    none.
+    """
     if kind == PRIVATE_KEY:
         return _pem_end(window)
     match = _COMPILED[kind].match(window)
     if match is None:
         return 0
-    key = match[1]
+    key = match[1] or b""  # the group takes part in every match
     if kind == JWT and not _is_jwt(key):
         return 0
-    wrong = len(key) > LONGEST or (kind == AWS_KEY and key.endswith(b"EXAMPLE")) or (kind == SLACK_TOKEN and not _has_digit(key))
+    wrong = (
+        len(key) > LONGEST
+        or (kind == AWS_KEY and key.endswith(b"EXAMPLE"))
+        or (kind == SLACK_TOKEN and not _has_digit(key))
+    )
     return 0 if wrong else len(key)
 
 
@@ -119,7 +128,8 @@ def _pem_end(window: bytes) -> int:
     match = _PEM.match(window)
     if match is None:
         return 0
-    begin, footer = len(match[0]), b"-----END " + match[1] + b"-----"
+    header, label = match[0] or b"", match[1] or b""  # both take part in every match
+    begin, footer = len(header), b"-----END " + label + b"-----"
     end = window.find(footer, begin)
     if end < 0 or window.find(b"-----BEGIN", begin, end) >= 0:
         return 0

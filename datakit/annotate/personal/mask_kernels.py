@@ -1,7 +1,9 @@
-"""Implements the compiled loops of `masking.py`: they check spans, merge those that overlap, and copy texts around them.
+"""Implements the compiled loops of `masking.py`, which check spans, merge those that overlap, and copy texts.
 
 The size of each edited text is computed first, so the output is allocated once, in its final size.
 """
+
+# ruff: noqa: PLR0917 - numba kernels take their arguments by position
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ class Spans(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What is done with each kind. verbs: int64 [K]. bytes, ends: the replacements, uint8 and int64 [K + 1]."""
+    """The actions of K kinds. verbs: int64 [K]. bytes, ends: the replacements (see `string_buffers`)."""
 
     verbs: np.ndarray
     bytes: np.ndarray
@@ -88,7 +90,7 @@ def _next_stretch(spans: Spans, rules: Rules, i: int, last: int) -> tuple[int, i
         if other != KEEP:
             stop, verb = max(stop, np.int64(spans.stops[i])), max(verb, other)
         i += 1
-    return i, start, stop, kind, verb
+    return i, int(start), int(stop), int(kind), verb
 
 
 @kernel

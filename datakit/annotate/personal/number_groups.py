@@ -51,18 +51,20 @@ def _space_size(data: np.ndarray, position: int, stop: int) -> int:
 
 @kernel
 def separator(data: np.ndarray, position: int, stop: int) -> tuple[int, int]:
-    """Return the class of the separator at a position, and the position after it; (NONE, position) if no digit follows.
+    """Return the class of the separator at a position, and the position after it.
+
+    If no digit follows a separator, or there is none, return (NONE, position).
     """
     after = position + _space_size(data, position, stop)
     kind = SPACE if after > position else NONE
     byte = at(data, after, stop)
-    if byte == 40 or byte == 41:
+    if byte in (40, 41):
         after, kind = after + 1, PARENTHESIS
         space = _space_size(data, after, stop)
         after += space if space else int(at(data, after, stop) == 45 or at(data, after, stop) == 47)
         if byte == 41 and at(data, after, stop) == 40:
             after += 1
-    elif kind == NONE and (byte == 45 or byte == 46 or byte == 47):
+    elif kind == NONE and byte in (45, 46, 47):
         after, kind = after + 1, HYPHEN + byte - 45
         if at(data, after, stop) == 40:
             after += 1

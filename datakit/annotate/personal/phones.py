@@ -14,6 +14,8 @@ A number must not touch letters, nor other digits through `-`, `.`, `/` or `,`. 
 and without `+` or a label. Cost: at most 20 digits are read per number, and 20 bytes before it.
 """
 
+# ruff: noqa: PLR0917 - numba kernels take their arguments by position
+
 from __future__ import annotations
 
 import numpy as np
@@ -170,9 +172,7 @@ def _trunk_groups(groups: Groups, count: int, opened: bool) -> int:
 
 
 @kernel
-def phone_span(
-    data: np.ndarray, start: int, stop: int, first: int, groups: Groups, count: int
-) -> tuple[int, int]:
+def phone_span(data: np.ndarray, start: int, stop: int, first: int, groups: Groups, count: int) -> tuple[int, int]:
     """Return the start and the end of the telephone number that begins at the digit `first`, or at a `+` or `(` before
     it, in data[start:stop]; (0, 0) if there is none. groups, count: the number's groups, which have been read.
     """
@@ -183,7 +183,7 @@ def phone_span(
     if lead == _PLUS:
         used = _international_groups(data, stop, groups, count, 0)
         free = not has(before(data, start, first - 1), WORD)
-        return (first - 1, groups.ends[used - 1]) if used and free else (0, 0)
+        return (first - 1, int(groups.ends[used - 1])) if used and free else (0, 0)
     begin = first - 1 if opened else first
     if not _is_free(data, start, begin):
         return 0, 0
@@ -200,4 +200,4 @@ def phone_span(
         used = 0
     if not used and is_labelled(data, start, first):
         used = _labelled_groups(data, stop, groups, count)
-    return (begin, groups.ends[used - 1]) if used else (0, 0)
+    return (begin, int(groups.ends[used - 1])) if used else (0, 0)

@@ -3,10 +3,13 @@
 The name ends in `token`, `secret`, `password`, `passwd`, `pwd` or `credential(s)`, or in `key` after a word such as
 `api` or `access`. Then come a `:` or `=` and the value: in quotes, 16 to 128 letters, digits and `+/=_-`; without
 quotes, at least 20, of which three are digits. The value has a letter and a digit, and a Shannon entropy of at least
-LEAST_ENTROPY bits per character, the limit of gitleaks' rule `generic-api-key`. Only the value is reported.
+LEAST_ENTROPY bits per character, the limit of gitleaks' rule `generic-api-key`; for at least LEAST_HEX hexadecimal
+digits, LEAST_HEX_ENTROPY, the limit of detect-secrets. Only the value is reported.
 
 Cost: LEAST bytes per `:` or `=`, at most LONGEST where so many letters and digits follow.
 """
+
+# ruff: noqa: PLR0917 - numba kernels take their arguments by position
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ from datakit.text.numba_cache import cached_njit
 
 LEAST, LEAST_BARE, LONGEST = 16, 20, 128  # bytes of a value
 LEAST_BARE_DIGITS = 3
-LEAST_ENTROPY = 3.5  # bits per character
+LEAST_HEX = 32  # hexadecimal digits
+LEAST_ENTROPY, LEAST_HEX_ENTROPY = 3.5, 3.0  # bits per character
 NAME_BYTES = 40  # bytes before `=` or `:` that are searched for a name
 _NAME = re2.compile(
     rb"(?i)(?:(?:api|access|secret|auth|private|client|signing|encryption|service|account|storage|master)[_.\- ]?key"
@@ -73,7 +77,9 @@ def is_secret(value: bytes, name: bytes) -> bool:
     """Return True if a value looks random and is assigned to the name of a secret. name: up to NAME_BYTES bytes before
     the sign.
     """
-    return _NAME.search(name) is not None and entropy(value) >= LEAST_ENTROPY
+    is_hex = len(value) >= LEAST_HEX and not value.translate(None, b"0123456789abcdefABCDEF")
+    least = LEAST_HEX_ENTROPY if is_hex else LEAST_ENTROPY
+    return _NAME.search(name) is not None and entropy(value) >= least
 
 
 def entropy(value: bytes) -> float:
