@@ -13,7 +13,7 @@ from datakit.annotate.personal.byte_classes import anchor_table
 from datakit.annotate.personal.candidates import Candidates, find_candidates
 from datakit.annotate.personal.emails import email_kind
 from datakit.annotate.personal.ip_addresses import CONTEXT, ipv4_kind, ipv6_kind
-from datakit.annotate.personal.keys import LONGEST, key_end
+from datakit.annotate.personal.keys import key_end, window_size
 from datakit.annotate.personal.kinds import CARD, EMAIL, IBAN, IPV4, IPV6, PHONE, SECRET
 from datakit.annotate.personal.secrets_in_code import NAME_BYTES, is_secret
 
@@ -54,7 +54,7 @@ def _decided(data: np.ndarray, offsets: np.ndarray, found: Candidates, row: int)
     document = found.documents[row]
     first, last = int(offsets[document]), int(offsets[document + 1])
     if kind not in (EMAIL, IPV4, IPV6, SECRET):
-        size = key_end(data[start : min(last, start + LONGEST + 1)].tobytes(), kind)
+        size = key_end(data[start : min(last, start + window_size(kind))].tobytes(), kind)
         return (kind, start + size) if size else (-1, stop)
     value, follow = data[start:stop].tobytes(), data[stop : min(stop + 1, last)].tobytes()
     if kind == EMAIL:

@@ -37,7 +37,8 @@ from datakit.annotate.personal.kinds import (
 )
 from datakit.text.numba_cache import cached_njit
 
-LONGEST = 16384  # bytes of a key, from its prefix on
+LONGEST = 16384  # bytes of a private key or JWT, from its prefix on
+LONGEST_SHORT = 272  # bytes of any other key
 LEAST_PEM = 64  # base64 characters; the shortest keys (Ed25519, PKCS 8) have exactly 64
 _END = r"(?:[^A-Za-z0-9_-]|\z)"
 _PATTERNS = {
@@ -95,13 +96,19 @@ def key_start(data: np.ndarray, start: int, stop: int, position: int) -> tuple[i
         elif position - 2 >= start and data[position - 1] == 107 and data[position - 2] in (114, 115):
             first, kind = position - 2, STRIPE_KEY
     lead = before(data, start, first)
-    if kind < 0 or has(lead, WORD) or (kind == JWT and lead in (45, 46)):
+    joined = lead == 45 and kind in (GOOGLE_KEY, JWT, SLACK_TOKEN)  # `-` belongs to these
+    if kind < 0 or has(lead, WORD) or joined or (kind == JWT and lead == 46):
         return 0, -1
     return first, kind
 
 
+def window_size(kind: int) -> int:
+    """Return how many bytes, from the prefix on, decide whether there is a key of this kind."""
+    return 1 + (LONGEST if kind in (JWT, PRIVATE_KEY) else LONGEST_SHORT)
+
+
 def key_end(window: bytes, kind: int) -> int:
-    """Return the size of the key at the beginning of `window`, the next LONGEST + 1 bytes of the text; 0 if there is
+    """Return the size of the key at the beginning of `window`, the next `window_size` bytes of the text; 0 if there is
     none.
     """
     if kind == PRIVATE_KEY:
