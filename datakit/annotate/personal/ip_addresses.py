@@ -42,7 +42,7 @@ CONTEXT = 24  # bytes before an IPv4 address that may show that it is something 
 # words and signs after which four numbers are a version, a revision or a section
 _VERSION = re2.compile(
     r"(?i)(?:\b(?:version|ver|release|revision|rev|build|firmware|kernel|section|sec|chapter|clause|oid|nr|nummer"
-    r"|ziffer|tz)|abschnitt|absatz|§|[<>=~!]=)(?:s|n|en)?[^0-9A-Za-z]{0,4}\z".encode()
+    r"|ziffer|tz)|abschnitt|absatz|§)(?:s|n|en)?[^0-9A-Za-z]{0,4}\z|[<>=~]= {0,2}\z".encode()
 )
 _LINE_START = re2.compile(rb"(?:\A|\n)[ \t#>*-]*\z")
 LARGEST_SECTION = 63

@@ -71,6 +71,11 @@ def test_versions_and_sections_are_not_ipv4_addresses(text: str) -> None:
     assert found_in(text) == []
 
 
+@pytest.mark.parametrize("text", ["host == '8.8.4.4'", "host != 8.8.4.4", "to 8.8.8.8 and 8.8.4.4", "see\n8.0.4.4\n"])
+def test_addresses_in_code_and_lists_are_found(text: str) -> None:
+    assert [kind for kind, _ in found_in(text)] == ["ipv4"] * text.count(".4.4") + ["ipv4"] * text.count("8.8.8.8")
+
+
 @pytest.mark.parametrize("text", ["12:30:45", "x[1::2]", "x[2000::10]", "std::abs", "a::b", "::", "::1", ":::", "1:2"])
 def test_times_slices_and_names_are_not_ipv6_addresses(text: str) -> None:
     assert found_in(text) == []
