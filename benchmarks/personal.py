@@ -29,19 +29,8 @@ from tests.support.data import need_data, texts_of
 
 BATCH = 1000  # documents
 HOSTILE = (
-    "1.2.3.4.",
-    "a@",
-    "a@b.",
-    "+49 ",
-    "4111 ",
-    "DE89 3704 ",
-    "::",
-    "token='",
-    "eyJ.",
-    "AKIA",
-    "xoxb-",
-    "\n",
-    "漢",
+    *("1.2.3.4.", "1.2.3.4 ", "a@", "a@b.de ", "+49 ", "4111 ", "DE89 3704 ", "::", "token='", "eyJ.", "AKIA", "xoxb-"),
+    *("-----BEGIN PRIVATE KEY-----\n", "\n", "漢"),
 )
 ALL, SAME = KINDS, ("email", "email_reserved", "ipv4")  # PIIFormatter also replaces reserved domains
 PEER = """

@@ -1,5 +1,5 @@
-"""Lists the country calling codes that the ITU has assigned (Recommendation E.164, list of 2023-08), and words that
-announce a telephone number.
+"""Lists the country calling codes that the ITU has assigned (Recommendation E.164), and words that announce a telephone
+number. The codes are those of phonenumbers 9.0.43, and 379, which is assigned to the Vatican but not in use.
 """
 
 from __future__ import annotations

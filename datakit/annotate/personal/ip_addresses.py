@@ -1,8 +1,8 @@
 """Finds IP addresses and tells public ones from those that no person can own.
 
 IPv4: four decimal numbers up to 255 without leading zeros. IPv6: the text forms of RFC 4291, section 2.2. Neither may
-touch a letter, a digit or `_`. What is public follows IANA's registries of special-purpose addresses (RFC 6890; as of
-2024-10). The tables are written down here, because those of Python's `ipaddress` change with its version.
+touch a letter, a digit or `_`. What is public follows IANA's registries of special-purpose addresses (RFC
+6890). The tables are written down here, because those of Python's `ipaddress` change with its version.
 
 Numbers that only look like IPv4 addresses are left out: after words such as `version` and signs such as `>=`, and
 section numbers at the beginning of a line (all four from 1 to 63, followed by white space or a period). Of IPv6, only

@@ -29,7 +29,7 @@ VERBS: tuple[Verb, ...] = ("keep", "mask", "cut", "drop")
 
 @dataclass(frozen=True)
 class Action:
-    """What happens to the spans of a kind: `keep` changes nothing, `mask` puts `replacement` in their place, `cut`
+    """The treatment of the spans of a kind: `keep` changes nothing, `mask` puts `replacement` in their place, `cut`
     removes them, and `drop` removes the document.
     """
 
