@@ -15,7 +15,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from datakit.annotate.annotator import SPANS
 from datakit.annotate.personal import mask_kernels
@@ -95,7 +94,7 @@ def _check(spans: pa.Array, rows: int) -> None:
 
 def _columns(spans: pa.ListArray) -> tuple[np.ndarray, np.ndarray, np.ndarray, pa.DictionaryArray]:
     """Return the offsets of the lists (int64 [N + 1]) and all spans' starts, stops (uint64) and kinds."""
-    sizes = pc.fill_null(pc.list_value_length(spans), 0).to_numpy(zero_copy_only=False)  # pyright: ignore[reportAttributeAccessIssue]
+    sizes = spans.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     lists = np.zeros(len(spans) + 1, np.int64)
     np.cumsum(sizes, out=lists[1:])
     starts, stops, kinds = spans.flatten().flatten()
