@@ -1,0 +1,1 @@
+"""Finds personal data and secrets (addresses, numbers, keys) in texts, and edits texts at the places found."""
