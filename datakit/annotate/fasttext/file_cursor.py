@@ -23,8 +23,9 @@ class FileCursor:
 
     def numbers(self, layout: str) -> tuple[int | float, ...]:
         """Read numbers; `layout` has one character of `struct` for each, for example "iid"."""
-        start = self.skip(struct.calcsize(f"<{layout}"), "its header")
-        return struct.unpack_from(f"<{layout}", self.data, start)
+        size = struct.calcsize(f"<{layout}")
+        start = self.skip(size, "its header")
+        return struct.unpack(f"<{layout}", self.data[start : start + size].tobytes())
 
     def integers(self, layout: str) -> tuple[int, ...]:
         """Read integers; see `numbers`."""

@@ -59,18 +59,16 @@ class Scratch(NamedTuple):
 
 @kernel
 def _is_space(byte: np.uint8) -> bool:
-    return byte == _SPACE or (_TAB <= byte <= _RETURN) or byte == _NUL
+    return bool(byte in (_SPACE, _NUL) or _TAB <= byte <= _RETURN)
 
 
 @kernel
-def _equals(data: np.ndarray, start: int, stop: int, other: np.ndarray) -> bool:
+def _starts_with(data: np.ndarray, start: int, stop: int, other: np.ndarray) -> bool:
     """Return True if `data[start:stop]` starts with `other`."""
-    if stop - start < len(other):
-        return False
-    for i in range(len(other)):
-        if data[start + i] != other[i]:
-            return False
-    return True
+    same = stop - start >= len(other)
+    for i in range(len(other) if same else 0):
+        same &= data[start + i] == other[i]
+    return same
 
 
 @kernel
@@ -154,51 +152,83 @@ def _mark_word(data: np.ndarray, start: int, stop: int, word: np.ndarray) -> int
 
 
 @kernel
-def embed(
-    data: np.ndarray, starts: np.ndarray, stops: np.ndarray, vector: np.ndarray, model: Embedding, scratch: Scratch
-) -> int:
-    """Write to `vector` the mean of the vectors of a document, which consists of the pieces `data[start:stop]`; words
-    do not continue from one piece to the next. Return the number of vectors; 0 leaves `vector` zero.
+def _next_word(text: np.ndarray, position: int, stop: int) -> tuple[int, int, np.uint64]:
+    """Return where the next word of `text[position:stop]` starts and stops, and its hash. It is empty at the end."""
+    while position < stop and _is_space(text[position]):
+        position += 1
+    start, code = position, fnv.BASIS
+    while position < stop and not _is_space(text[position]):
+        code = fnv_step(code, extended(text[position]))
+        position += 1
+    return start, position, code
+
+
+@kernel
+def _add_word(
+    vector: np.ndarray, text: np.ndarray, start: int, stop: int, limits: Settings, base: int, pruned: np.ndarray,
+    rows: np.ndarray, word: np.ndarray, found: np.ndarray,
+) -> int:  # fmt: skip
+    """Add the vectors of the n-grams of characters of the word `text[start:stop]`; return their number. base: the
+    number of the first bucket's row.
     """
-    limits, (names, name_starts, name_stops, table, base), pruned, rows = model
+    first, total, size = 0, 0, _mark_word(text, start, stop, word)
+    while first < size:
+        first, count = _find_character_ngrams(word, first, size, limits, base, pruned, found)
+        _add_rows(vector, rows, found, count)
+        total += count
+    return total
+
+
+@kernel
+def _add_piece(
+    vector: np.ndarray, text: np.ndarray, start: int, stop: int, model: Embedding, scratch: Scratch, words: int
+) -> tuple[int, int, bool]:
+    """Add the vectors of all words of `text[start:stop]`; append their hashes to the `words` hashes of earlier pieces.
+    Return the number of vectors, the number of hashes, and whether the line has ended.
+    """
+    limits, (names, starts, stops, table, base), pruned, rows = model  # once: per word, this would take longer
     word, codes, found = scratch
-    vector[:] = np.float32(0)
-    total, words, ended, keep = 0, 0, False, limits.word_ngrams > 1
-    for piece in range(len(starts) + 1):
-        text, position, stop = END, np.int64(0), np.int64(len(END))
-        if piece < len(starts):
-            text, position, stop = data, starts[piece], stops[piece]
-        while not ended:
-            while position < stop and _is_space(text[position]):
-                position += 1
-            if position == stop:
-                break
-            start, code = position, fnv.BASIS
-            while position < stop and not _is_space(text[position]):
-                code = fnv_step(code, extended(text[position]))
-                position += 1
-            ended = position - start == len(END) and _equals(text, start, position, END)
-            entry = table[slot_of(names, name_starts, name_stops, table, text, start, position, code)]
-            if entry >= base or (entry < 0 and _equals(text, start, position, PREFIX)):
-                continue  # a label
-            if keep:
+    total, ended = 0, False
+    while not ended:
+        start, after, code = _next_word(text, start, stop)
+        if start == after:
+            break
+        entry = table[slot_of(names, starts, stops, table, text, start, after, code)]
+        ended = after - start == len(END) and _starts_with(text, start, after, END)
+        if entry < base and (entry >= 0 or not _starts_with(text, start, after, PREFIX)):
+            if limits.word_ngrams > 1:
                 codes[words] = code
                 words += 1
             if entry >= 0:
                 found[0] = entry
                 _add_rows(vector, rows, found, 1)
                 total += 1
-            first, size = 0, 0
             if limits.longest > 0 and not ended:
-                size = _mark_word(text, start, position, word)
-            while first < size:
-                first, count = _find_character_ngrams(word, first, size, limits, base, pruned, found)
-                _add_rows(vector, rows, found, count)
-                total += count
-    first = 0
-    while keep and first < words:
-        first, count = _find_word_ngrams(codes, first, words, limits, base, pruned, found)
-        _add_rows(vector, rows, found, count)
+                total += _add_word(vector, text, start, after, limits, base, pruned, rows, word, found)
+        start = after
+    return total, words, ended
+
+
+@kernel
+def embed(
+    data: np.ndarray, starts: np.ndarray, stops: np.ndarray, vector: np.ndarray, model: Embedding, scratch: Scratch
+) -> int:
+    """Write to `vector` the mean of the vectors of a document, which consists of the pieces `data[start:stop]`; words
+    do not continue from one piece to the next. Return the number of vectors; 0 leaves `vector` zero.
+    """
+    vector[:] = np.float32(0)
+    total, words, ended = 0, 0, False
+    for piece in range(len(starts)):
+        if not ended:
+            count, words, ended = _add_piece(vector, data, starts[piece], stops[piece], model, scratch, words)
+            total += count
+    if not ended:
+        count, words, ended = _add_piece(vector, END, 0, len(END), model, scratch, words)
+        total += count
+    first, base = 0, model.vocabulary.words
+    while first < words:
+        first, count = _find_word_ngrams(scratch.codes, first, words, model.settings, base, model.pruned, scratch.found)
+        _add_rows(vector, model.rows, scratch.found, count)
         total += count
     if total:
         scale = np.float32(1.0 / total)

@@ -15,10 +15,20 @@ from datakit.annotate.fasttext.file_cursor import FileCursor
 
 CENTROIDS = 256  # per group of columns: a code is a byte
 WIDEST = 64  # columns per group, at most (fastText's default is 2); bounds the memory for a file of a given size
+LARGEST = 1e15  # products of two vectors stay far below the largest float32
 
 
 def read_matrix(cursor: FileCursor, quantized: bool, rows: int, columns: int, meaning: str) -> np.ndarray:
-    """Read a matrix, float32 [rows, columns]. Raises UnreadableError if the file states another shape."""
+    """Read a matrix, float32 [rows, columns]. Raises UnreadableError if the file states another shape, or if a number
+    is not finite or is too large to compute with.
+    """
+    matrix = _read(cursor, quantized, rows, columns, meaning)
+    fits = not matrix.size or bool(matrix.min() >= -LARGEST and matrix.max() <= LARGEST)  # False with NaN
+    cursor.require(fits, f"{meaning} contain numbers that are too large, or none")
+    return matrix
+
+
+def _read(cursor: FileCursor, quantized: bool, rows: int, columns: int, meaning: str) -> np.ndarray:
     norms = cursor.flag(f"whether {meaning} have norms") if quantized else False
     shape = cursor.integers("qq")
     cursor.require(shape == (rows, columns), f"{meaning} have shape {shape} instead of {(rows, columns)}")

@@ -6,11 +6,14 @@ output is. Predictions equal those of fastText 0.9.2; on lid.176.ftz they take a
 A model takes 4 bytes of memory per number of its matrices, and is loaded once per process.
 """
 
+# ruff: noqa: PLR0917 - numba kernels take positional arguments
+
 from __future__ import annotations
 
 import functools
 import hashlib
 import mmap
+import os
 from typing import NamedTuple
 
 import numpy as np
@@ -60,14 +63,15 @@ def load_model(path: str, sha256: str) -> Model:
     except FileNotFoundError as problem:
         raise NotFoundError(f"the model {path} does not exist; give the path of a fastText model") from problem
     with file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != sha256:
-            raise ChangedInputError(
-                f"the sha256 of the model {path} is {found}, but {sha256} is expected; use the file with the expected "
-                "sha256, or change the setting if this file is the right one"
-            )
-        data = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
-    return read_model(data, path)
+        empty = not os.fstat(file.fileno()).st_size  # cannot be mapped
+        data = b"" if empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    found = hashlib.sha256(data).hexdigest()
+    if found != sha256:
+        raise ChangedInputError(
+            f"the sha256 of the model {path} is {found}, but {sha256} is expected; use the file with the expected "
+            "sha256, or change the setting if this file is the right one"
+        )
+    return read_model(np.frombuffer(data, np.uint8), path)
 
 
 def read_model(data: np.ndarray, name: str) -> Model:
@@ -97,7 +101,7 @@ def predict(model: Model, data: np.ndarray, offsets: np.ndarray, max_bytes: int,
     count = len(offsets) - 1
     predictions = Predictions(np.full((count, k), -1, np.int32), np.zeros((count, k), np.float32))
     longest = int(np.diff(offsets).max(initial=0))
-    word = np.empty(min(longest, max_bytes) + 16, np.uint32)
+    word = np.empty(min(longest, max_bytes) + 64, np.uint32)
     _predict(data, offsets, max_bytes, model.embedding, model.output, model.tree, word, *predictions)
     return predictions
 

@@ -5,6 +5,8 @@ bytes each, rounded down: piece i starts at byte i * (size - piece) // (PIECES -
 of the document and the last is its end. Both ends of a piece then move forward to the next boundary of a character.
 """
 
+# ruff: noqa: PLR0917 - numba kernels take positional arguments
+
 from __future__ import annotations
 
 import numpy as np
@@ -12,7 +14,6 @@ import numpy as np
 from datakit.text.numba_cache import Decorator, cached_njit
 
 PIECES = 8
-LEAST_BYTES = 1024  # smallest permitted `max_bytes`; pieces then have 128 bytes
 
 kernel: Decorator = cached_njit()
 
@@ -26,9 +27,7 @@ def _boundary(data: np.ndarray, position: int, stop: int) -> int:
 
 
 @kernel
-def pieces_of(
-    data: np.ndarray, start: int, stop: int, max_bytes: int, starts: np.ndarray, stops: np.ndarray
-) -> int:
+def pieces_of(data: np.ndarray, start: int, stop: int, max_bytes: int, starts: np.ndarray, stops: np.ndarray) -> int:
     """Write where the pieces of the document `data[start:stop]` start and stop, int64 [PIECES]; return their number."""
     if stop - start <= max_bytes:
         starts[0], stops[0] = start, stop

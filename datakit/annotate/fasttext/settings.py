@@ -45,7 +45,7 @@ def read_settings(cursor: FileCursor) -> Settings:
     if version == VERSION_WITHOUT_NGRAMS:
         longest = 0
     cursor.require(0 <= longest <= LONGEST_NGRAM, f"maxn is {longest}")
-    cursor.require(0 <= shortest, f"minn is {shortest}")
+    cursor.require(shortest >= 0, f"minn is {shortest}")
     cursor.require(1 <= word_ngrams <= LONGEST_NGRAM, f"wordNgrams is {word_ngrams}")
     uses_buckets = word_ngrams > 1 or longest > 0
     cursor.require(buckets >= int(uses_buckets), f"it has {buckets} buckets for its n-grams")

@@ -4,6 +4,8 @@ The format is that of `Dictionary::load` in fastText 0.9.2. Words and labels sta
 their FNV-1a hash in a table with open addressing, so a model with millions of words loads in well under a second.
 """
 
+# ruff: noqa: PLR0917 - numba kernels take positional arguments
+
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -13,11 +15,11 @@ import numpy as np
 from datakit.annotate.fasttext import fnv
 from datakit.annotate.fasttext.file_cursor import FileCursor
 from datakit.annotate.fasttext.fnv import fnv_step
+from datakit.annotate.fasttext.label_tree import LARGEST_COUNT
 from datakit.text.numba_cache import Decorator, cached_njit
 
 LABEL_PREFIX = "__label__"  # fastText's default; a model does not store another
-LARGEST_COUNT = 10**15  # fastText's trees of labels assume smaller counts
-MOST_PRUNED_BUCKETS = 1 << 27  # bounds the memory for a file of a given size; fastText's default is 2 million
+MOST_PRUNED_BUCKETS = 1 << 26  # bounds the memory for a file of a given size; fastText's default is 2 million
 kernel: Decorator = cached_njit(fnv)
 
 
@@ -60,7 +62,7 @@ def read_dictionary(cursor: FileCursor, buckets: int) -> Dictionary:
     cursor.require(end >= 0, "it ends inside its dictionary")
     cursor.skip(end - begin, "its dictionary")
     cursor.require(not kinds[:words].any() and bool((kinds[words:] == 1).all()), "its words and labels are mixed")
-    cursor.require(0 <= counts[words:].min() and counts[words:].max() < LARGEST_COUNT, "a label has an invalid count")
+    cursor.require(counts[words:].min() >= 0 and counts[words:].max() < LARGEST_COUNT, "a label has an invalid count")
     names = cursor.data[begin:end].copy()
     starts, stops = starts - begin, stops - begin
     table = np.full(1 << (2 * entries).bit_length(), -1, np.int32)
@@ -87,7 +89,7 @@ def _read_pruned(cursor: FileCursor, count: int, buckets: int) -> tuple[np.ndarr
     pairs = cursor.array("<i4", 2 * count, "its list of buckets").reshape(count, 2)
     vectors = np.full(buckets, -1, np.int32)
     if count:
-        cursor.require(0 <= pairs.min() and pairs[:, 0].max() < buckets, "its list of buckets has an invalid hash")
+        cursor.require(pairs.min() >= 0 and pairs[:, 0].max() < buckets, "its list of buckets has an invalid hash")
         cursor.require(pairs[:, 1].max() < count, "its list of buckets has an invalid row")
         vectors[pairs[:, 0]] = pairs[:, 1]
     return vectors, count
@@ -132,7 +134,7 @@ def slot_of(vocabulary_names: np.ndarray, starts: np.ndarray, stops: np.ndarray,
     code: the name's hash.
     """
     mask = len(table) - 1
-    slot = np.int64(code) & mask
+    slot = int(np.int64(code)) & mask
     while table[slot] >= 0:
         entry = table[slot]
         if stops[entry] - starts[entry] == stop - start:
