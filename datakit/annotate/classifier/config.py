@@ -1,4 +1,6 @@
-"""Defines the settings of the annotator `classifier_fasttext`. The model is loaded by `annotator` only."""
+"""Defines the settings of the annotators `classifier_fasttext` and `classifier_linear`. Only `annotator` loads models
+and kernels.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,7 @@ class FasttextClassifierConfig:
         check_sha256(self.sha256)
         if not all(self.labels) or not 0 < len(self.labels) == len(set(self.labels)):
             raise ValueError(f"labels is {list(self.labels)}; it must name at least one label, and none twice")
-        if not NAME.fullmatch(self.name):
-            raise ValueError(f"name is {self.name!r}; it must consist of lower-case letters, digits and underscores")
+        _check_name(self.name)
         check_max_bytes(self.max_bytes)
 
     def load(self) -> Model:
@@ -65,3 +66,39 @@ class FasttextClassifierConfig:
         from datakit.annotate.warming import warmed
 
         return warmed(FasttextClassifier(self, self.load()))
+
+
+@dataclass(frozen=True)
+class LinearClassifierConfig:
+    """The settings of the annotator `classifier_linear`."""
+
+    VERSION: ClassVar[int] = 1
+
+    model: Annotated[str, key("The path of a linear classifier that datakit has trained.", "quality.linear")]
+    sha256: Annotated[
+        str,
+        key("The sha256 of the model's file, as 64 hex digits.",
+            "8f3472cfe8738a7b6099e8e999c3cbfae0dcd15696aac7d7738a8039db603e83"),
+    ]  # fmt: skip
+    name: Annotated[
+        str, key("The name of the table of attributes; it must be given if there are several classifiers.", "quality")
+    ] = "classifier_linear"  # fmt: skip
+
+    def __post_init__(self) -> None:
+        if not self.model:
+            raise ValueError("model is empty; give the path of a linear classifier")
+        check_sha256(self.sha256)
+        _check_name(self.name)
+
+    def annotator(self) -> Annotator:
+        """Return the annotator with its model and kernels loaded. Raises what `load_linear_model` raises."""
+        from datakit.annotate.classifier.linear_classifier import LinearClassifier
+        from datakit.annotate.classifier.linear_model import load_linear_model
+        from datakit.annotate.warming import warmed
+
+        return warmed(LinearClassifier(self, load_linear_model(self.model, self.sha256.lower())))
+
+
+def _check_name(name: str) -> None:
+    if not NAME.fullmatch(name):
+        raise ValueError(f"name is {name!r}; it must consist of lower-case letters, digits and underscores")

@@ -38,6 +38,7 @@ SPECS = {
     "words only": Spec(longest=0, buckets=0),
     "quantized": Spec(quantized=True),
     "quantized with norms": Spec(quantized=True, norms=True, width=2, dimension=5),
+    "quantized output": Spec(quantized=True, quantized_output=True, norms=True),
     "pruned": Spec(quantized=True, kept=(3, 11, 0), word_ngrams=2),
     "all buckets pruned": Spec(quantized=True, kept=()),
 }

@@ -29,6 +29,7 @@ class Spec:
     kept: tuple[int, ...] | None = None  # the buckets that have vectors, if the model is pruned
     quantized: bool = False
     norms: bool = False
+    quantized_output: bool = False
     width: int = 4
     seed: int = 1
     version: int = VERSION
@@ -63,8 +64,10 @@ def write(spec: Spec) -> Written:
         parts += [struct.pack("<ii", bucket, row) for row, bucket in enumerate(spec.kept)]
     parts.append(struct.pack("<?", spec.quantized))
     rows, stored = matrix(random, len(spec.words) + kept, spec, spec.quantized)
-    output, output_stored = matrix(random, len(spec.labels), spec, False)
-    return Written(b"".join([*parts, stored, struct.pack("<?", False), output_stored]), rows, output, spec)
+    output, output_stored = matrix(random, len(spec.labels), spec, spec.quantized_output)
+    return Written(
+        b"".join([*parts, stored, struct.pack("<?", spec.quantized_output), output_stored]), rows, output, spec
+    )
 
 
 def matrix(random: np.random.Generator, rows: int, spec: Spec, quantized: bool) -> tuple[np.ndarray, bytes]:
