@@ -28,7 +28,7 @@ class Bin(msgspec.Struct, frozen=True):
 
 
 class Quality(msgspec.Struct, frozen=True):
-    """How well a model separates held-out documents. roc_auc: the probability that a positive document has a higher
+    """Measures of how well a model separates held-out documents. roc_auc: the probability that a positive document has a higher
     score than a negative one. brier: the mean squared error of the scores. calibration: tenths of the scale from 0 to
     1, without empty ones.
     """

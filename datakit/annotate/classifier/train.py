@@ -141,8 +141,8 @@ def _fitted(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the model's file says it
         model.fit(features[rows], targets[rows])
-    converged = int(model.n_iter_[0]) < settings.iterations
-    return model.coef_[0].astype(np.float32), float(model.intercept_[0]), converged
+    converged = int(np.max(model.n_iter_)) < settings.iterations
+    return np.asarray(model.coef_, np.float32)[0], float(np.asarray(model.intercept_)[0]), converged
 
 
 def measured(scores: np.ndarray, targets: np.ndarray) -> Quality:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from datakit.annotate.fasttext import label_tree, lines, pieces, scores, settings, vocabulary
+from datakit.annotate.fasttext import fnv, label_tree, lines, pieces, scores, settings, vocabulary
 from datakit.annotate.fasttext.file_cursor import FileCursor
 from datakit.annotate.fasttext.lines import BLOCK, Embedding, Scratch, embed
 from datakit.annotate.fasttext.matrices import read_matrix
@@ -30,7 +30,7 @@ from datakit.errors import ChangedInputError, NotFoundError
 from datakit.regular_files import open_regular
 from datakit.text.numba_cache import Decorator, cached_njit
 
-kernel: Decorator = cached_njit(lines, pieces, scores, settings, vocabulary)
+kernel: Decorator = cached_njit(fnv, lines, pieces, scores, settings, vocabulary)
 
 
 class Model(NamedTuple):

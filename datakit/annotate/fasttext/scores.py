@@ -3,7 +3,8 @@
 The formulas are those of loss.cc in fastText 0.9.2, in its precision: float32, sums from left to right. fastText keeps
 the logarithm of each probability plus 1e-5, and returns its exponential, so a probability may exceed 1 by 1e-5. Labels
 of probability 0 are dropped with the hierarchical softmax only: there, subtrees below 1e-5 are not searched.
-Of labels with equal probabilities, the one that comes last comes first, as fastText does for the best label.
+Of labels with equal probabilities, the one that comes last comes first. So does fastText if it is asked for one label;
+if it is asked for several, their order depends on its heap.
 """
 
 # ruff: noqa: PLR0917 - numba kernels take positional arguments
@@ -96,7 +97,7 @@ def _logistic(value: np.float32) -> np.float32:
         return np.float32(1)
     place = np.int64((value + np.float32(_TABLE_END)) * np.float32(_TABLE_SIZE) / np.float32(_TABLE_END * 2))
     known = np.float32(place * 2 * _TABLE_END) / np.float32(_TABLE_SIZE) - np.float32(_TABLE_END)
-    return _sigmoid(known)
+    return np.float32(1.0 / (1.0 + np.float64(_exponential(-known))))  # in float64, unlike `_sigmoid`
 
 
 @kernel

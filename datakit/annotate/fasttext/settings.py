@@ -18,7 +18,7 @@ LARGEST_DIMENSION, LONGEST_NGRAM = 1 << 16, 64  # far above those of real models
 
 
 class Settings(NamedTuple):
-    """What a model's predictions depend on.
+    """The settings on which a model's predictions depend.
 
     dimension: numbers per vector. word_ngrams: words per n-gram of words, at most. loss: see the constants above.
     buckets: how many hashes n-grams can have. shortest, longest: characters per n-gram of characters; 0 for none.
