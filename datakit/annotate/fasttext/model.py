@@ -1,8 +1,9 @@
 """Loads a fastText classifier and predicts the labels of documents.
 
-The file is read by datakit itself. Other readers trust it, so a damaged or foreign file can crash them; here, each
-number is checked first, and the file must have the sha256 that the caller expects, because a model decides what the
-output is. Predictions equal those of fastText 0.9.2; on lid.176.ftz they take about a fifth of its CPU time.
+The file is read by datakit itself. The fastText library trusts its files: damaged ones crash it or give predictions.
+Here, each number is checked first, and the file must have the sha256 that the caller expects, because a model decides
+what the output is. Labels equal those of fastText 0.9.2, and scores differ in the last bit at most; on lid.176.ftz they
+take about a fifth of its CPU time.
 A model takes 4 bytes of memory per number of its matrices, and is loaded once per process.
 """
 
