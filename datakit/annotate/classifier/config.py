@@ -5,7 +5,7 @@ and kernels.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from datakit.annotate.annotator import Annotator
@@ -65,7 +65,8 @@ class FasttextClassifierConfig:
         from datakit.annotate.classifier.fasttext_classifier import FasttextClassifier
         from datakit.annotate.warming import warmed
 
-        return warmed(FasttextClassifier(self, self.load()))
+        parameters = {**asdict(self), "sha256": self.sha256.lower()}
+        return warmed(FasttextClassifier(self.VERSION, parameters, self.load()))
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,9 @@ class LinearClassifierConfig:
         from datakit.annotate.classifier.linear_model import load_linear_model
         from datakit.annotate.warming import warmed
 
-        return warmed(LinearClassifier(self, load_linear_model(self.model, self.sha256.lower())))
+        parameters = {**asdict(self), "sha256": self.sha256.lower()}
+        model = load_linear_model(self.model, parameters["sha256"])
+        return warmed(LinearClassifier(self.VERSION, parameters, model))
 
 
 def _check_name(name: str) -> None:

@@ -5,14 +5,12 @@ Column: `score`, float32, from 0 to 1; null for a document without words. The wh
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from datakit.annotate.annotator import TEXT
-from datakit.annotate.classifier.config import LinearClassifierConfig
 from datakit.annotate.classifier.hashed_ngrams import score
 from datakit.annotate.classifier.linear_model import LinearModel
 from datakit.text.string_buffers import string_buffers
@@ -24,14 +22,13 @@ SCHEMA = pa.schema([pa.field("score", pa.float32())])
 class LinearClassifier:
     """The annotator; see the module's docstring."""
 
-    version = LinearClassifierConfig.VERSION
     columns: tuple[str, ...] = (TEXT,)
     schema = SCHEMA
     sparse = False
 
-    def __init__(self, config: LinearClassifierConfig, model: LinearModel) -> None:
-        self.name = config.name
-        self.parameters: dict[str, Any] = {**asdict(config), "sha256": config.sha256.lower()}
+    def __init__(self, version: int, parameters: dict[str, Any], model: LinearModel) -> None:
+        """Keep the model and the parameters, which are the fields of `LinearClassifierConfig`."""
+        self.name, self.version, self.parameters = str(parameters["name"]), version, parameters
         self.bits, self.bias, self.weights = model.bits, model.bias, model.array()
 
     def annotate(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -28,9 +28,10 @@ class Bin(msgspec.Struct, frozen=True):
 
 
 class Quality(msgspec.Struct, frozen=True):
-    """Measures of how well a model separates held-out documents. roc_auc: the probability that a positive document has a higher
-    score than a negative one. brier: the mean squared error of the scores. calibration: tenths of the scale from 0 to
-    1, without empty ones.
+    """Measures of how well a model separates held-out documents.
+
+    roc_auc: the probability that a positive document has a higher score than a negative one. brier: the mean squared
+    error of the scores. calibration: tenths of the scale from 0 to 1, without empty ones.
     """
 
     documents: int
@@ -40,8 +41,11 @@ class Quality(msgspec.Struct, frozen=True):
 
 
 class LinearModel(msgspec.Struct, frozen=True):
-    """A model. weights: float32 [2**bits], little-endian. trained_on: documents that it was fitted to. converged: False
-    if the optimizer reached its limit of iterations, so that more of them could improve the model."""
+    """A model.
+
+    weights: float32 [2**bits], little-endian. trained_on: how many documents it was fitted to. converged: False if the
+    optimizer reached its limit of iterations, so that more of them could improve the model.
+    """
 
     format: str
     version: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from datakit.annotate.annotator import Annotator
@@ -64,7 +64,8 @@ class LanguageConfig:
         from datakit.annotate.language.identification import LanguageAnnotator
         from datakit.annotate.warming import warmed
 
-        return warmed(LanguageAnnotator(self, self.load()))
+        parameters = {**asdict(self), "sha256": self.effective_sha256}
+        return warmed(LanguageAnnotator(self.VERSION, parameters, self.load()))
 
 
 @dataclass(frozen=True)
@@ -78,4 +79,4 @@ class ScriptConfig:
         from datakit.annotate.language.script import ScriptAnnotator
         from datakit.annotate.warming import warmed
 
-        return warmed(ScriptAnnotator())
+        return warmed(ScriptAnnotator(self.VERSION))

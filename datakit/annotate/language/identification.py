@@ -16,7 +16,6 @@ this file is used, and is licensed under CC BY-SA 3.0.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ import pyarrow as pa
 
 from datakit.annotate.annotator import TEXT
 from datakit.annotate.fasttext.model import Model, Predictions, predict
-from datakit.annotate.language.config import LanguageConfig
 from datakit.annotate.language.letters import find_letters, scripts
 from datakit.text.string_buffers import string_buffers
 
@@ -37,23 +35,22 @@ class LanguageAnnotator:
     """The annotator; see the module's docstring."""
 
     name = "language"
-    version = LanguageConfig.VERSION
     columns: tuple[str, ...] = (TEXT,)
     sparse = False
 
-    def __init__(self, config: LanguageConfig, model: Model) -> None:
-        self.config = config
-        self.model = model
-        self.parameters: dict[str, Any] = {**asdict(config), "sha256": config.effective_sha256}
-        self.schema = pa.schema([*COLUMNS, *([TOP] if config.top_k > 1 else [])])
+    def __init__(self, version: int, parameters: dict[str, Any], model: Model) -> None:
+        """Keep the model and the parameters, which are the fields of `LanguageConfig`."""
+        self.version, self.parameters, self.model = version, parameters, model
+        self.top_k, self.max_bytes = int(parameters["top_k"]), int(parameters["max_bytes"])
+        self.schema = pa.schema([*COLUMNS, *([TOP] if self.top_k > 1 else [])])
 
     def annotate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the columns of the schema for each document of the batch."""
         data, offsets = string_buffers(batch[TEXT])
         letters = np.zeros(len(offsets) - 1, bool)
         find_letters(data, offsets, scripts().table, letters)
-        k = min(self.config.top_k, len(self.model.labels))
-        found = predict(self.model, data, offsets, self.config.max_bytes, k)
+        k = min(self.top_k, len(self.model.labels))
+        found = predict(self.model, data, offsets, self.max_bytes, k)
         found.labels[~letters] = -1
         columns = label_columns(self.model.labels, found)
         return pa.RecordBatch.from_arrays(columns[: len(self.schema)], schema=self.schema)

@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 
 from datakit.annotate.annotator import TEXT
-from datakit.annotate.language.config import ScriptConfig
 from datakit.annotate.language.letters import count_scripts, scripts
 from datakit.text.string_buffers import string_buffers
 
@@ -38,12 +37,12 @@ class ScriptAnnotator:
     """The annotator; see the module's docstring."""
 
     name = "script"
-    version = ScriptConfig.VERSION
     columns: tuple[str, ...] = (TEXT,)
     schema = SCHEMA
     sparse = False
 
-    def __init__(self) -> None:
+    def __init__(self, version: int) -> None:
+        self.version = version
         self.parameters: dict[str, Any] = {}
 
     def annotate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
