@@ -1,0 +1,1 @@
+"""Scores documents with classifiers, for example of quality or subject."""
