@@ -19,7 +19,7 @@ KEEP, MARK, CUT, DROP = range(4)  # from the weakest decision to the strongest
 
 @dataclass(frozen=True)
 class Threshold:
-    """What a hit must reach: both values."""
+    """Both values that a hit must reach."""
 
     overlap: Annotated[float, key("The share of the item's n-grams that the document contains.", 0.5)] = 0.0
     matches: Annotated[int, key("The number of the item's n-grams that the document contains.", 3)] = 1

@@ -35,7 +35,7 @@ _ARRAYS = {
 
 @dataclass(frozen=True)
 class IndexRules:
-    """Which n-grams of a passage are in an index (see `config.Config`)."""
+    """The options that decide which n-grams of a passage are in an index (see `config.Config`)."""
 
     ngram: int
     min_words: int

@@ -5,12 +5,11 @@ Parquet and Arrow (IPC file or stream). A value may be a text, a list of texts o
 from __future__ import annotations
 
 import gzip
-import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -22,6 +21,7 @@ from datakit.errors import ColumnError, UnreadableError
 from datakit.regular_files import open_regular
 
 FORMATS = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet", ".arrow")
+CHUNK_BYTES = 256 << 10  # of compressed data
 _LIBRARY_ERRORS = (OSError, EOFError, zstandard.ZstdError, pa.ArrowException, ValueError)
 
 
@@ -60,13 +60,36 @@ def _readable(path: Path) -> Iterator[None]:
         ) from None
 
 
-def _decompressed(file: Any, suffix: str) -> Iterator[bytes]:
+def _decompressed(file: BinaryIO, suffix: str) -> Iterator[bytes]:
     if suffix.endswith(".gz"):
         return iter(gzip.open(file))
     if suffix.endswith(".zst"):
-        reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-        return iter(io.BufferedReader(reader, 1 << 20))  # pyright: ignore[reportArgumentType] - has all that is used
+        return _lines(_zstd_chunks(file))
     return iter(file)
+
+
+def _zstd_chunks(file: BinaryIO) -> Iterator[bytes]:
+    """Decompress all frames of a file. Raises EOFError for a truncated frame, unlike `zstandard.open`."""
+    frame, open_frame = zstandard.ZstdDecompressor().decompressobj(), False
+    while data := file.read(CHUNK_BYTES):
+        while data:
+            yield frame.decompress(data)
+            data, open_frame = frame.unused_data, not frame.eof
+            if frame.eof:
+                frame = zstandard.ZstdDecompressor().decompressobj()
+    if open_frame:
+        raise EOFError
+
+
+def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    parts: list[bytes] = []  # those of a line that has not ended
+    for chunk in chunks:
+        first, *others = chunk.split(b"\n")
+        parts.append(first)
+        for part in others:
+            yield b"".join(parts)
+            parts = [part]
+    yield b"".join(parts)
 
 
 def _json_lines(path: Path, lines: Iterator[bytes], columns: Sequence[str]) -> FileTexts:
@@ -98,7 +121,7 @@ def _texts_of(value: Any, path: Path, column: str, line: int) -> list[str]:
     raise ColumnError(f"{path}, line {line}: column {column!r} holds neither a text nor a list of texts; leave it out")
 
 
-def _arrow_table(file: Any) -> pa.Table:
+def _arrow_table(file: BinaryIO) -> pa.Table:
     magic = file.read(6)
     file.seek(0)
     return pa.ipc.open_file(file).read_all() if magic == b"ARROW1" else pa.ipc.open_stream(file).read_all()
