@@ -25,8 +25,8 @@ class Config:
             "the value of `ngram` to leave such passages out.", 8),
     ] = 8  # fmt: skip
     min_characters: Annotated[
-        int, key("A passage with fewer than `ngram` words needs at least this many characters in its words.", 24)
-    ] = 24
+        int, key("A passage with fewer than `ngram` words needs at least this many characters in its words.", 16)
+    ] = 16
     max_hits: Annotated[
         int, key("The maximum number of items reported per document, those with the largest overlap first.", 100)
     ] = 100  # fmt: skip
