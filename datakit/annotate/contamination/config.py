@@ -51,10 +51,10 @@ class Config:
             raise ValueError(f"max_hits is {self.max_hits}; it must be from 1 to 10000")
 
     def annotator(self) -> ContaminationAnnotator:
-        """Hash the evaluation sets, open or build their index, and return the annotator. Do this once per process, and
-        before it is forked. Raises the errors of `list_files` and `read_passages`, and CorruptError.
+        """Hash the evaluation sets, open or build their index, and return the annotator. A process that is forked
+        after the first call shares the index. Raises the errors of `list_files` and `read_passages`, and CorruptError.
         """
-        files = [list_files(one) for one in self.sets]
+        files = tuple(tuple(list_files(one)) for one in self.sets)
         rules = IndexRules(self.ngram, self.min_words, self.min_characters)
         index = open_index(self.sets, files, rules, self.index_folder)
         return ContaminationAnnotator(self.sets, files, rules, self.max_hits, index)

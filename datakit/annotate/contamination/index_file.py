@@ -8,6 +8,7 @@ time, they write the same bytes, and the first one creates the file.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from datakit.annotate.contamination.evaluation_sets import EvaluationSet, ItemFile, read_passages
+from datakit.annotate.contamination.evaluation_sets import EvaluationSet, ItemFile, Passages, read_passages
 from datakit.annotate.contamination.index import Index, build_index
 from datakit.annotate.contamination.tables import Table
 from datakit.errors import CorruptError
@@ -61,23 +62,25 @@ class OpenIndex:
     set_starts: tuple[int, ...]
 
 
+@functools.lru_cache(maxsize=1)
 def open_index(
-    sets: Sequence[EvaluationSet], files: Sequence[Sequence[ItemFile]], rules: IndexRules, folder: str
+    sets: tuple[EvaluationSet, ...], files: tuple[tuple[ItemFile, ...], ...], rules: IndexRules, folder: str
 ) -> OpenIndex:
-    """Map the index in `folder`, after building it if the folder lacks it. If `folder` is "", build it in memory.
+    """Map the index in `folder`, after building it if the folder lacks it. If `folder` is "", build it in memory. The
+    last index is kept, so a process that asks for it again gets the same one.
     Raises the errors of `read_passages` and `build_index`, StorageError and CorruptError.
     """
     if not folder:
-        return _built(sets, files, rules)
+        return built_index(read_passages(sets, files), rules)
     parameters = {"version": INDEX_VERSION, **index_parameters(sets, files, rules)}
     path = Path(folder) / f"{xxhash.xxh3_128_hexdigest(canonical_json(parameters))}.arrow"
     if not path.exists():
-        write_index(_built(sets, files, rules), path)
+        write_index(built_index(read_passages(sets, files), rules), path)
     return load_index(path)
 
 
-def _built(sets: Sequence[EvaluationSet], files: Sequence[Sequence[ItemFile]], rules: IndexRules) -> OpenIndex:
-    passages = read_passages(sets, files)
+def built_index(passages: Passages, rules: IndexRules) -> OpenIndex:
+    """Build an index in memory. Raises the errors of `build_index`."""
     index = build_index(passages, rules.ngram, rules.min_words, rules.min_characters)
     for array in _arrays(index):
         array.flags.writeable = False
