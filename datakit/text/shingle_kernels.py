@@ -43,7 +43,7 @@ class Scratch(NamedTuple):
 
 
 @kernel
-def _decode(data: np.ndarray, position: int, stop: int) -> tuple[np.int64, int]:
+def decode(data: np.ndarray, position: int, stop: int) -> tuple[np.int64, int]:
     """Return the non-ASCII character at `position` (CODE_POINTS if it is truncated) and the position after it."""
     byte = data[position]
     length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2
@@ -76,7 +76,7 @@ def hash_words(
             open_word = ((open_word ^ np.uint64(entry)) * GOLDEN) & inside
             position += 1
         else:
-            character, position = _decode(data, position, stop)
+            character, position = decode(data, position, stop)
             entry = table[character] if character < CODE_POINTS else _NOTHING
             if entry & WORD:
                 open_word = (open_word ^ np.uint64(entry)) * GOLDEN

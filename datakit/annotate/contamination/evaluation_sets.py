@@ -1,0 +1,126 @@
+"""Defines evaluation sets, lists and hashes their files, and reads their items.
+
+An *item* is one row of a file: a JSON line or a row of a table. Its *passages* are the texts in the configured columns,
+each on its own, because n-grams across the end of a column would depend on the order of the columns. Items are numbered
+from 0 in each set, in the order of the files' paths and of the rows.
+
+Files are local. They are identified by the hashes of their contents, which are compared again when the files are read.
+All files of a set are read into memory one after another; this happens once, when the index is built.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import pyarrow as pa
+
+from datakit.annotate.contamination.item_files import FORMATS, read_columns
+from datakit.errors import ChangedInputError, ColumnError, NoInputError, UnreadableError, suggestion
+from datakit.storage.atomic import hash_file
+from datakit.toml_config import key
+
+
+@dataclass(frozen=True)
+class EvaluationSet:
+    """One evaluation set: its name, its files and the columns that hold the texts of an item."""
+
+    name: Annotated[str, key("The name of the evaluation set in the output.", "mmlu")]
+    path: Annotated[str, key(f"A local file ({', '.join(FORMATS)}), or a pattern with `*`.", "evals/mmlu*.jsonl.gz")]
+    columns: Annotated[
+        tuple[str, ...], key("The columns with texts or lists of texts; each text is a passage.", ["question"])
+    ] = ("question",)  # fmt: skip
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.path:
+            raise ValueError("an evaluation set needs a name and a path")
+        if not self.columns or len(set(self.columns)) < len(self.columns):
+            raise ValueError(f"columns of {self.name!r} must name at least one column, and no column twice")
+
+
+@dataclass(frozen=True)
+class ItemFile:
+    """A file of an evaluation set: its path, its size in bytes and its xxh3-128."""
+
+    path: str
+    bytes: int
+    xxh3: str
+
+
+@dataclass(frozen=True)
+class Passages:
+    """The passages of all items of some sets.
+
+    texts: large_string [P], without nulls. items: int64 [P], the number of the item of each passage, counted through
+    all sets, ascending. set_starts: the first item of each set, followed by the number of all items.
+    """
+
+    texts: pa.Array
+    items: pa.Array
+    set_starts: tuple[int, ...]
+
+
+def list_files(chosen: EvaluationSet) -> list[ItemFile]:
+    """List and hash the files of a set, sorted by path. Raises NoInputError and UnreadableError."""
+    path = Path(chosen.path).expanduser()
+    paths = sorted(glob.glob(str(path), recursive=True)) if glob.has_magic(str(path)) else [str(path)]
+    if not paths:
+        raise NoInputError(f"evaluation set {chosen.name!r}: no file matches {chosen.path}; correct its path")
+    return [_hashed(chosen.name, path) for path in paths]
+
+
+def _hashed(name: str, path: str) -> ItemFile:
+    if not Path(path).is_file():
+        raise UnreadableError(f"evaluation set {name!r}: {path} is not a file; give a file, or a pattern with `*`")
+    xxh3, size = hash_file(Path(path))
+    return ItemFile(path, size, xxh3)
+
+
+def read_passages(sets: Sequence[EvaluationSet], files: Sequence[Sequence[ItemFile]]) -> Passages:
+    """Read all passages. files: what `list_files` returned for each set. Raises ChangedInputError, UnreadableError and
+    ColumnError; the latter also if a column has no text in a whole set.
+    """
+    texts: list[pa.Array] = []
+    items: list[pa.Array] = []
+    starts = [0]
+    for chosen, listed in zip(sets, files, strict=True):
+        first, seen = starts[-1], dict.fromkeys(chosen.columns, 0)
+        known: set[str] = set()
+        for file in listed:
+            read = read_columns(Path(file.path), chosen.columns)
+            if hash_file(Path(file.path)) != (file.xxh3, file.bytes):
+                raise ChangedInputError(f"{file.path} changed while it was read; run again")
+            known |= read.known
+            for column, rows, column_texts in read.columns:
+                seen[column] += len(column_texts)
+                texts.append(column_texts)
+                items.append(pa.array(rows.to_numpy() + first, pa.int64()))
+            first += read.rows
+        _check_columns(chosen, seen, known)
+        starts.append(first)
+    return _in_order(texts, items, tuple(starts))
+
+
+def _check_columns(chosen: EvaluationSet, seen: dict[str, int], known: set[str]) -> None:
+    for column, count in seen.items():
+        if not count and column not in known:
+            raise ColumnError(
+                f"evaluation set {chosen.name!r} has no column {column!r}; {suggestion(column, sorted(known)[:50])}"
+            )
+        if not count:
+            raise ColumnError(f"evaluation set {chosen.name!r}: column {column!r} holds no text; leave it out")
+
+
+def _in_order(texts: list[pa.Array], items: list[pa.Array], starts: tuple[int, ...]) -> Passages:
+    table = pa.table({"text": pa.chunked_array(texts, pa.large_string()), "item": pa.chunked_array(items, pa.int64())})
+    order = np.argsort(table["item"].to_numpy(), kind="stable")  # keeps the order of the columns
+    table = table.take(pa.array(order)).combine_chunks()
+    return Passages(_one_array(table["text"]), _one_array(table["item"]), starts)
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks else pa.array([], column.type)

@@ -1,0 +1,149 @@
+"""Reads columns of texts from the formats in which evaluation sets are published: JSON lines (plain, gzip or zstd),
+Parquet and Arrow (IPC file or stream). A value may be a text, a list of texts or null; anything else is refused.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
+
+from datakit.errors import ColumnError, UnreadableError
+from datakit.regular_files import open_regular
+
+FORMATS = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet", ".arrow")
+CHUNK_BYTES = 256 << 10  # of compressed data
+_LIBRARY_ERRORS = (OSError, EOFError, zstandard.ZstdError, pa.ArrowException, ValueError)
+
+
+@dataclass(frozen=True)
+class FileTexts:
+    """The texts of one file.
+
+    rows: the number of rows. known: the names of all columns. columns: for each configured column that the file has,
+    its name, the row of each text (int64, ascending) and the texts (large_string, without nulls).
+    """
+
+    rows: int
+    known: set[str]
+    columns: list[tuple[str, pa.Array, pa.Array]]
+
+
+def read_columns(path: Path, columns: Sequence[str]) -> FileTexts:
+    """Read the columns of a file. Raises UnreadableError, and ColumnError if a value is neither text nor list."""
+    suffix = next((suffix for suffix in FORMATS if path.name.endswith(suffix)), None)
+    if suffix is None:
+        raise UnreadableError(f"{path}: unknown format; rename or convert the file to one of {', '.join(FORMATS)}")
+    with _readable(path), open_regular(str(path)) as file:
+        if suffix.startswith(".jsonl"):
+            return _json_lines(path, _decompressed(file, suffix), columns)
+        return _table_columns(path, pq.read_table(file) if suffix == ".parquet" else _arrow_table(file), columns)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turn the errors of libraries, whose messages may quote texts, into UnreadableError."""
+    try:
+        yield
+    except _LIBRARY_ERRORS as error:
+        raise UnreadableError(
+            f"{path} cannot be read ({type(error).__name__}); check that it is complete and has the format of its name"
+        ) from None
+
+
+def _decompressed(file: BinaryIO, suffix: str) -> Iterator[bytes]:
+    if suffix.endswith(".gz"):
+        return iter(gzip.open(file))
+    if suffix.endswith(".zst"):
+        return _lines(_zstd_chunks(file))
+    return iter(file)
+
+
+def _zstd_chunks(file: BinaryIO) -> Iterator[bytes]:
+    """Decompress all frames of a file. Raises EOFError for a truncated frame, unlike `zstandard.open`."""
+    frame, open_frame = zstandard.ZstdDecompressor().decompressobj(), False
+    while data := file.read(CHUNK_BYTES):
+        while data:
+            yield frame.decompress(data)
+            data, open_frame = frame.unused_data, not frame.eof
+            if frame.eof:
+                frame = zstandard.ZstdDecompressor().decompressobj()
+    if open_frame:
+        raise EOFError
+
+
+def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    parts: list[bytes] = []  # those of a line that has not ended
+    for chunk in chunks:
+        first, *others = chunk.split(b"\n")
+        parts.append(first)
+        for part in others:
+            yield b"".join(parts)
+            parts = [part]
+    yield b"".join(parts)
+
+
+def _json_lines(path: Path, lines: Iterator[bytes], columns: Sequence[str]) -> FileTexts:
+    texts: dict[str, list[str]] = {column: [] for column in columns}
+    rows: dict[str, list[int]] = {column: [] for column in columns}
+    known: set[str] = set()
+    decode, count = msgspec.json.Decoder(dict[str, Any]).decode, 0
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise UnreadableError(f"{path}, line {number}: not a JSON object; correct or remove the line") from None
+        known.update(record)
+        for column in columns:
+            found = _texts_of(record.get(column), path, column, number)
+            texts[column] += found
+            rows[column] += [count] * len(found)
+        count += 1
+    read = [(name, pa.array(rows[name], pa.int64()), pa.array(texts[name], pa.large_string())) for name in columns]
+    return FileTexts(count, known, read)
+
+
+def _texts_of(value: Any, path: Path, column: str, line: int) -> list[str]:
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    if all(isinstance(one, str) for one in values):
+        return values
+    raise ColumnError(f"{path}, line {line}: column {column!r} holds neither a text nor a list of texts; leave it out")
+
+
+def _arrow_table(file: BinaryIO) -> pa.Table:
+    magic = file.read(6)
+    file.seek(0)
+    return pa.ipc.open_file(file).read_all() if magic == b"ARROW1" else pa.ipc.open_stream(file).read_all()
+
+
+def _table_columns(path: Path, table: pa.Table, columns: Sequence[str]) -> FileTexts:
+    read = [(name, *_column_texts(path, name, table[name])) for name in columns if name in table.column_names]
+    return FileTexts(table.num_rows, set(table.column_names), read)
+
+
+def _column_texts(path: Path, name: str, column: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
+    rows = np.arange(len(column))
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        lists = column.combine_chunks()
+        lists = (
+            lists if isinstance(lists, pa.Array) else lists.chunk(0) if lists.num_chunks else pa.array([], lists.type)
+        )
+        lengths = np.nan_to_num(lists.value_lengths().to_numpy(zero_copy_only=False)).astype(np.int64)
+        rows, column = np.repeat(rows, lengths), pa.chunked_array([lists.flatten()])
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or pa.types.is_null(column.type)):
+        raise ColumnError(f"{path}: column {name!r} holds neither texts nor lists of texts; leave it out")
+    present = column.is_valid().to_numpy()
+    texts = column.drop_null().cast(pa.large_string()).combine_chunks()
+    texts = texts if isinstance(texts, pa.Array) else texts.chunk(0) if texts.num_chunks else pa.array([], texts.type)
+    return pa.array(rows[present], pa.int64()), texts

@@ -1,0 +1,41 @@
+"""Options that cannot mean anything are refused, with the name of the option."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from datakit.annotate.contamination.config import Config
+from datakit.annotate.contamination.evaluation_sets import EvaluationSet
+
+SETS = (EvaluationSet("one", "one.jsonl"),)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"sets": ()}, "sets is empty"),
+        ({"sets": SETS * 2}, "the same name"),
+        ({"ngram": 1}, "ngram is 1"),
+        ({"ngram": 65}, "ngram is 65"),
+        ({"min_words": 0}, "min_words is 0"),
+        ({"min_words": 14}, "min_words is 14"),
+        ({"min_characters": -1}, "min_characters is -1"),
+        ({"max_hits": 0}, "max_hits is 0"),
+        ({"max_hits": 10_001}, "max_hits is 10001"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        Config(**{"sets": SETS, **options})
+
+
+def test_options_are_read_from_plain_data() -> None:
+    plain = {"sets": [{"name": "one", "path": "one.jsonl"}], "ngram": 8}
+    assert msgspec.convert(plain, Config, strict=True) == Config(SETS, ngram=8)
+
+
+def test_ngrams_of_the_largest_length_are_accepted() -> None:
+    assert Config(SETS, ngram=64, min_words=64).ngram == 64
