@@ -20,10 +20,10 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from datakit.annotate.personal import masking
-from datakit.annotate.personal.annotator import Config, warm
+from datakit.annotate.editing import masking
+from datakit.annotate.editing.masking import Action
+from datakit.annotate.personal.config import PersonalConfig
 from datakit.annotate.personal.kinds import KINDS
-from datakit.annotate.personal.masking import Action
 from tests.support.annotate.planting import planted, score, spans_of
 from tests.support.data import need_data, texts_of
 
@@ -57,7 +57,7 @@ def batches(texts: list[str]) -> Iterator[pa.RecordBatch]:
 
 def ours(inputs: list[pa.RecordBatch], kinds: tuple[str, ...], mask: bool) -> tuple[float, int]:
     """Return the CPU-seconds of the search (and of masking), and the number of documents with findings."""
-    annotator, found = Config(kinds).annotator(), 0
+    annotator, found = PersonalConfig(kinds).annotator(), 0
     actions = {kind: Action("mask", f"<{kind}>") for kind in kinds}
     start = time.process_time()
     for batch in inputs:
@@ -120,7 +120,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--plant", type=int, default=0, help="the number of items to plant")
     options = parser.parse_args()
-    warm()
     masking.warm()
     texts = all_texts()
     compare(texts, options.peer, options.rounds)

@@ -64,6 +64,11 @@ MEANINGS = {
     SOURCES: "One table per source. With `[dedup]`, a document found in several sources is kept in the first of them.",
     "normalize": "Determines how files become documents, for all sources.",
     "annotate": "Computes attributes of the normalized documents. Each annotator has a table of its own.",
+    "annotate.language": "Identifies the language of each document. See [language](annotate/language.md).",
+    "annotate.script": "Measures the share of each script in the letters of each document; it has no settings.",
+    "annotate.personal": "Finds personal data and secrets. See [personal data](annotate/personal.md).",
+    "annotate.classifier_fasttext": "Scores documents with a fastText model: [classifiers](annotate/classifier.md).",
+    "annotate.classifier_linear": "Scores documents with a model that datakit has trained.",
     "dedup": (
         "Removes near duplicates and equal texts. Without this table, a text is removed only if it equals another text "
         "of the same source."

@@ -7,53 +7,33 @@ of their prefix and then RE2, so the time is linear in the size of the text (see
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from datakit.annotate.annotator import SPANS, TEXT
 from datakit.annotate.personal.findings import Findings, find
-from datakit.annotate.personal.kinds import KINDS, check_kinds
-from datakit.errors import ColumnError, RecipeError
+from datakit.annotate.personal.kinds import KINDS
+from datakit.errors import ColumnError
 from datakit.text.string_buffers import string_buffers
-from datakit.toml_config import key
 
-VERSION = 1
 SCHEMA = pa.schema([pa.field("spans", SPANS, nullable=False)])
-
-
-@dataclass(frozen=True)
-class Config:
-    """The parameters of the search for personal data."""
-
-    kinds: Annotated[
-        tuple[str, ...], key("The kinds that are searched for; all if omitted.", ["email", "phone"], KINDS)
-    ] = KINDS
-
-    def __post_init__(self) -> None:
-        if not self.kinds:
-            raise RecipeError("kinds is empty; name at least one kind, or remove the setting to search for all of them")
-        check_kinds("kinds", self.kinds)
-
-    def annotator(self) -> PersonalData:
-        """Return the annotator with these parameters."""
-        return PersonalData(self)
 
 
 class PersonalData:
     """Finds personal data. Documents without any get no row."""
 
     name = "personal"
-    version = VERSION
     columns: tuple[str, ...] = (TEXT,)
     schema = SCHEMA
     sparse = True
 
-    def __init__(self, config: Config) -> None:
-        self.parameters: dict[str, Any] = {"kinds": sorted(config.kinds)}
-        self._kinds = frozenset(KINDS.index(kind) for kind in config.kinds)
+    def __init__(self, version: int, kinds: Sequence[str]) -> None:
+        self.version = version
+        self.parameters: dict[str, Any] = {"kinds": sorted(kinds)}
+        self._kinds = frozenset(KINDS.index(kind) for kind in kinds)
 
     def annotate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the spans of each document. Raises ColumnError if the texts are missing, of another type, or null."""
@@ -80,9 +60,3 @@ def span_column(found: Findings, documents: int) -> pa.Array:
     columns = [pa.array(found.starts.astype(np.uint64)), pa.array(found.stops.astype(np.uint64)), names]
     values = pa.StructArray.from_arrays(columns, fields=list(SPANS.value_type))
     return pa.ListArray.from_arrays(pa.array(offsets), values, type=SPANS)
-
-
-def warm() -> None:
-    """Load the kernels from numba's cache, or compile them, so that no task has to do so."""
-    texts = pa.array(["a@b.de"], pa.large_string())
-    Config().annotator().annotate(pa.RecordBatch.from_arrays([texts], names=[TEXT]))

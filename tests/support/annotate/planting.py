@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from datakit.annotate.personal.annotator import Config
+from datakit.annotate.personal.config import PersonalConfig
 from tests.support.annotate.personal_items import MAKERS
 
 AROUND = ((" ", " "), ("\n", "\n"), (" (", ") "), (" ", ", "), (" ", ". "), (' "', '" '), (" <", "> "), ("、", "。"))
@@ -26,7 +26,7 @@ class Planted:
 
 def spans_of(texts: Sequence[str], kinds: tuple[str, ...] = ()) -> list[list[Finding]]:
     """Return what the annotator finds in each text."""
-    annotator = (Config(kinds) if kinds else Config()).annotator()
+    annotator = (PersonalConfig(kinds) if kinds else PersonalConfig()).annotator()
     batch = pa.RecordBatch.from_arrays([pa.array(texts, pa.large_string())], names=["text"])
     lists = annotator.annotate(batch)["spans"].to_pylist()
     return [[(span["kind"], span["start"], span["stop"]) for span in spans] for spans in lists]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datakit.annotate.annotator import SPANS
-from datakit.annotate.personal.masking import Action, edit
+from datakit.annotate.editing.masking import Action, edit
 from datakit.errors import ColumnError, RecipeError
 
 ACTIONS = {

@@ -1,0 +1,1 @@
+"""Edits texts: masks and cuts spans."""
