@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from datakit.annotate.annotator import SPANS
+from datakit.annotate.editing import mask_kernels
 from datakit.annotate.editing.mask_kernels import CUT, KEEP
-from datakit.annotate.personal import mask_kernels
 from datakit.errors import ColumnError, RecipeError, suggestion
 from datakit.text.string_buffers import string_buffers
 
