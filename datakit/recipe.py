@@ -87,7 +87,6 @@ class Recipe:
     sources: tuple[Source, ...]
     description: Annotated[str, key("A one-line description for `datakit catalog`.", "English novels")] = ""
     normalize: dict[str, Any] = field(default_factory=dict)
-    annotate: dict[str, Any] | None = None
     dedup: dict[str, Any] | None = None
     select: dict[str, Any] = field(default_factory=dict)
     consolidate: dict[str, Any] = field(default_factory=dict)

@@ -12,8 +12,6 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from datakit.annotate.stage import Config as Annotate
-from datakit.annotate.tables import TABLES as ANNOTATORS
 from datakit.consolidate.stage import Config as Consolidate
 from datakit.dedup.stage import Config as Dedup
 from datakit.engine.disk_limits import DiskLimits
@@ -50,8 +48,6 @@ TABLES: dict[str, tuple[type, ...]] = {
     "": (Recipe,),
     SOURCES: (Source,),
     "normalize": (Normalize,),
-    "annotate": (_Switch, Annotate),
-    **{f"annotate.{name}": (one.kind,) for name, one in ANNOTATORS.items()},
     "dedup": (_Switch, Dedup),
     "select": (Select,),
     "consolidate": (_Write, Consolidate),
@@ -63,12 +59,6 @@ MEANINGS = {
     "": "These keys go at the top of the file, before any table.",
     SOURCES: "One table per source. With `[dedup]`, a document found in several sources is kept in the first of them.",
     "normalize": "Determines how files become documents, for all sources.",
-    "annotate": "Computes attributes of the normalized documents. Each annotator has a table of its own.",
-    "annotate.language": "Identifies the language of each document. See [language](annotate/language.md).",
-    "annotate.script": "Measures the share of each script in the letters of each document; it has no settings.",
-    "annotate.personal": "Finds personal data and secrets. See [personal data](annotate/personal.md).",
-    "annotate.classifier_fasttext": "Scores documents with a fastText model: [classifiers](annotate/classifier.md).",
-    "annotate.classifier_linear": "Scores documents with a model that datakit has trained.",
     "dedup": (
         "Removes near duplicates and equal texts. Without this table, a text is removed only if it equals another text "
         "of the same source."
@@ -161,9 +151,7 @@ def json_schema() -> dict[str, Any]:
     """Return the JSON schema of recipes: names, types, choices, defaults and meanings of all keys."""
     tables = {table: _table_schema(table) for table in TABLES}
     recipe = tables.pop("")
-    for name in [table for table in tables if "." in table]:
-        parent, _, child = name.partition(".")
-        tables[parent]["properties"][child] = tables.pop(name)
+    tables["tokenize"]["properties"]["train"] = tables.pop("tokenize.train")
     recipe["properties"] |= {**tables, SOURCES: {"type": "array", "minItems": 1, "items": tables[SOURCES]}}
     recipe["required"].append(SOURCES)
     return {"$schema": SCHEMA, "title": "datakit recipe", **recipe}

@@ -52,15 +52,6 @@ def document(key: RecipeKey) -> dict[str, object]:
         return {**BASE, **values}
     if key.table == "sources":
         return {**BASE, "sources": [{"name": "a", "url": "/x", **values}]}
-    if key.table == "annotate":
-        return {**BASE, "annotate": {"script": {}, **values}}
-    if key.table.startswith("annotate."):
-        needed = {"model": "model.bin", "sha256": "0" * 64, "labels": ["a"]} if "classifier" in key.table else {}
-        if "linear" in key.table:
-            del needed["labels"]
-        elif key.table == "annotate.language" and key.name == "model":
-            needed = {"sha256": "0" * 64}
-        return {**BASE, "annotate": {key.table.removeprefix("annotate."): {**needed, **values}}}
     if key.table == "tokenize.train":
         return {**BASE, "tokenize": {"tokenizer": "train", "train": values}}
     return {**BASE, key.table: {**BASE.get(key.table, {}), **values}}  # pyright: ignore[reportGeneralTypeIssues]

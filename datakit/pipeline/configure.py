@@ -10,13 +10,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
 
-from datakit.annotate import stage as annotate
-from datakit.annotate.tables import TABLES as ANNOTATORS
 from datakit.consolidate import stage as consolidate
 from datakit.dedup import stage as dedup
 from datakit.dedup.minhash import signatures_stage as signatures
@@ -74,7 +72,6 @@ class _Table:
     kind: type
     place: str
     other_keys: tuple[str, ...] = ()  # valid keys that are not in `values`, because this module reads them itself
-    annotators: Mapping[str, Any] = field(default_factory=dict)  # the tables below [annotate], by name
 
 
 def configure(recipe: Recipe) -> Configuration:
@@ -121,8 +118,6 @@ def _mistakes(table: _Table) -> list[str]:
     """Return a message for each mistake in a table. The message for a key that has moved names its new table."""
     moved = {key: home for (stage, key), home in MOVED.items() if stage == table.stage and key in table.values}
     found = [f"{table.place}: the key {key!r} is now in the table {home}; move it there" for key, home in moved.items()]
-    for name, values in table.annotators.items():
-        found += mistakes(values, ANNOTATORS[name].kind, f"{table.place[:-1]}.{name}]")
     return found + mistakes(_without(table.values, moved), table.kind, table.place, other_keys=table.other_keys)
 
 
@@ -135,8 +130,6 @@ def _present(document: Mapping[str, Any], place: str) -> Iterator[_Table]:
     )  # fmt: skip
     if isinstance(limits := document.get(LIMITS), dict):
         yield _limits_table(limits, place)
-    if isinstance(values := document.get(annotate.NAME), dict):
-        yield _annotate_table(_without(values, [ENABLED]), None, place)
     for name, kind, own in kinds:
         if isinstance(values := document.get(name), dict):
             yield _Table(name, None, _without(values, own), kind, f"{place}, [{name}]", own)
@@ -146,11 +139,8 @@ def _present(document: Mapping[str, Any], place: str) -> Iterator[_Table]:
 
 def _tables(recipe: Recipe) -> Iterator[_Table]:
     deduplicate = _enabled(recipe.dedup, f"{recipe.place}, [dedup]")
-    annotated = _enabled(recipe.annotate, f"{recipe.place}, [annotate]")
     for source in recipe.sources:
         yield from _source_tables(recipe, source, deduplicate)
-        if annotated is not None:
-            yield _annotate_table(annotated, source.name, recipe.place)
     if deduplicate is not None:
         yield _Table(dedup.NAME, None, deduplicate, dedup.Config, f"{recipe.place}, [dedup]", (ENABLED,))
     yield _Table(select.NAME, None, recipe.select, select.Config, f"{recipe.place}, [select]")
@@ -170,16 +160,6 @@ def _source_tables(recipe: Recipe, source: Source, deduplicate: dict[str, Any] |
         kind, names = signatures.SignatureConfig, names_of(signatures.SignatureConfig)
         values = {key: value for key, value in deduplicate.items() if key in names}
         yield _Table(signatures.NAME, source.name, values, kind, f"{recipe.place}, [dedup]")
-
-
-def _annotate_table(values: dict[str, Any], source: str | None, place: str) -> _Table:
-    own, chosen = _without(values, ANNOTATORS), {name: values[name] for name in ANNOTATORS if name in values}
-    if not chosen:
-        names = ", ".join(f"[{annotate.NAME}.{name}]" for name in ANNOTATORS)
-        raise RecipeError(f"{place}, [{annotate.NAME}]: no annotator is chosen; add one or more of {names}")
-    return _Table(
-        annotate.NAME, source, own, annotate.Config, f"{place}, [{annotate.NAME}]", (ENABLED, *ANNOTATORS), chosen
-    )
 
 
 def _tokenize_tables(table: dict[str, Any] | None, place: str) -> Iterator[_Table]:
@@ -215,8 +195,6 @@ def _without(table: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
 def _settings(table: _Table, config: Any, folder: str) -> Settings:
     plain = msgspec.json.decode(msgspec.json.encode(asdict(config)))
     content, operations = _without(plain, TOLERANCES), {key: plain[key] for key in TOLERANCES if key in plain}
-    if table.stage == annotate.NAME:
-        content["annotators"] = {name: _annotator(name, values) for name, values in table.annotators.items()}
     if table.stage == normalize.NAME:
         content["source"] = table.source
         operations |= {CODE_FOLDER: folder} if content["transform"] else {}
@@ -224,13 +202,6 @@ def _settings(table: _Table, config: Any, folder: str) -> Settings:
         operations[PATH] = content.pop("tokenizer")
         content["tokenizer_sha256"] = _file_hash(operations[PATH])
     return Settings(content, operations)
-
-
-def _annotator(name: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of an annotator, with every default written out, and its version."""
-    kind = ANNOTATORS[name].kind
-    settings = asdict(convert(values, kind, f"[{annotate.NAME}.{name}]"))
-    return {**msgspec.json.decode(msgspec.json.encode(settings)), "version": kind.VERSION}
 
 
 def _contract_settings(tokenize: Settings) -> Settings:

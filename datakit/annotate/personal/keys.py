@@ -1,7 +1,7 @@
 """Finds access keys and tokens by the prefixes that their issuers give them.
 
 A compiled check of a prefix (`key_start`) comes first and is cheap; RE2 then decides, on at most LONGEST bytes from the
-prefix on. The prefixes are those of the issuers; the lengths are those that scanners such as gitleaks expect:
+prefix on. The prefixes are those of the issuers; the lengths are the usual ones, which no issuer promises:
 
     aws_key       AKIA, ASIA, ABIA or ACCA and 16 of A-Z2-7; not the documentation's key, which ends in EXAMPLE
     github_token  ghp_, gho_, ghu_, ghs_ or ghr_ and 36 to 255 letters and digits; github_pat_ and 82 characters
