@@ -32,7 +32,7 @@ class Annotator(Protocol):
 
     name: the name of the attribute table, in lower case. version: see the module's docstring. parameters: everything
     that was configured, as plain data. columns: the columns that it reads, usually `text`. schema: the columns that it
-    returns. sparse: True if documents whose attributes are all null or empty get no row in the table.
+    returns. sparse: True if documents whose attributes are all null or empty lists get no row in the table.
     """
 
     name: str

@@ -18,9 +18,9 @@ from datakit.annotate.annotator import Annotator
 from datakit.annotate.stage import ID, table_path
 from datakit.annotate.tables import annotators_of
 from datakit.engine.task import OutputFile, QuarantinedRecord, TaskContext, TaskResult
-from datakit.errors import ColumnError, CorruptError, TaskError
+from datakit.errors import ColumnError, TaskError
 from datakit.storage import urls
-from datakit.storage.ids import ids_from_arrow, strictly_ascending
+from datakit.storage.ids import OrderedIds
 from datakit.storage.parquet import ShardWriter, open_shard, read_group
 from datakit.storage.row_size import row_sizes
 
@@ -61,8 +61,7 @@ def annotate_partition(arguments: dict[str, Any], shared: dict[str, Any], contex
 
 
 def _writer(context: TaskContext, annotator: Annotator, path: str) -> ShardWriter:
-    short = [field.name for field in annotator.schema if pa.types.is_dictionary(field.type)]
-    return ShardWriter(urls.join(context.step_directory, path), _schema(annotator), dictionary=short)
+    return ShardWriter(urls.join(context.step_directory, path), _schema(annotator))
 
 
 def _schema(annotator: Annotator) -> pa.Schema:
@@ -100,7 +99,7 @@ def checked(annotator: Annotator, documents: int, found: Any) -> pa.RecordBatch:
 
 
 def _with_attributes(found: pa.RecordBatch) -> np.ndarray:
-    """Return which rows have a value that is neither null nor an empty list or string, bool [N]."""
+    """Return which rows have a value that is neither null nor an empty list, bool [N]."""
     mask = np.zeros(found.num_rows, bool)
     for column in found.columns:
         if isinstance(column, pa.ListArray | pa.LargeListArray):
@@ -113,7 +112,7 @@ def _with_attributes(found: pa.RecordBatch) -> np.ndarray:
 def _batches(url: str, file: str, annotators: Mapping[str, Annotator], context: TaskContext) -> Iterator[pa.Table]:
     """Yield the columns that the annotators read, in batches of whole documents, and check that the ids ascend."""
     wanted = ["id", *dict.fromkeys(name for annotator in annotators.values() for name in annotator.columns)]
-    last: pa.Array | None = None
+    ids = OrderedIds(url)
     with open_shard(url) as shard:
         _require_columns(shard.schema_arrow, annotators, url)
         row = 0
@@ -121,13 +120,8 @@ def _batches(url: str, file: str, annotators: Mapping[str, Annotator], context: 
             context.hold(file, row, shard.metadata.row_group(group).num_rows)
             table = read_group(shard, group, url, wanted)
             row += table.num_rows
-            ids = table["id"].combine_chunks() if last is None else pa.concat_arrays([last, *table["id"].chunks])
-            if not strictly_ascending(*ids_from_arrow(ids)):
-                raise CorruptError(
-                    f"{url}: ids are not strictly ascending; remove the directory of the step that wrote this file and "
-                    "run again"
-                )
-            last = ids.slice(max(0, len(ids) - 1))
+            if table.num_rows:
+                ids.parse(table["id"])
             yield from _cut(table)
 
 

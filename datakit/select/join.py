@@ -19,11 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datakit.errors import CorruptError
-from datakit.storage.ids import ids_from_arrow, strictly_ascending
+from datakit.storage.ids import ADVICE, OrderedIds
 from datakit.storage.parquet import iterate_shard
 from datakit.storage.selection.leaving_rows import SCHEMA
 
-ADVICE = "the file is damaged or was not written by datakit; remove its step's directory and run again"
 BETWEEN = "+"  # separates the reasons in the name of a combination
 
 
@@ -45,7 +44,7 @@ def join(dataset: str, marks: Sequence[str], drop: frozenset[str]) -> Iterator[J
     """Yield, for each row group of the partition at `dataset`, the documents that one of the files `marks` lists with a
     reason in `drop`. Raises CorruptError if ids are out of order in a file, or if a mark matches no document.
     """
-    rows, streams, first = _OrderedIds(dataset), [_Marks(url) for url in marks], 0
+    rows, streams, first = OrderedIds(dataset), [_Marks(url) for url in marks], 0
     for table in iterate_shard(dataset, ["id"]):
         if not table.num_rows:
             continue
@@ -90,33 +89,13 @@ def _combinations(names: Sequence[str], codes: np.ndarray, start: np.ndarray, co
     return found
 
 
-class _OrderedIds:
-    """Parses the ids of a stream and checks that they are strictly ascending, within and across row groups."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._last: tuple[int, int] | None = None
-
-    def parse(self, column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the upper and lower halves of the ids, uint64 [N] each; N must be at least 1. Raises CorruptError."""
-        try:
-            high, low = ids_from_arrow(column)
-        except ValueError as error:
-            raise CorruptError(f"{self._url}: {error}; {ADVICE}") from error
-        first = (int(high[0]), int(low[0]))
-        if (self._last is not None and first <= self._last) or not strictly_ascending(high, low):
-            raise CorruptError(f"{self._url}: its ids are not strictly ascending; {ADVICE}")
-        self._last = (int(high[-1]), int(low[-1]))
-        return high, low
-
-
 class _Marks:
     """A stream of marks, which is read only as far as each row group of the partition requires."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._tables = iterate_shard(url, ["id", "reason"])
-        self._ids = _OrderedIds(url)
+        self._ids = OrderedIds(url)
         self._high = self._low = np.empty(0, np.uint64)
         self._reason = pa.array([], pa.string())
 

@@ -11,7 +11,10 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from datakit.errors import CorruptError
+
 HEX_DIGITS = 32
+ADVICE = "the file is damaged or was not written by datakit; remove its step's directory and run again"
 _TO_HEX = np.frombuffer("".join(f"{value:02x}" for value in range(256)).encode(), np.uint16)
 _FROM_HEX = np.full(256, 255, np.uint8)
 _FROM_HEX[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16, dtype=np.uint8)
@@ -77,3 +80,23 @@ def partition_range(index: int, bits: int) -> tuple[str, str]:
 def partition_name(index: int, count: int, suffix: str = ".parquet") -> str:
     """Return a file name such as `part-00017-of-00106.parquet`. All partitioned outputs have names of this form."""
     return f"part-{index:05d}-of-{count:05d}{suffix}"
+
+
+class OrderedIds:
+    """Parses the ids of a stream and checks that they are strictly ascending, within and across row groups."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._last: tuple[int, int] | None = None
+
+    def parse(self, column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the upper and lower halves of the ids, uint64 [N] each; N must be at least 1. Raises CorruptError."""
+        try:
+            high, low = ids_from_arrow(column)
+        except ValueError as error:
+            raise CorruptError(f"{self._url}: {error}; {ADVICE}") from error
+        first = (int(high[0]), int(low[0]))
+        if (self._last is not None and first <= self._last) or not strictly_ascending(high, low):
+            raise CorruptError(f"{self._url}: its ids are not strictly ascending; {ADVICE}")
+        self._last = (int(high[-1]), int(low[-1]))
+        return high, low

@@ -41,10 +41,9 @@ from datakit.engine.task import (
     tolerance_of,
     without_tolerances,
 )
-from datakit.errors import CorruptError
 from datakit.storage import urls
 from datakit.storage.fingerprint import config_of
-from datakit.storage.ids import ids_from_arrow, strictly_ascending
+from datakit.storage.ids import OrderedIds
 from datakit.storage.manifest import Partition, data_path
 from datakit.storage.parquet import ShardWriter, open_shard, read_group
 from datakit.text.unicode_words import UNICODE_VERSION
@@ -184,18 +183,13 @@ def _guarded(
 
 def _row_groups(url: str, name: str, context: TaskContext) -> Iterator[pa.Table]:
     """Yield the ids and texts of a normalized file, one row group at a time, and check that the ids ascend."""
-    last: pa.Array | None = None
+    ids = OrderedIds(url)
     with open_shard(url) as shard:
         row = 0
         for group in range(shard.metadata.num_row_groups):
             context.hold(name, row, shard.metadata.row_group(group).num_rows)
             table = read_group(shard, group, url, ["id", "text"])
             row += table.num_rows
-            ids = table["id"].combine_chunks() if last is None else pa.concat_arrays([last, *table["id"].chunks])
-            if not strictly_ascending(*ids_from_arrow(ids)):
-                raise CorruptError(
-                    f"{url}: ids are not strictly ascending; remove the directory of the step that wrote this file and "
-                    "run again"
-                )
-            last = ids.slice(max(0, len(ids) - 1))
+            if table.num_rows:
+                ids.parse(table["id"])
             yield table
