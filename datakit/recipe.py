@@ -87,6 +87,7 @@ class Recipe:
     sources: tuple[Source, ...]
     description: Annotated[str, key("A one-line description for `datakit catalog`.", "English novels")] = ""
     normalize: dict[str, Any] = field(default_factory=dict)
+    annotate: dict[str, Any] | None = None
     dedup: dict[str, Any] | None = None
     select: dict[str, Any] = field(default_factory=dict)
     consolidate: dict[str, Any] = field(default_factory=dict)
@@ -177,8 +178,11 @@ def parse_recipe(
         refuse([*found, *check_tables(document, place)])
     sources = tuple(_source(table, base) for table in tables)
     recipe = convert(top, Recipe, place)
-    tokenize = _with_absolute_tokenizer(recipe.tokenize, base)
-    return Recipe(**{**vars(recipe), "sources": sources, "tokenize": tokenize})
+    tables = {
+        "tokenize": _with_absolute_tokenizer(recipe.tokenize, base),
+        "annotate": _with_absolute_models(recipe.annotate, base),
+    }
+    return Recipe(**{**vars(recipe), "sources": sources, **tables})
 
 
 def _source(table: dict[str, Any], base: Path) -> Source:
@@ -206,6 +210,23 @@ def _with_absolute_tokenizer(table: dict[str, Any] | None, base: Path) -> dict[s
         return table
     path = absolute(tokenizer, base)
     return {**table, "tokenizer": tokenizer if is_hub_name(tokenizer) and not os.path.exists(path) else path}
+
+
+BUILTIN_MODELS = ("lid.176",)  # values of a model's path that name a model of a library
+
+
+def _with_absolute_models(table: dict[str, Any] | None, base: Path) -> dict[str, Any] | None:
+    """Return [annotate] with the paths of its annotators' models made absolute."""
+    if table is None:
+        return None
+    return {name: _with_absolute_model(values, base) for name, values in table.items()}
+
+
+def _with_absolute_model(values: Any, base: Path) -> Any:
+    model = values.get("model") if isinstance(values, dict) else None
+    if not isinstance(model, str) or not model or model in BUILTIN_MODELS:
+        return values
+    return {**values, "model": absolute(model, base)}
 
 
 def is_hub_name(tokenizer: Any) -> TypeGuard[str]:

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from datakit.annotate.stage import Config as Annotate
+from datakit.annotate.tables import TABLES as ANNOTATORS
 from datakit.consolidate.stage import Config as Consolidate
 from datakit.dedup.stage import Config as Dedup
 from datakit.engine.disk_limits import DiskLimits
@@ -48,6 +50,8 @@ TABLES: dict[str, tuple[type, ...]] = {
     "": (Recipe,),
     SOURCES: (Source,),
     "normalize": (Normalize,),
+    "annotate": (_Switch, Annotate),
+    **{f"annotate.{name}": (table.kind,) for name, table in ANNOTATORS.items()},
     "dedup": (_Switch, Dedup),
     "select": (Select,),
     "consolidate": (_Write, Consolidate),
@@ -59,6 +63,17 @@ MEANINGS = {
     "": "These keys go at the top of the file, before any table.",
     SOURCES: "One table per source. With `[dedup]`, a document found in several sources is kept in the first of them.",
     "normalize": "Determines how files become documents, for all sources.",
+    "annotate": (
+        "Computes facts about documents, and writes one table of attributes per annotator. It removes and changes no "
+        "document. Each subtable chooses an annotator; `[annotate.script]` has no settings. See "
+        "[language](annotate/language.md), [personal data](annotate/personal.md) and "
+        "[classifiers](annotate/classifier.md)."
+    ),
+    "annotate.language": "The language of each document, with its score.",
+    "annotate.script": "The scripts of each document.",
+    "annotate.personal": "Personal data, as spans of the text.",
+    "annotate.classifier_fasttext": "The scores of a fastText classifier.",
+    "annotate.classifier_linear": "The scores of a linear classifier that datakit has trained.",
     "dedup": (
         "Removes near duplicates and equal texts. Without this table, a text is removed only if it equals another text "
         "of the same source."
@@ -151,7 +166,9 @@ def json_schema() -> dict[str, Any]:
     """Return the JSON schema of recipes: names, types, choices, defaults and meanings of all keys."""
     tables = {table: _table_schema(table) for table in TABLES}
     recipe = tables.pop("")
-    tables["tokenize"]["properties"]["train"] = tables.pop("tokenize.train")
+    for nested in [table for table in tables if "." in table]:
+        table, _, name = nested.partition(".")
+        tables[table]["properties"][name] = tables.pop(nested)
     recipe["properties"] |= {**tables, SOURCES: {"type": "array", "minItems": 1, "items": tables[SOURCES]}}
     recipe["required"].append(SOURCES)
     return {"$schema": SCHEMA, "title": "datakit recipe", **recipe}

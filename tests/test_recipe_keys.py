@@ -52,9 +52,22 @@ def document(key: RecipeKey) -> dict[str, object]:
         return {**BASE, **values}
     if key.table == "sources":
         return {**BASE, "sources": [{"name": "a", "url": "/x", **values}]}
+    if key.table.startswith("annotate."):
+        return {**BASE, "annotate": {key.table.partition(".")[2]: {**_required(key), **values}}}
+    if key.table == "annotate":
+        return {**BASE, "annotate": {"script": {}, **values}}
     if key.table == "tokenize.train":
         return {**BASE, "tokenize": {"tokenizer": "train", "train": values}}
     return {**BASE, key.table: {**BASE.get(key.table, {}), **values}}  # pyright: ignore[reportGeneralTypeIssues]
+
+
+def _required(key: RecipeKey) -> dict[str, object]:
+    """The examples of the keys that an annotator requires beside this one. A model's path requires a sha256, and a
+    sha256 a model.
+    """
+    names = {"model", "sha256"} if key.name in ("model", "sha256") else set[str]()
+    beside = [one for one in recipe_keys() if one.table == key.table and (one.required or one.name in names)]
+    return tomllib.loads("\n".join(f"{one.name} = {one.example}" for one in beside))
 
 
 def test_page_shows_the_current_keys() -> None:
@@ -89,7 +102,7 @@ def test_schema_accepts_the_catalog_and_refuses_typos() -> None:
     for wrong in (
         {"dedupe": {}}, {"dedup": {"treshold": 0.9}}, {"dedup": {"threshold": "much"}}, {"sources": [{"name": "a"}]},
         {"sources": [{"name": "a", "url": "x", "format": "pdf"}]},
-        {"tokenize": {"tokenizer": "train", "train": {"v": 1}}},
+        {"tokenize": {"tokenizer": "train", "train": {"v": 1}}}, {"annotate": {"language": {"topk": 2}}},
     ):  # fmt: skip
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({**BASE, **wrong}, schema)

@@ -31,6 +31,8 @@ from datakit.toml_config import key
 NAME = "annotate"
 FORMAT_VERSION = 1
 ID = pa.schema([pa.field("id", pa.string(), nullable=False)])
+MODEL = "model"  # the setting of an annotator that holds the path of its model
+MODELS = "models"  # the operation parameter that holds these paths, by annotator
 HANG_SECONDS = 120.0  # an annotator reports nothing while it works on a batch
 
 
@@ -55,9 +57,14 @@ def table_path(source: str, annotator: str, partition: str) -> str:
 
 
 def plan(step: Step) -> Plan:
-    """Plan one task per partition, which writes the partition's tables."""
+    """Plan one task per partition, which writes the partition's tables.
+
+    step.operations["models"]: the path of each annotator's model whose sha256 is among the annotator's settings.
+    """
     (source,) = step.inputs_of("normalize")
-    chosen: dict[str, dict[str, Any]] = step.parameters["annotators"]
+    settings: dict[str, dict[str, Any]] = step.parameters["annotators"]
+    models: dict[str, str] = step.operations.get(MODELS, {})
+    chosen = {name: values | ({MODEL: models[name]} if name in models else {}) for name, values in settings.items()}
     here = urls.relative(source.directory, step.directory)
     tasks = tuple(
         Task(

@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from datakit.annotate import stage as annotate
+from datakit.annotate.tables import TABLES
 from datakit.consolidate import stage as consolidate
 from datakit.dedup import stage as dedup
 from datakit.dedup.minhash import signatures_stage as signatures
@@ -72,6 +74,7 @@ class _Table:
     kind: type
     place: str
     other_keys: tuple[str, ...] = ()  # valid keys that are not in `values`, because this module reads them itself
+    annotators: tuple[_Table, ...] = ()  # the subtables of [annotate], in the order of TABLES
 
 
 def configure(recipe: Recipe) -> Configuration:
@@ -116,9 +119,12 @@ def table_mistakes(document: Mapping[str, Any], place: str) -> list[str]:
 
 def _mistakes(table: _Table) -> list[str]:
     """Return a message for each mistake in a table. The message for a key that has moved names its new table."""
+    if not isinstance(table.values, Mapping):
+        return [f"{table.place} must be a table"]
     moved = {key: home for (stage, key), home in MOVED.items() if stage == table.stage and key in table.values}
     found = [f"{table.place}: the key {key!r} is now in the table {home}; move it there" for key, home in moved.items()]
-    return found + mistakes(_without(table.values, moved), table.kind, table.place, other_keys=table.other_keys)
+    found += mistakes(_without(table.values, moved), table.kind, table.place, other_keys=table.other_keys)
+    return found + [message for annotator in table.annotators for message in _mistakes(annotator)]
 
 
 def _present(document: Mapping[str, Any], place: str) -> Iterator[_Table]:
@@ -130,6 +136,8 @@ def _present(document: Mapping[str, Any], place: str) -> Iterator[_Table]:
     )  # fmt: skip
     if isinstance(limits := document.get(LIMITS), dict):
         yield _limits_table(limits, place)
+    if isinstance(values := document.get(annotate.NAME), dict):
+        yield _annotate_table(None, values, place)
     for name, kind, own in kinds:
         if isinstance(values := document.get(name), dict):
             yield _Table(name, None, _without(values, own), kind, f"{place}, [{name}]", own)
@@ -138,9 +146,10 @@ def _present(document: Mapping[str, Any], place: str) -> Iterator[_Table]:
 
 
 def _tables(recipe: Recipe) -> Iterator[_Table]:
+    annotators = _enabled(recipe.annotate, f"{recipe.place}, [annotate]")
     deduplicate = _enabled(recipe.dedup, f"{recipe.place}, [dedup]")
     for source in recipe.sources:
-        yield from _source_tables(recipe, source, deduplicate)
+        yield from _source_tables(recipe, source, annotators, deduplicate)
     if deduplicate is not None:
         yield _Table(dedup.NAME, None, deduplicate, dedup.Config, f"{recipe.place}, [dedup]", (ENABLED,))
     yield _Table(select.NAME, None, recipe.select, select.Config, f"{recipe.place}, [select]")
@@ -150,16 +159,31 @@ def _tables(recipe: Recipe) -> Iterator[_Table]:
     yield from _tokenize_tables(_enabled(recipe.tokenize, f"{recipe.place}, [tokenize]"), recipe.place)
 
 
-def _source_tables(recipe: Recipe, source: Source, deduplicate: dict[str, Any] | None) -> Iterator[_Table]:
+def _source_tables(
+    recipe: Recipe, source: Source, annotators: dict[str, Any] | None, deduplicate: dict[str, Any] | None
+) -> Iterator[_Table]:
     selection = {"include": source.include or (), "exclude": source.exclude or ()}
     yield _Table(download.NAME, source.name, selection, download.Config, f"{recipe.place}, source {source.name!r}")
     own = {key: value for key in READING_KEYS if (value := getattr(source, key)) is not None}
     place = f"{recipe.place}, [normalize] of source {source.name!r}"
     yield _Table(normalize.NAME, source.name, {**recipe.normalize, **own}, normalize.Config, place)
+    if annotators is not None:
+        yield _annotate_table(source.name, annotators, recipe.place)
     if deduplicate is not None:
         kind, names = signatures.SignatureConfig, names_of(signatures.SignatureConfig)
         values = {key: value for key, value in deduplicate.items() if key in names}
         yield _Table(signatures.NAME, source.name, values, kind, f"{recipe.place}, [dedup]")
+
+
+def _annotate_table(source: str | None, values: dict[str, Any], place: str) -> _Table:
+    """Return the table [annotate] with a subtable for each annotator that the recipe chooses."""
+    place = f"{place}, [{annotate.NAME}"
+    chosen = {name: values[name] for name in TABLES if name in values}
+    annotators = tuple(
+        _Table(annotate.NAME, None, found, TABLES[name].kind, f"{place}.{name}]") for name, found in chosen.items()
+    )
+    own = _without(values, (*chosen, ENABLED))
+    return _Table(annotate.NAME, source, own, annotate.Config, f"{place}]", (ENABLED, *TABLES), annotators)
 
 
 def _tokenize_tables(table: dict[str, Any] | None, place: str) -> Iterator[_Table]:
@@ -188,13 +212,16 @@ def _enabled(table: dict[str, Any] | None, place: str, key: str = ENABLED) -> di
     return _without(table, [key]) if switch else None
 
 
-def _without(table: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+def _without(table: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key not in keys}
 
 
 def _settings(table: _Table, config: Any, folder: str) -> Settings:
     plain = msgspec.json.decode(msgspec.json.encode(asdict(config)))
     content, operations = _without(plain, TOLERANCES), {key: plain[key] for key in TOLERANCES if key in plain}
+    if table.stage == annotate.NAME:
+        content |= _annotator_settings(table)
+        operations[annotate.MODELS] = _model_paths(table)
     if table.stage == normalize.NAME:
         content["source"] = table.source
         operations |= {CODE_FOLDER: folder} if content["transform"] else {}
@@ -202,6 +229,32 @@ def _settings(table: _Table, config: Any, folder: str) -> Settings:
         operations[PATH] = content.pop("tokenizer")
         content["tokenizer_sha256"] = _file_hash(operations[PATH])
     return Settings(content, operations)
+
+
+def _annotator_settings(table: _Table) -> dict[str, Any]:
+    """Return the settings of the chosen annotators as they enter the fingerprint: with the version of each, and without
+    the paths of models, because the sha256 of a model stands for it.
+    """
+    if not table.annotators:
+        raise RecipeError(
+            f"{table.place}: no annotator is chosen; add a subtable such as [annotate.{next(iter(TABLES))}]"
+        )
+    found = {}
+    for one in table.annotators:
+        values = msgspec.json.decode(msgspec.json.encode(asdict(convert(one.values, one.kind, one.place))))
+        hashed = (annotate.MODEL,) if values.get("sha256") else ()
+        found[_annotator_name(one)] = {**_without(values, hashed), "version": one.kind.VERSION}
+    return {"annotators": found}
+
+
+def _model_paths(table: _Table) -> dict[str, str]:
+    """Return the path of each annotator's model whose sha256 the recipe gives."""
+    hashed = [one for one in table.annotators if one.values.get("sha256") and annotate.MODEL in one.values]
+    return {_annotator_name(one): one.values[annotate.MODEL] for one in hashed}
+
+
+def _annotator_name(table: _Table) -> str:
+    return table.place.rpartition(".")[2].removesuffix("]")
 
 
 def _contract_settings(tokenize: Settings) -> Settings:

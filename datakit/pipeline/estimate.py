@@ -24,6 +24,7 @@ from datakit.storage.manifest import Manifest
 EXPANSION = {".gz": 2.8, ".zst": 4.0, ".bz2": 4.0, ".xz": 4.0, ".parquet": 2.5}  # bytes of text per byte of a file
 OUTPUT_SHARE = {  # bytes that remain on disk per byte of text
     "normalize": 0.34,
+    "annotate": 0.05,  # depends on the annotators
     "signatures": 0.05,
     "dedup": 0.001,
     "select": 0.0005,
@@ -40,6 +41,7 @@ WITHOUT_EXCHANGE = {"tokenize": 1 << 30}  # up to this many bytes of text, a ste
 WORK_SECONDS = {
     "download": 0.001,
     "normalize": 0.0215,
+    "annotate": 0.05,  # depends on the annotators; about that of all built-in ones together
     "signatures": 0.0072,
     "dedup": 0.0063,
     "select": 0.0002,  # it reads only ids: the rate of simulate/rates.py, for documents of 2 kB

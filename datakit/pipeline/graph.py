@@ -2,6 +2,7 @@
 directory that holds a step with other settings.
 
     download, normalize, signatures     one per source
+    annotate                            one per source: normalized texts; no other stage reads its output
     dedup                               all sources together: normalized texts and signatures
     select                              normalized texts (only their ids) and the removals found by dedup
     consolidate                         normalized texts and the selection; no other stage reads its output
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
+from datakit.annotate import stage as annotate
 from datakit.consolidate import stage as consolidate
 from datakit.dedup import stage as dedup
 from datakit.dedup.minhash import signatures_stage as signatures
@@ -48,6 +50,7 @@ from datakit.tokenize import stage as tokenize
 READS: dict[ModuleType, tuple[ModuleType, ...]] = {
     download: (),
     normalize: (download,),
+    annotate: (normalize,),
     signatures: (normalize,),
     dedup: (normalize, signatures),
     select: (normalize, dedup),

@@ -28,7 +28,7 @@ from datakit.storage.manifest import find_manifest
 SOURCES = "sources"
 RUNS = "runs"
 TOKENIZERS = "tokenizers"
-SOURCE_STAGES = ("download", "normalize", "signatures")  # their steps are in the folder of a source
+SOURCE_STAGES = ("download", "normalize", "annotate", "signatures")  # their steps are in the folder of a source
 CONTRACT = "contract"
 STAGE_NAMES = (*SOURCE_STAGES, "dedup", "select", "consolidate", "train-tokenizer", CONTRACT, "tokenize")
 PACKING = r"packing-\d+-[a-z]+(?:-\d+)?"  # a step of a mixture, not of a recipe

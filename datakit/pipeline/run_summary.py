@@ -23,6 +23,7 @@ from datakit.storage.manifest import Manifest
 PASSES_ON = ("normalize", "select", "consolidate", "tokenize")
 CAME_IN: dict[str, tuple[str, ...]] = {
     "normalize": ("normalize/records_in", "normalize/transform_added"),
+    "annotate": ("annotate/documents", "annotate/quarantined"),
     "signatures": ("signatures/documents",),
     "select": ("select/records_in",),
     "consolidate": ("consolidate/records_in",),
@@ -39,6 +40,7 @@ DROPPED = {  # stage -> counter -> the reason shown to users
         "normalize/transform_dropped": "by transform",
         "normalize/quarantined": "quarantined",
     },
+    "annotate": {"annotate/quarantined": "quarantined"},
     "select": {
         "select/dropped_exact": "exact duplicates across sources",
         "select/dropped_fuzzy": "fuzzy duplicates",

@@ -31,9 +31,9 @@ from datakit.pipeline.run_summary import RunResult, StepResult
 from datakit.pipeline.schedule.graph_run import GraphRun
 from datakit.recipe import Recipe
 from datakit.storage import urls
-from datakit.storage.latest import Current, record_latest
+from datakit.storage.latest import Current, SourceRecords, record_latest
 
-CONSOLIDATE, TOKENIZE = "consolidate", "tokenize"
+ANNOTATE, CONSOLIDATE, TOKENIZE = "annotate", "consolidate", "tokenize"
 
 
 def run(
@@ -105,9 +105,9 @@ def _run_start(recipe: Recipe, root: str, options: dict[str, object]) -> RunStar
 
 
 def _record_latest(dataset: str, steps: Sequence[StepResult], recipe: Recipe) -> str:
-    """Record the dataset's current step, token cache and consolidate step, and the licenses of the recipe's sources.
-    The current step is the run's last step that belongs to the dataset (not to a source). Return a message for the user
-    if nothing could be recorded, and otherwise "".
+    """Record the dataset's current step, token cache, consolidate step and annotate steps, and the licenses of the
+    recipe's sources. The current step is the run's last step that belongs to the dataset (not to a source). Return a
+    message for the user if nothing could be recorded, and otherwise "".
     """
     own = [step for step in steps if step.source is None]
     if not own:
@@ -117,7 +117,8 @@ def _record_latest(dataset: str, steps: Sequence[StepResult], recipe: Recipe) ->
     licenses = {source.name: source.license for source in recipe.sources if source.license}
     documents = [step for step in own if step.stage == CONSOLIDATE and step is not last]
     cached, published = (_current(steps[0]) if steps else None for steps in (cache, documents))
-    return record_latest(dataset, _current(last), cached, licenses, published)
+    attributes = {step.source: _current(step) for step in steps if step.stage == ANNOTATE and step.source is not None}
+    return record_latest(dataset, _current(last), cached, SourceRecords(licenses, attributes), published)
 
 
 def _current(step: StepResult) -> Current:

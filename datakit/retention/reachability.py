@@ -2,7 +2,7 @@
 
 A step is needed if one of these names it, or if it is an input, direct or indirect, of a step that is needed:
 
-    latest.json      the current step, token cache and consolidate step of each dataset
+    latest.json      the current step, token cache, consolidate step and annotate steps of each dataset
     pins             `datakit pin`
     training runs    the caches in the record (`leases/training_record.py`) or in the manifest of every run in the root
     packing steps    the caches that mixtures were packed with, and the packing steps themselves
@@ -129,10 +129,10 @@ class _Reader:
         """Read a dataset's `latest.json`, and note that its steps are needed. Return False if there is no such file."""
         latest = read_latest(urls.join(self.root, home))
         if latest is not None:
-            for current in (latest.step, latest.cache, latest.documents):
-                if current is not None:
-                    self._current.append(f"{home}/{current.directory}")
-                    self._need(self._current[-1:], f"current in {home}")
+            own = [step for step in (latest.step, latest.cache, latest.documents) if step is not None]
+            steps = [f"{home}/{step.directory}" for step in own] + [path for path, _ in latest.attribute_steps()]
+            self._current += steps
+            self._need(steps, f"current in {home}")
         return latest is not None
 
     def _read_training_run(self, path: str) -> str:

@@ -10,7 +10,7 @@ version made the dataset, a stage's finished step is found if it is the only one
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -22,8 +22,11 @@ from datakit.storage.manifest import FILE_NAME as MANIFEST_NAME
 from datakit.storage.manifest import Manifest, find_manifest, refuse_newer
 
 FILE_NAME = "latest.json"
-FORMAT = "datakit.latest/2"
-WITHOUT_DOCUMENTS = "datakit.latest/1"  # the format without the field `documents`; used if there are no `documents`
+FORMAT = "datakit.latest/3"
+WITHOUT_ATTRIBUTES = "datakit.latest/2"  # the format without the field `attributes`; used if there are none
+WITHOUT_DOCUMENTS = "datakit.latest/1"  # the format without the field `documents` as well; used if there are neither
+FORMATS = (FORMAT, WITHOUT_ATTRIBUTES, WITHOUT_DOCUMENTS)
+SOURCES = "sources"  # the directory in the root that holds the steps of sources
 CACHE_STAGE = "tokenize"
 DOCUMENTS_STAGE = "consolidate"
 SHOWN = 5  # maximum number of steps that a message names
@@ -41,28 +44,42 @@ class Latest(msgspec.Struct, frozen=True, omit_defaults=True):
     from an earlier run if the last complete run ended before tokenize; None if there is no cache. documents: the
     consolidate step of the run that made `cache`, or of a later run that ended with train-tokenizer; None if there is
     no such step. `cache` was not made from it, so a version that ignores this field would remove the consolidate step;
-    therefore the format with this field has a new number. licenses: the licenses that the recipe of the last complete
-    run gives, by source.
+    therefore the format with this field has a new number. attributes: for each source, the annotate step of the last
+    complete run. No other step is made from it either, so this field, too, has a format of its own. licenses: the
+    licenses that the recipe of the last complete run gives, by source.
     """
 
     step: Current
     cache: Current | None
     documents: Current | None = None
     licenses: dict[str, str] = {}
+    attributes: dict[str, Current] = {}
     format: str = ""
+
+    def attribute_steps(self) -> list[tuple[str, Current]]:
+        """Return each annotate step with its path in the root."""
+        return [(urls.join(SOURCES, source, step.directory), step) for source, step in self.attributes.items()]
+
+
+@dataclass(frozen=True)
+class SourceRecords:
+    """What is recorded for each source: its license, and its annotate step. Sources without one are absent."""
+
+    licenses: Mapping[str, str] = field(default_factory=dict)
+    attributes: Mapping[str, Current] = field(default_factory=dict)
 
 
 def record_latest(
     dataset: str,
     step: Current,
     cache: Current | None,
-    licenses: Mapping[str, str] = MappingProxyType({}),
+    sources: SourceRecords | None = None,
     documents: Current | None = None,
 ) -> str:
     """Record a complete run's last step, token cache and consolidate step (`documents`, unless it is the last step),
-    and the licenses of its sources, unless all are already recorded. If `cache` is None, the recorded cache and
-    consolidate step are kept. If a newer version of datakit wrote the file, record nothing and return a message for the
-    user; otherwise, return "".
+    and the licenses and annotate steps of its sources, unless all are already recorded. If `cache` is None, the
+    recorded cache and consolidate step are kept. If a newer version of datakit wrote the file, record nothing and
+    return a message for the user; otherwise, return "".
     """
     url = urls.join(dataset, FILE_NAME)
     try:
@@ -73,7 +90,9 @@ def record_latest(
         before = None
     if cache is None and before is not None:
         cache, documents = before.cache, documents or before.documents
-    latest = Latest(step, cache, documents, dict(licenses), FORMAT if documents else WITHOUT_DOCUMENTS)
+    sources = sources or SourceRecords()
+    version = FORMAT if sources.attributes else WITHOUT_ATTRIBUTES if documents else WITHOUT_DOCUMENTS
+    latest = Latest(step, cache, documents, dict(sources.licenses), dict(sources.attributes), version)
     if latest != before:
         atomic.replace_bytes(msgspec.json.format(msgspec.json.encode(latest, order="sorted"), indent=1) + b"\n", url)
     return ""
@@ -95,15 +114,16 @@ def read_latest(dataset: str) -> Latest | None:
         raise CorruptError(
             f"{url} cannot be read: {error}; run the recipe again, or name a step's directory"
         ) from error
-    if latest.format not in (FORMAT, WITHOUT_DOCUMENTS):
+    if latest.format not in FORMATS:
         raise CorruptError(
-            f"{url} has format {latest.format!r}, but this version of datakit reads only {FORMAT!r} and "
-            f"{WITHOUT_DOCUMENTS!r}; name the directory of a step instead of the dataset"
+            f"{url} has format {latest.format!r}, but this version of datakit reads only "
+            f"{', '.join(map(repr, FORMATS))}; name the directory of a step instead of the dataset"
         )
-    for step in (latest.step, latest.cache, latest.documents):
-        if step is not None and (not urls.is_below(step.directory) or "/" in step.directory):
+    named = [step.directory for step in (latest.step, latest.cache, latest.documents) if step is not None]
+    for name in (*named, *latest.attributes, *(step.directory for step in latest.attributes.values())):
+        if not urls.is_below(name) or "/" in name:
             raise CorruptError(
-                f"{url} names {step.directory!r}, which is not the directory of a step in {dataset}; run the recipe "
+                f"{url} names {name!r}, which is not the directory of a step or a source; run the recipe "
                 "again, or name a step's directory"
             )
     return latest
@@ -147,6 +167,15 @@ def current_documents(dataset: str) -> tuple[str, Manifest] | None:
     return finished[0] if len(finished) == 1 else None
 
 
+def current_attributes(dataset: str) -> list[tuple[str, Manifest]]:
+    """Return the directory and manifest of each annotate step of a dataset's last complete run. Raises NotFoundError if
+    one of them is gone, and CorruptError if the record or a manifest is damaged.
+    """
+    latest = read_latest(dataset)
+    steps = latest.attribute_steps() if latest is not None else []
+    return [_found(dataset, urls.join(urls.parent(dataset), path), current) for path, current in steps]
+
+
 def only_finished(dataset: str, finished: list[str]) -> str | None:
     """Return the only entry of `finished`, the directories of a stage's finished steps; None if there is none. Raises
     UsageError if there are several.
@@ -161,7 +190,10 @@ def only_finished(dataset: str, finished: list[str]) -> str | None:
 
 
 def _resolved(dataset: str, current: Current) -> tuple[str, Manifest]:
-    directory = urls.join(dataset, current.directory)
+    return _found(dataset, urls.join(dataset, current.directory), current)
+
+
+def _found(dataset: str, directory: str, current: Current) -> tuple[str, Manifest]:
     manifest = find_manifest(directory)
     if manifest is None or manifest.identity != current.identity:
         problem = "is unfinished or missing" if manifest is None else f"has the identity {manifest.identity}"

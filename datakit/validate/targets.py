@@ -19,12 +19,19 @@ from datakit.errors import CorruptError, DatakitError, NewerFormatError, NotFoun
 from datakit.storage import urls
 from datakit.storage.globs import subdirectories
 from datakit.storage.latest import FILE_NAME as LATEST
-from datakit.storage.latest import current_cache, current_documents, current_step, only_finished, read_latest
+from datakit.storage.latest import (
+    SOURCES,
+    current_attributes,
+    current_cache,
+    current_documents,
+    current_step,
+    only_finished,
+    read_latest,
+)
 from datakit.storage.manifest import FILE_NAME, find_manifest, is_finished, manifest_url
 from datakit.validate.finding import Finding
 from datakit.validate.subject import is_outside
 
-SOURCES = "sources"
 STEP_NAME = re.compile(r"([a-z-]+(?:-\d+-[a-z]+(?:-\d+)?)?)-[0-9a-f]{12}")
 RUN = "train"
 RUN_FILES = ("metrics.jsonl", "prediction.json", "checkpoints")
@@ -125,7 +132,8 @@ def _current(place: str, found: Targets) -> Iterator[str]:
             yield from _undecided(place)
             return
         documents = current_documents(place)
-        steps = [documents, current_step(place), current_cache(place) if latest.cache is not None else None]
+        cache = current_cache(place) if latest.cache is not None else None
+        steps = [*current_attributes(place), documents, current_step(place), cache]
     except (CorruptError, NotFoundError) as error:
         found.find(urls.join(place, LATEST), f"cannot be used: {error}")
         return
@@ -175,6 +183,7 @@ def _check_latest(home: str, found: Targets) -> None:
     try:
         current_step(home)
         current_documents(home)
+        current_attributes(home)
         if (latest := read_latest(home)) is not None and latest.cache is not None:
             current_cache(home)
     except NewerFormatError:

@@ -19,7 +19,7 @@ from datakit.leases.training_record import write_record
 from datakit.retention.reachability import reachability
 from datakit.storage import manifest as manifests
 from datakit.storage import urls
-from datakit.storage.latest import Current, record_latest
+from datakit.storage.latest import Current, SourceRecords, record_latest
 from datakit.storage.manifest import InputReference
 from tests.support.retention.tiny_roots import (
     age,
@@ -71,6 +71,18 @@ def test_consolidate_step_beside_the_current_step_is_kept(root: str) -> None:
     current = Current(urls.name(step_path("shelf", "tokenize", "new")), "0")
     record_latest(urls.join(root, "shelf"), current, current, documents=Current(urls.name(OLD[0]), "0"))
     assert unreachable(root) == [OLD_CACHE]
+
+
+def test_annotate_steps_of_the_last_run_are_kept(root: str) -> None:
+    """`latest.json` names them, although no other step was made from them."""
+    annotated = f"sources/web/annotate-{'0' * 12}"
+    write_step(root, annotated, [])
+    current = Current(urls.name(step_path("shelf", "tokenize", "new")), "0")
+    assert annotated in unreachable(root)
+    attributes = {"web": Current(urls.name(annotated), "0")}
+    record_latest(urls.join(root, "shelf"), current, current, SourceRecords(attributes=attributes))
+    assert annotated not in unreachable(root)
+    assert reachability(root).needed[annotated] == "current in shelf"
 
 
 def test_training_run_in_the_root_keeps_its_caches(root: str) -> None:

@@ -11,6 +11,8 @@ from datakit.storage import atomic, urls
 from datakit.storage.latest import (
     FILE_NAME,
     Current,
+    SourceRecords,
+    current_attributes,
     current_cache,
     current_documents,
     current_step,
@@ -89,13 +91,13 @@ def test_damaged_record_is_an_error_until_a_run_replaces_it(root: str) -> None:
 
 def test_record_of_a_newer_version_is_kept_and_refused(root: str) -> None:
     """The run that could not record its steps gets a message for the user."""
-    written = b'{"format": "datakit.latest/3", "steps": {}}'
+    written = b'{"format": "datakit.latest/4", "steps": {}}'
     atomic.replace_bytes(written, urls.join(root, FILE_NAME))
     message = record_latest(root, NEW, NEW)
     assert message.startswith(f"{urls.join(root, NEW.directory)} is not recorded as current: ")
     assert urls.read_bytes(urls.join(root, FILE_NAME)) == written
     with pytest.raises(
-        NewerFormatError, match=r"its format is datakit\.latest/3; this version reads datakit\.latest/2"
+        NewerFormatError, match=r"its format is datakit\.latest/4; this version reads datakit\.latest/3"
     ):
         read_latest(root)
 
@@ -104,11 +106,34 @@ def test_licenses_are_recorded_and_an_earlier_reader_still_finds_the_steps(tmp_p
     record_latest(str(tmp_path), NEW, NEW)
     before = (tmp_path / FILE_NAME).read_bytes()
     assert b"licenses" not in before, "without licenses, the file stays as earlier versions write it"
-    record_latest(str(tmp_path), NEW, NEW, {"novels": "CC0-1.0"})
+    record_latest(str(tmp_path), NEW, NEW, SourceRecords({"novels": "CC0-1.0"}))
     found = read_latest(str(tmp_path))
     assert found is not None and found.licenses == {"novels": "CC0-1.0"}
     record_latest(str(tmp_path), NEW, NEW)
     assert (tmp_path / FILE_NAME).read_bytes() == before
+
+
+def test_annotate_steps_are_recorded_in_a_format_of_their_own(tmp_path: Path) -> None:
+    """An earlier version would remove them, so it must refuse the file."""
+    dataset, annotated = str(tmp_path / "shelf"), Current("annotate-0123456789ab", "a" * 32)
+    directory = finish(str(tmp_path / "sources" / "novels"), annotated)
+    finish(dataset, NEW)
+    record_latest(dataset, NEW, NEW, SourceRecords(attributes={"novels": annotated}))
+    assert b'"datakit.latest/3"' in urls.read_bytes(urls.join(dataset, FILE_NAME))
+    assert [step for step, _ in current_attributes(dataset)] == [directory]
+    record_latest(dataset, NEW, NEW)
+    assert b'"datakit.latest/1"' in urls.read_bytes(urls.join(dataset, FILE_NAME)) and not current_attributes(dataset)
+
+
+@pytest.mark.parametrize(
+    "step", [b'"..": {"directory":"d","identity":"0"}', b'"a": {"directory":"../d","identity":"0"}']
+)
+def test_annotate_steps_outside_of_the_sources_are_refused(tmp_path: Path, step: bytes) -> None:
+    (tmp_path / FILE_NAME).write_bytes(
+        b'{"cache":null,"format":"datakit.latest/3","step":{"directory":"d","identity":"0"},"attributes":{%s}}' % step
+    )
+    with pytest.raises(CorruptError, match="not the directory of a step or a source"):
+        read_latest(str(tmp_path))
 
 
 def test_consolidate_step_beside_the_cache_is_recorded_in_a_format_of_its_own(root: str) -> None:

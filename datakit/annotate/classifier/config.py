@@ -4,7 +4,6 @@ and kernels.
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -15,8 +14,6 @@ from datakit.toml_config import key
 
 if TYPE_CHECKING:
     from datakit.annotate.fasttext.model import Model
-
-NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -32,9 +29,6 @@ class FasttextClassifierConfig:
             "8f3472cfe8738a7b6099e8e999c3cbfae0dcd15696aac7d7738a8039db603e83"),
     ]  # fmt: skip
     labels: Annotated[tuple[str, ...], key("The labels whose probabilities are stored.", ["hq"])]
-    name: Annotated[
-        str, key("The name of the table of attributes; it must be given if there are several classifiers.", "quality")
-    ] = "classifier_fasttext"  # fmt: skip
     max_bytes: Annotated[
         int, key("Of a document with more bytes, the model reads 8 evenly spaced pieces of this size in all.", 16384)
     ] = 65536  # fmt: skip
@@ -45,7 +39,6 @@ class FasttextClassifierConfig:
         check_sha256(self.sha256)
         if not all(self.labels) or not 0 < len(self.labels) == len(set(self.labels)):
             raise ValueError(f"labels is {list(self.labels)}; it must name at least one label, and none twice")
-        _check_name(self.name)
         check_max_bytes(self.max_bytes)
 
     def load(self) -> Model:
@@ -81,15 +74,11 @@ class LinearClassifierConfig:
         key("The sha256 of the model's file, as 64 hex digits.",
             "8f3472cfe8738a7b6099e8e999c3cbfae0dcd15696aac7d7738a8039db603e83"),
     ]  # fmt: skip
-    name: Annotated[
-        str, key("The name of the table of attributes; it must be given if there are several classifiers.", "quality")
-    ] = "classifier_linear"  # fmt: skip
 
     def __post_init__(self) -> None:
         if not self.model:
             raise ValueError("model is empty; give the path of a linear classifier")
         check_sha256(self.sha256)
-        _check_name(self.name)
 
     def annotator(self) -> Annotator:
         """Return the annotator with its model and kernels loaded. Raises what `load_linear_model` raises."""
@@ -100,8 +89,3 @@ class LinearClassifierConfig:
         parameters = {**asdict(self), "sha256": self.sha256.lower()}
         model = load_linear_model(self.model, parameters["sha256"])
         return warmed(LinearClassifier(self.VERSION, parameters, model))
-
-
-def _check_name(name: str) -> None:
-    if not NAME.fullmatch(name):
-        raise ValueError(f"name is {name!r}; it must consist of lower-case letters, digits and underscores")

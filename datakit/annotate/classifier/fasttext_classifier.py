@@ -28,7 +28,7 @@ class FasttextClassifier:
 
     def __init__(self, version: int, parameters: dict[str, Any], model: Model) -> None:
         """Keep the model and the parameters, which are the fields of `FasttextClassifierConfig`."""
-        self.name, self.version, self.parameters = str(parameters["name"]), version, parameters
+        self.name, self.version, self.parameters = "classifier_fasttext", version, parameters
         self.model, self.labels, self.max_bytes = model, tuple(parameters["labels"]), int(parameters["max_bytes"])
         self.schema = pa.schema([pa.field(label, pa.float32()) for label in self.labels])
 

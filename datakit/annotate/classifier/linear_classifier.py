@@ -28,7 +28,7 @@ class LinearClassifier:
 
     def __init__(self, version: int, parameters: dict[str, Any], model: LinearModel) -> None:
         """Keep the model and the parameters, which are the fields of `LinearClassifierConfig`."""
-        self.name, self.version, self.parameters = str(parameters["name"]), version, parameters
+        self.name, self.version, self.parameters = "classifier_linear", version, parameters
         self.bits, self.bias, self.weights = model.bits, model.bias, model.array()
 
     def annotate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
