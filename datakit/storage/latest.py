@@ -63,7 +63,7 @@ class Latest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True)
 class SourceRecords:
-    """What is recorded for each source: its license, and its annotate step. Sources without one are absent."""
+    """The licenses and the annotate steps of sources, by name. Sources without one are absent."""
 
     licenses: Mapping[str, str] = field(default_factory=dict)
     attributes: Mapping[str, Current] = field(default_factory=dict)

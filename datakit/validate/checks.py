@@ -16,7 +16,7 @@ from datakit.validate.subject import Subject, is_installed
 
 WITH_DOCUMENTS = ("normalize", "consolidate")
 WITH_IDS = ("signatures", "dedup", "select")
-PARQUET = (*WITH_DOCUMENTS, *WITH_IDS)
+PARQUET = (*WITH_DOCUMENTS, *WITH_IDS)  # all files of such a step have the same columns
 CACHE, CONTRACT, RUN = ("tokenize",), ("contract",), ("train",)
 
 
@@ -85,6 +85,10 @@ CHECKS = (
     Check(
         "alignment", "the step has exactly its inputs' documents", "decodes every id", "between.alignment:check",
         ("signatures", "dedup", "select", "consolidate", "tokenize"), ARROW,
+    ),
+    Check(
+        "attributes", "each row of a table belongs to a document of its partition", "decodes every id",
+        "between.attributes:check", ("annotate",), ARROW,
     ),
     Check(
         "values", "documents keep their other columns", "decodes these columns twice", "between.kept_values:check",
