@@ -14,7 +14,7 @@ from datakit.engine.executor import Cause
 from datakit.engine.ledger.ledger import AttemptLine, LedgerWriter, PhaseLine
 from datakit.engine.task import TaskResult
 from datakit.storage.fingerprint import fingerprint
-from datakit.storage.latest import Current, current_cache, record_latest
+from datakit.storage.latest import Current, SourceRecords, current_cache, record_latest
 from datakit.storage.manifest import (
     Column,
     InputReference,
@@ -41,7 +41,7 @@ def write_root(root: Path, sources: list[str], partitions: int, dataset: str = "
     kept = _consolidate(home, normalized, removed)
     cache = _tokenize(home, kept)
     current = Current(Path(cache[0]).name, cache[1].identity)
-    record_latest(str(home), current, current, dict.fromkeys(sources[:2], "CC-BY-4.0"))
+    record_latest(str(home), current, current, SourceRecords(dict.fromkeys(sources[:2], "CC-BY-4.0")))
     return home
 
 
