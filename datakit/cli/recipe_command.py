@@ -54,8 +54,8 @@ def keys(name: str | None = None, /, *, json: Flag = False) -> int:
     Parameters
     ----------
     name
-        Show only this table (sources, normalize, dedup, select, consolidate, tokenize, tokenize.train, limits) or this
-        key.
+        Show only this table (sources, normalize, annotate, annotate.language, dedup, select, consolidate, tokenize,
+        tokenize.train, limits, ...) or this key.
     json
         Print one JSON object.
     """
@@ -75,11 +75,17 @@ def keys(name: str | None = None, /, *, json: Flag = False) -> int:
             default = (
                 "required" if key.required else f"default {key.default}" if key.default is not None else "optional"
             )
-            say(f"  {key.name}  ({key.type}; {default})")
-            say(textwrap.fill(key.meaning, WIDTH, initial_indent="      ", subsequent_indent="      "))
-            say(f"      {key.name} = {key.example}\n")
+            say(_wrapped(f"{key.name}  ({key.type}; {default})", "  ", "      "))
+            say(_wrapped(key.meaning, "      ", "      "))
+            say(_wrapped(f"{key.name} = {key.example}", "      ", "        ") + "\n")
     note("next: datakit inspect TEXTS --draft > my-recipe.toml, then datakit plan")
     return 0
+
+
+def _wrapped(text: str, first: str, others: str) -> str:
+    """Wrap a text at spaces. first, others: the indentation of the first line, and of all others."""
+    return textwrap.fill(text, WIDTH, initial_indent=first, subsequent_indent=others, break_long_words=False,
+                         break_on_hyphens=False)  # fmt: skip
 
 
 def schema() -> int:
