@@ -35,6 +35,7 @@ from datakit.toml_config import assign, convert, find_toml, key, mistakes, names
 
 CATALOG = Path(__file__).with_name("catalog")
 NAME_RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+RULES = "rules"  # the array of tables that hold the rules
 RESERVED = ("sources",)  # names that no dataset may have: directories in the root that belong to no dataset
 
 
@@ -88,6 +89,7 @@ class Recipe:
     description: Annotated[str, key("A one-line description for `datakit catalog`.", "English novels")] = ""
     normalize: dict[str, Any] = field(default_factory=dict)
     annotate: dict[str, Any] | None = None
+    rules: tuple[dict[str, Any], ...] = ()
     dedup: dict[str, Any] | None = None
     select: dict[str, Any] = field(default_factory=dict)
     consolidate: dict[str, Any] = field(default_factory=dict)
@@ -107,8 +109,9 @@ class Recipe:
 
     def document(self) -> dict[str, Any]:
         """Return the recipe as a TOML document, without settings that are None or empty strings."""
-        plain = {key: value for key, value in asdict(self).items() if key != "origin" and value not in (None, "")}
+        plain = {key: value for key, value in asdict(self).items() if key != "origin" and value not in (None, "", ())}
         plain["sources"] = [_source_document(source) for source in plain["sources"]]
+        plain |= {RULES: list(plain[RULES])} if RULES in plain else {}
         return plain
 
     def with_overrides(self, assignments: Iterable[str]) -> Recipe:
@@ -275,13 +278,17 @@ def _assign(document: dict[str, Any], assignment: str) -> None:
             raise RecipeError(
                 f"--set {assignment!r} names no key of a source; write, for example, sources.web.sample=0.1"
             )
-        table, keys = _source_table(document, ".".join(keys[1:-1]), assignment), keys[-1:]
+        table, keys = _named_table(document, "source", ".".join(keys[1:-1]), assignment), keys[-1:]
+    elif keys[0] == RULES and len(keys) > 2:
+        table, keys = _named_table(document, "rule", ".".join(keys[1:-1]), assignment), keys[-1:]
     assign(table, keys, value, f"--set {assignment!r}", RecipeError)
 
 
-def _source_table(document: dict[str, Any], name: str, assignment: str) -> dict[str, Any]:
-    for table in document["sources"]:
-        if table["name"] == name:
+def _named_table(document: dict[str, Any], kind: str, name: str, assignment: str) -> dict[str, Any]:
+    """Return the table of the source or the rule (`kind`) with this name."""
+    tables = [table for table in document.get(f"{kind}s", ()) if isinstance(table, dict)]
+    for table in tables:
+        if table.get("name") == name:
             return table
-    advice = suggestion(name, [table["name"] for table in document["sources"]])
-    raise RecipeError(f"--set {assignment!r}: no source {name!r}; {advice}")
+    advice = suggestion(name, [str(table.get("name")) for table in tables])
+    raise RecipeError(f"--set {assignment!r}: no {kind} {name!r}; {advice}")

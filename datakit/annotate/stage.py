@@ -51,11 +51,6 @@ class Config:
         check_limit(self.max_quarantined)
 
 
-def table_path(source: str, annotator: str, partition: str) -> str:
-    """Return the path, in the step's directory, of an annotator's table for the partition with this file name."""
-    return f"data/{source}/{annotator}/{partition}"
-
-
 def plan(step: Step) -> Plan:
     """Plan one task per partition, which writes the partition's tables.
 

@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 
 from datakit.annotate.annotator import Annotator
-from datakit.annotate.stage import ID, table_path
+from datakit.annotate.stage import ID
 from datakit.annotate.tables import annotators_of
 from datakit.engine.task import OutputFile, QuarantinedRecord, TaskContext, TaskResult
 from datakit.errors import ColumnError, TaskError
 from datakit.storage import urls
 from datakit.storage.ids import OrderedIds
+from datakit.storage.manifest import table_path
 from datakit.storage.parquet import ShardWriter, open_shard, read_group
 from datakit.storage.row_size import row_sizes
 

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from datakit.dedup.partitions import Part, power_of_two
+from datakit.dedup.partitions import Part, left_out, power_of_two
 from datakit.dedup.phase_data import IdRange, PartRange, Runs, Shared
 from datakit.dedup.row_buckets import bucket_of, read_rows
 from datakit.engine.exchange.exchange import ExchangeWriter
@@ -94,16 +94,19 @@ def _ids_in_range(work: IdRange, step_directory: str) -> Iterator[pa.Table]:
     for part in work.parts:
         url = urls.join(step_directory, part.signatures)
         with open_shard(url) as shard:
-            row = part.first_row
+            row, leaving = part.first_row, left_out(part, step_directory)
             for group in range(shard.metadata.num_row_groups):
                 about = shard.metadata.row_group(group)
                 bounds = about.column(0).statistics
                 if bounds is None or not bounds.has_min_max or (bounds.max >= smallest and bounds.min <= largest):
-                    high, low = ids_from_arrow(read_group(shard, group, url, ["id"])["id"])
+                    ids = read_group(shard, group, url, ["id"])["id"]
+                    high, low = ids_from_arrow(ids)
                     inside = top_bits(high, 1 << work.bits) == work.range
+                    inside[leaving.among(ids)] = False
                     rows = (row + np.flatnonzero(inside)).astype(np.uint64)
                     yield pa.table({"high": high[inside], "low": low[inside], "row": rows})
                 row += about.num_rows
+                leaving.skip_to(row - part.first_row)
 
 
 def removed_rows(shared: Shared, context: TaskContext, parts: PartRange) -> pa.Table:

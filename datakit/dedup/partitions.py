@@ -8,19 +8,21 @@ each partition. Thus 8 bytes identify a document throughout the stage, and sorti
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from datakit.engine.task import Step, StepInput
 from datakit.errors import CorruptError
 from datakit.storage import urls
+from datakit.storage.selection.leaving_rows import LeavingRows, aligned
 
 
 @dataclass(frozen=True)
 class Part:
     """Partition `index` of the `count` partitions of a source. documents, signatures: paths of the normalized file and
-    the signature file, relative to the step's directory. source_number: the source's index in the recipe.
+    the signature file, relative to the step's directory. source_number: the source's index in the recipe. left_out: the
+    path of the list of the documents that the rules remove, of which dedup takes no notice; "" if there are none.
     """
 
     source: str
@@ -33,6 +35,7 @@ class Part:
     signatures: str
     text_bytes: int
     signature_bytes: int
+    left_out: str = ""
 
     @property
     def last_row(self) -> int:
@@ -45,11 +48,24 @@ def all_parts(step: Step) -> list[Part]:
     signatures = {entry.source: entry for entry in step.inputs_of("signatures")}
     parts: list[Part] = []
     row = 0
+    rules = next(iter(step.inputs_of("rules")), None)
     for number, entry in enumerate(step.inputs_of("normalize")):
+        lists = _left_out(rules, entry, step.directory)
         for part in _parts_of(number, entry, signatures[entry.source], row, step.directory):
+            part = replace(part, left_out=lists[part.index]) if lists else part
             parts.append(part)
             row += part.rows
     return parts
+
+
+def _left_out(rules: StepInput | None, documents: StepInput, directory: str) -> list[str]:
+    """Return, for each partition of a source, the path of the list of the documents that the rules remove."""
+    if rules is None:
+        return []
+    assert documents.source is not None
+    here = urls.relative(rules.directory, directory)
+    lists = aligned(rules.directory, rules.manifest, documents.source, documents.manifest.partitions)
+    return [f"{here}/{one.path}" if one.rows else "" for one in lists]
 
 
 def _parts_of(number: int, documents: StepInput, signatures: StepInput, row: int, directory: str) -> Iterator[Part]:
@@ -74,6 +90,12 @@ def _parts_of(number: int, documents: StepInput, signatures: StepInput, row: int
             signature_bytes=signature.bytes,
         )
         row += text.rows
+
+
+def left_out(part: Part, directory: str) -> LeavingRows:
+    """Return the documents of a partition that the rules remove. directory: that of the dedup step."""
+    url = urls.join(directory, part.left_out) if part.left_out else None
+    return LeavingRows(url, urls.join(directory, part.signatures))
 
 
 def power_of_two(least: float) -> int:

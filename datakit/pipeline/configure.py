@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,9 +24,11 @@ from datakit.download import stage as download
 from datakit.engine.disk_limits import DiskLimits
 from datakit.engine.task import TOLERANCES
 from datakit.engine.user_modules import CODE_FOLDER
-from datakit.errors import NotFoundError, RecipeError, TokenizerError
+from datakit.errors import NotFoundError, RecipeError, TokenizerError, suggestion
 from datakit.normalize import stage as normalize
 from datakit.recipe import Recipe, Source
+from datakit.rules import stage as rules
+from datakit.rules.config import Rule
 from datakit.select import stage as select
 from datakit.storage import urls
 from datakit.tokenize import contract_stage, train_stage
@@ -75,6 +77,7 @@ class _Table:
     place: str
     other_keys: tuple[str, ...] = ()  # valid keys that are not in `values`, because this module reads them itself
     annotators: tuple[_Table, ...] = ()  # the subtables of [annotate], in the order of TABLES
+    rules: tuple[_Table, ...] = ()  # the [[rules]] tables, in order
 
 
 def configure(recipe: Recipe) -> Configuration:
@@ -92,6 +95,7 @@ def configure(recipe: Recipe) -> Configuration:
             found.setdefault(message.replace(f" of source {table.source!r}", ""), message)
     refuse(found.values())
     configs = [convert(table.values, table.kind, table.place) for table in tables]
+    _check_rules(recipe, [config for config in configs if isinstance(config, rules.Config)])
     configuration: Configuration = {}
     for table, config in zip(tables, configs, strict=True):
         configuration.setdefault(table.stage, {})[table.source] = _settings(table, config, recipe.folder)
@@ -121,6 +125,8 @@ def _mistakes(table: _Table) -> list[str]:
     """Return a message for each mistake in a table. The message for a key that has moved names its new table."""
     if not isinstance(table.values, Mapping):
         return [f"{table.place} must be a table"]
+    if table.rules and (found := [message for rule in table.rules for message in _mistakes(rule)]):
+        return found
     moved = {key: home for (stage, key), home in MOVED.items() if stage == table.stage and key in table.values}
     found = [f"{table.place}: the key {key!r} is now in the table {home}; move it there" for key, home in moved.items()]
     found += mistakes(_without(table.values, moved), table.kind, table.place, other_keys=table.other_keys)
@@ -138,6 +144,8 @@ def _present(document: Mapping[str, Any], place: str) -> Iterator[_Table]:
         yield _limits_table(limits, place)
     if isinstance(values := document.get(annotate.NAME), dict):
         yield _annotate_table(None, values, place)
+    if isinstance(values := document.get(rules.NAME), list):
+        yield _rules_table(values, place)
     for name, kind, own in kinds:
         if isinstance(values := document.get(name), dict):
             yield _Table(name, None, _without(values, own), kind, f"{place}, [{name}]", own)
@@ -150,6 +158,8 @@ def _tables(recipe: Recipe) -> Iterator[_Table]:
     deduplicate = _enabled(recipe.dedup, f"{recipe.place}, [dedup]")
     for source in recipe.sources:
         yield from _source_tables(recipe, source, annotators, deduplicate)
+    if recipe.rules:
+        yield _rules_table(recipe.rules, recipe.place)
     if deduplicate is not None:
         yield _Table(dedup.NAME, None, deduplicate, dedup.Config, f"{recipe.place}, [dedup]", (ENABLED,))
     yield _Table(select.NAME, None, recipe.select, select.Config, f"{recipe.place}, [select]")
@@ -184,6 +194,35 @@ def _annotate_table(source: str | None, values: dict[str, Any], place: str) -> _
     )
     own = _without(values, (*chosen, ENABLED))
     return _Table(annotate.NAME, source, own, annotate.Config, f"{place}]", (ENABLED, *TABLES), annotators)
+
+
+def _rules_table(values: Sequence[Any], place: str) -> _Table:
+    """Return the rules of a recipe as one table, with a table for each rule."""
+    found = tuple(
+        _Table(rules.NAME, None, value, Rule, f"{place}, rule {_rule_name(value, number)}")
+        for number, value in enumerate(values, start=1)
+    )
+    return _Table(rules.NAME, None, {rules.NAME: list(values)}, rules.Config, f"{place}, [[{rules.NAME}]]", rules=found)
+
+
+def _check_rules(recipe: Recipe, configs: Sequence[rules.Config]) -> None:
+    """Raise RecipeError if a rule names an unknown source or annotator, or its SQL is not allowed."""
+    sources = [source.name for source in recipe.sources]
+    enabled = _enabled(recipe.annotate, f"{recipe.place}, [{annotate.NAME}]")
+    for config in configs:
+        for rule in config.rules:
+            for source in rule.sources:
+                if source not in sources:
+                    advice = suggestion(source, sources)
+                    raise RecipeError(f"{recipe.place}, rule {rule.name!r}: no source {source!r}; {advice}")
+        try:
+            rules.check_conditions(config.rules, [name for name in TABLES if name in (enabled or {})])
+        except RecipeError as error:
+            raise RecipeError(f"{recipe.place}: {error}") from error
+
+
+def _rule_name(value: Any, number: int) -> str:
+    return repr(value.get("name", number)) if isinstance(value, Mapping) else str(number)
 
 
 def _tokenize_tables(table: dict[str, Any] | None, place: str) -> Iterator[_Table]:

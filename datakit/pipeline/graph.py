@@ -2,9 +2,10 @@
 directory that holds a step with other settings.
 
     download, normalize, signatures     one per source
-    annotate                            one per source: normalized texts; no other stage reads its output
-    dedup                               all sources together: normalized texts and signatures
-    select                              normalized texts (only their ids) and the removals found by dedup
+    annotate                            one per source: normalized texts
+    rules                               all sources together: normalized texts (only their ids and columns), attributes
+    dedup                               all sources together: normalized texts, signatures, what the rules remove
+    select                              normalized texts (only their ids), and what the rules and dedup remove
     consolidate                         normalized texts and the selection; no other stage reads its output
     train-tokenizer                     normalized texts and the selection
     contract                            the trained tokenizer, if the recipe trains one; otherwise nothing
@@ -39,6 +40,7 @@ from datakit.pipeline.earlier_steps import EarlierStep, find_earlier
 from datakit.pipeline.resolve_sources import ListingOptions, SourceState, resolve_source
 from datakit.pipeline.root_layout import TOKENIZERS, check_root, step_directory
 from datakit.recipe import Recipe, is_hub_name
+from datakit.rules import stage as rules
 from datakit.select import stage as select
 from datakit.storage import urls
 from datakit.storage.fingerprint import fingerprint
@@ -52,8 +54,9 @@ READS: dict[ModuleType, tuple[ModuleType, ...]] = {
     normalize: (download,),
     annotate: (normalize,),
     signatures: (normalize,),
-    dedup: (normalize, signatures),
-    select: (normalize, dedup),
+    rules: (normalize, annotate),
+    dedup: (normalize, signatures, rules),
+    select: (normalize, rules, dedup),
     consolidate: (normalize, select),
     train_stage: (normalize, select),
     contract_stage: (train_stage,),

@@ -22,6 +22,7 @@ from datakit.errors import CorruptError
 from datakit.storage.ids import ADVICE, OrderedIds
 from datakit.storage.parquet import iterate_shard
 from datakit.storage.selection.leaving_rows import SCHEMA
+from datakit.storage.selection.matching import MatchedRows
 
 BETWEEN = "+"  # separates the reasons in the name of a combination
 
@@ -94,62 +95,20 @@ class _Marks:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._tables = iterate_shard(url, ["id", "reason"])
-        self._ids = OrderedIds(url)
-        self._high = self._low = np.empty(0, np.uint64)
-        self._reason = pa.array([], pa.string())
+        self._rows = MatchedRows(url, ["reason"])
 
     def up_to(self, high: np.ndarray, low: np.ndarray, dataset: str) -> tuple[np.ndarray, pa.Array]:
-        """Return the marks of the documents in a row group: for each mark, the index of its document in
-        the group (int64) and the reason. high, low: the ids of the documents. dataset: the URL of the partition, for
-        error messages.
+        """Return the marks of the documents in a row group: for each mark, the index of its document in the group
+        (int64) and the reason. The arguments are those of `MatchedRows.up_to`.
         """
-        positions, reasons = [], []
-        while True:
-            count = count_up_to(self._high, self._low, (int(high[-1]), int(low[-1])))
-            positions.append(self._find(high, low, count, dataset))
-            reasons.append(self._reason.slice(0, count))
-            self._high, self._low = self._high[count:], self._low[count:]
-            self._reason = self._reason.slice(count)
-            if len(self._high) or not self._read_next():
-                return np.concatenate(positions), pa.concat_arrays(reasons)
+        positions, rows = self._rows.up_to(high, low, dataset)
+        if rows is None:
+            return positions, pa.array([], pa.string())
+        reasons = rows["reason"].cast(pa.string()).combine_chunks()
+        if reasons.null_count:
+            raise CorruptError(f"{self._url}: the column `reason` contains a null; {ADVICE}")
+        return positions, reasons
 
     def expect_end(self, dataset: str) -> None:
         """Raise CorruptError if any marks are left after the last row group."""
-        if len(self._high) or self._read_next():
-            self._refuse(0, dataset)
-
-    def _read_next(self) -> bool:
-        for table in self._tables:
-            if table.num_rows:
-                self._high, self._low = self._ids.parse(table.column("id"))
-                self._reason = table.column("reason").cast(pa.string()).combine_chunks()
-                if self._reason.null_count:
-                    raise CorruptError(f"{self._url}: the column `reason` contains a null; {ADVICE}")
-                return True
-        return False
-
-    def _find(self, high: np.ndarray, low: np.ndarray, count: int, dataset: str) -> np.ndarray:
-        position = np.searchsorted(high, self._high[:count])
-        # The loop repeats only if ids have equal upper halves, which is possible but does not occur in real data.
-        while True:
-            here = np.minimum(position, len(high) - 1)
-            behind = (high[here] == self._high[:count]) & (low[here] < self._low[:count]) & (position < len(high))
-            if not behind.any():
-                break
-            position = position + behind
-        found = (position < len(high)) & (high[here] == self._high[:count]) & (low[here] == self._low[:count])
-        if not found.all():
-            self._refuse(int(np.flatnonzero(~found)[0]), dataset)
-        return position
-
-    def _refuse(self, index: int, dataset: str) -> None:
-        document = f"{int(self._high[index]):016x}{int(self._low[index]):016x}"
-        raise CorruptError(f"{self._url} names document {document}, which is not in {dataset}; {ADVICE}")
-
-
-def count_up_to(high: np.ndarray, low: np.ndarray, limit: tuple[int, int]) -> int:
-    """Return how many of these ascending ids are less than or equal to `limit`."""
-    top, bottom = np.uint64(limit[0]), np.uint64(limit[1])
-    first, last = int(np.searchsorted(high, top, "left")), int(np.searchsorted(high, top, "right"))
-    return first + int(np.searchsorted(low[first:last], bottom, "right"))
+        self._rows.expect_end(dataset)

@@ -32,6 +32,7 @@ from datakit.toml_config import key
 NAME = "select"
 FORMAT_VERSION = 1
 REASONS = ("exact", "fuzzy")  # the reasons in dedup's attributes
+RULE = "rule:"  # before the name of a rule, in the reasons in the lists of rules
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class SourceCounts(msgspec.Struct, frozen=True):
 def plan(step: Step) -> Plan:
     """Plan tasks that write the selection of every partition."""
     pairs = [pair for entry in step.inputs_of("normalize") for pair in _pairs(step, entry)]
-    drop = list(config_of(step.parameters, Config).drop)
+    drop = [*config_of(step.parameters, Config).drop, *_rules(step)]
     groups = neighbours([pair.id_bytes for pair in pairs])
     tasks = tuple(_task(pairs[group.start : group.stop], drop) for group in groups)
     results = yield Phase("select", tasks, memory_per_input_byte=0, hang_seconds=BATCH_HANG_SECONDS)
@@ -86,15 +87,16 @@ def plan(step: Step) -> Plan:
 def _pairs(step: Step, entry: StepInput) -> list[Pair]:
     """Return the partitions of a source, each with the lists of its marked documents."""
     assert entry.source is not None
-    partitions, dedups = entry.manifest.partitions_of(entry.source), step.inputs_of("dedup")
-    lists = [aligned(one.directory, one.manifest, entry.source, partitions) for one in dedups]
+    partitions = entry.manifest.partitions_of(entry.source)
+    deciding = [*step.inputs_of("rules"), *step.inputs_of("dedup")]
+    lists = [aligned(one.directory, one.manifest, entry.source, partitions) for one in deciding]
     return [
         Pair(
             source=entry.source,
             dataset=urls.join(entry.directory, partition.path),
             marks=[
-                urls.join(dedup.directory, marks[number].path)
-                for dedup, marks in zip(dedups, lists, strict=True)
+                urls.join(one.directory, marks[number].path)
+                for one, marks in zip(deciding, lists, strict=True)
                 if marks[number].rows
             ],
             output=data_path(entry.source, urls.name(partition.path)),
@@ -102,6 +104,12 @@ def _pairs(step: Step, entry: StepInput) -> list[Pair]:
         )
         for number, partition in enumerate(partitions)
     ]
+
+
+def _rules(step: Step) -> list[str]:
+    """Return the reasons for which rules remove documents, in the order of the rules."""
+    rules = [rule for one in step.inputs_of("rules") for rule in one.manifest.parameters["rules"]]
+    return [RULE + rule["name"] for rule in rules if rule["action"] == "drop"]
 
 
 def _task(pairs: Sequence[Pair], drop: list[str]) -> Task:

@@ -155,6 +155,11 @@ def data_path(source: str, name: str) -> str:
     return f"{DATA_FOLDER}/{source}/{name}"
 
 
+def table_path(source: str, annotator: str, name: str) -> str:
+    """Return the path, in an annotate step's directory, of an annotator's table for the partition file `name`."""
+    return f"{DATA_FOLDER}/{source}/{annotator}/{name}"
+
+
 def grouped(partitions: Iterable[Partition]) -> dict[str, list[Partition]]:
     """Return the partitions of each source, in order."""
     found: dict[str, list[Partition]] = {}

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datakit.errors import CorruptError
-from datakit.select import join as joining
 from datakit.select.join import join
 from datakit.storage.parquet import ShardWriter
 from tests.support.partitions import ATTRIBUTES, documents, words
@@ -72,10 +71,3 @@ def test_join_equals_looking_up_every_mark(
     assert sum(part.rows_in for part in parts) == len(names)
     kept = sum(reason not in drop for marks in lists for reason in marks.values())
     assert sum(part.marked_kept for part in parts) == kept
-
-
-def test_count_up_to_compares_whole_ids() -> None:
-    high, low = np.array([1, 1, 1, 2], np.uint64), np.array([3, 5, 9, 0], np.uint64)
-    assert [joining.count_up_to(high, low, limit) for limit in [(0, 9), (1, 4), (1, 5), (1, 10), (2, 0)]] == list(
-        range(5)
-    )

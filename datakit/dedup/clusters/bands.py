@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from datakit.dedup import exact_duplicates
 from datakit.dedup.minhash.signatures_stage import key_names
-from datakit.dedup.partitions import Part
+from datakit.dedup.partitions import Part, left_out
 from datakit.dedup.phase_data import ForestFiles, PartRange, Runs, Shared
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
@@ -51,12 +51,16 @@ def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
 def _candidate_keys(
     part: Part, bands: int, removed: np.ndarray, counts: dict[str, int], context: TaskContext
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the band keys of each row group and the row of each key, ordered by band. Exact copies (`removed`) and
-    skipped documents are left out. The number of documents skipped for each reason in COUNTED is added to `counts`.
+    """Yield the band keys of each row group and the row of each key, ordered by band. Exact copies (`removed`), skipped
+    documents and those that the rules remove are left out. The number of documents skipped for each reason in COUNTED
+    is added to `counts`.
     """
-    row = part.first_row
-    for table in iterate_shard(urls.join(context.step_directory, part.signatures), ["skipped", *key_names(bands)]):
+    row, leaving = part.first_row, left_out(part, context.step_directory)
+    columns = [*(["id"] if part.left_out else []), "skipped", *key_names(bands)]
+    for table in iterate_shard(urls.join(context.step_directory, part.signatures), columns):
         stays = np.ones(table.num_rows, bool)
+        if part.left_out:
+            stays[leaving.among(table["id"])] = False
         stays[removed[(removed >= row) & (removed < row + table.num_rows)].astype(np.int64) - row] = False
         skipped = table["skipped"].combine_chunks()
         for name in COUNTED:

@@ -13,22 +13,12 @@ import pyarrow as pa
 
 from datakit.errors import RecipeError
 from datakit.normalize.columns.schema_union import fit_column, shown, unify
-from datakit.normalize.where.expression import column_paths
 from datakit.normalize.where.time_zones import naive
 from datakit.printable import one_line
+from datakit.sql.database import open_database, reason
+from datakit.sql.expression import column_paths
 
 ROW = "__row"
-SETTINGS: dict[str, str | bool | int | float | list[str]] = {
-    "threads": 1,
-    "enable_external_access": False,
-    "default_collation": "",
-    "default_order": "ASC",
-    "default_null_order": "NULLS_LAST",
-    "integer_division": False,
-    "ieee_floating_point_ops": True,
-    "old_implicit_casting": False,
-}  # these settings and LOCAL are everything, besides the record, that a result could depend on
-LOCAL = "SET TimeZone = 'UTC'; SET Calendar = 'gregorian'"  # DuckDB's defaults are the machine's time zone and calendar
 
 
 class Predicate:
@@ -41,8 +31,7 @@ class Predicate:
         import duckdb  # imported only here, because the import is slow and few sources have a predicate
 
         self._sql, self._duckdb = sql, duckdb
-        self._database = duckdb.connect(config=SETTINGS)
-        self._database.execute(LOCAL)
+        self._database = open_database()
         self._wanted = self._referenced()
         schema = pa.ipc.read_schema(pa.py_buffer(types)) if types else pa.schema([])
         for name, kind in self._wanted.items():
@@ -65,7 +54,7 @@ class Predicate:
             result = self._database.execute(query).fetchnumpy()
         except self._duckdb.Error as error:
             raise RecipeError(
-                f"where: {self._sql!r} fails on the records of {one_line(file)}: {self._reason(error)}"
+                f"where: {self._sql!r} fails on the records of {one_line(file)}: {reason(error)}"
             ) from error
         kept = np.zeros(table.num_rows, bool)
         kept[result[ROW]] = result["kept"].astype(bool)
@@ -86,11 +75,6 @@ class Predicate:
                 "as string, under the source's `types`"
             ) from error
         return fitted.cast(naive(kind)) if naive(kind) != kind else fitted
-
-    def _reason(self, error: Exception) -> str:
-        """Return DuckDB's message if it is about the SQL, else the error's type, since other messages quote values."""
-        about_sql = (self._duckdb.BinderException, self._duckdb.CatalogException, self._duckdb.ParserException)
-        return str(error).split("\n")[0] if isinstance(error, about_sql) else type(error).__name__
 
     def _referenced(self) -> dict[str, pa.DataType]:
         """Return the columns that the predicate reads, with types that contain only the struct fields that it reads."""

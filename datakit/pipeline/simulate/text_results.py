@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from datakit.annotate.stage import table_path
 from datakit.engine.exchange.merge import MergeWork
 from datakit.engine.exchange.merge_tasks import BUDGET_BYTES
 from datakit.engine.exchange.run_file import INDEX_SUFFIX
@@ -34,7 +33,7 @@ from datakit.pipeline.simulate.effects import (
 from datakit.storage import urls
 from datakit.storage.fingerprint import config_of
 from datakit.storage.ids import partition_name
-from datakit.storage.manifest import data_path
+from datakit.storage.manifest import data_path, table_path
 
 SCORES = "simulated_scores"  # the key, in `Step.operations`, of the numeric columns that dedup reads
 ATTRIBUTE_BYTES = 100  # of a document in one table (a guess)

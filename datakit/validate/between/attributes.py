@@ -11,9 +11,8 @@ from functools import partial
 
 import numpy as np
 
-from datakit.annotate.stage import table_path
 from datakit.storage import urls
-from datakit.storage.manifest import Partition
+from datakit.storage.manifest import Partition, table_path
 from datakit.validate.finding import Result
 from datakit.validate.id_lists import positions, read_ids
 from datakit.validate.subject import Input, Subject, in_parallel

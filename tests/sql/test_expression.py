@@ -6,7 +6,7 @@ import duckdb
 import pytest
 
 from datakit.errors import RecipeError
-from datakit.normalize.where.expression import column_paths
+from datakit.sql.expression import column_paths
 
 
 @pytest.mark.parametrize(

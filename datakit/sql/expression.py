@@ -1,5 +1,5 @@
-"""Decides which SQL is a valid `where`: a single expression over a record's columns that calls only listed functions,
-so that it gives the same answer whenever it is evaluated.
+"""Decides which SQL is a valid expression in a recipe: a single expression over a record's columns that calls only
+listed functions, so that it gives the same answer whenever it is evaluated.
 
 DuckDB parses the SQL, and its parse tree is checked node by node. Only what is listed here is allowed, so that nothing
 reads the clock, files, settings or other records, and nothing is random. Types with a time zone are not allowed either.
@@ -58,8 +58,17 @@ float8 real numeric dec char bpchar text string bytea binary varbinary datetime
 FUNCTIONS, TYPES, ALIASES = (frozenset(words.split()) for words in (_FUNCTIONS, _TYPES, _ALIASES))
 
 
-def column_paths(database: Any, sql: str) -> list[list[str]]:
-    """Return the columns that `where` reads, each as a path of names. Raises RecipeError if the SQL is not allowed."""
+def column_paths(database: Any, sql: str, place: str = "where") -> list[list[str]]:
+    """Return the columns that an expression reads, each as a path of names. Raises RecipeError if the SQL is not
+    allowed. place: the key that holds the expression, with which messages begin.
+    """
+    try:
+        return _column_paths(database, sql)
+    except RecipeError as error:
+        raise RecipeError(f"{place}: {error}") from error
+
+
+def _column_paths(database: Any, sql: str) -> list[list[str]]:
     _parse(database, sql, f"SELECT {sql}")  # rejects SQL that would close the parentheses added below
     tree = _parse(database, sql, f"SELECT (\n{sql}\n)")
     nodes = list(_nodes(tree))
@@ -72,13 +81,13 @@ def _parse(database: Any, sql: str, query: str) -> dict[str, Any]:
     """Return the tree of a query's only expression."""
     result = json.loads(database.execute("SELECT json_serialize_sql(?)", [query]).fetchall()[0][0])
     if result.get("error"):
-        raise RecipeError(f"where: {sql!r} is not a SQL expression: {result['error_message']}")
+        raise RecipeError(f"{sql!r} is not a SQL expression: {result['error_message']}")
     query_node = result["statements"][0]["node"]
     parts = query_node.get("select_list", [])
     rest = [query_node.get(name) for name in ("modifiers", "where_clause", "group_expressions", "having", "qualify")]
     source = query_node.get("from_table", {}).get("type")
     if len(result["statements"]) != 1 or len(parts) != 1 or source != "EMPTY" or any(rest) or parts[0]["alias"]:
-        raise RecipeError(f"where: {sql!r} is not a single SQL expression; write one expression over the columns")
+        raise RecipeError(f"{sql!r} is not a single SQL expression; write one expression over the columns")
     return parts[0]
 
 
@@ -97,14 +106,12 @@ def _check(node: dict[str, Any], sql: str) -> None:
     kind = node["class"]
     if kind not in NODES or (kind == "OPERATOR" and node["type"] not in OPERATORS):
         used = NAMES.get(kind, node["type"])
-        raise RecipeError(f"where: {sql!r} uses {used}; only expressions over one record's columns are allowed")
+        raise RecipeError(f"{sql!r} uses {used}; only expressions over one record's columns are allowed")
     if kind == "FUNCTION":
         _check_function(node, sql)
     if kind == "TYPE" and node["type_name"].lower() not in TYPES | ALIASES:
         name = node["type_name"]
-        raise RecipeError(
-            f"where: {sql!r} uses the type {name}, which is not allowed; {suggestion(name.lower(), TYPES)}"
-        )
+        raise RecipeError(f"{sql!r} uses the type {name}, which is not allowed; {suggestion(name.lower(), TYPES)}")
 
 
 def _check_function(node: dict[str, Any], sql: str) -> None:
@@ -112,8 +119,8 @@ def _check_function(node: dict[str, Any], sql: str) -> None:
     qualified = node.get("schema") or node.get("catalog") or len(node.get("qualified_name", {}).get("path", [])) > 1
     if name not in FUNCTIONS or qualified:
         raise RecipeError(
-            f"where: {sql!r} calls {name}, which is not on the list of functions that depend on their arguments alone; "
+            f"{sql!r} calls {name}, which is not on the list of functions that depend on their arguments alone; "
             f"{suggestion(name, FUNCTIONS)}"
         )
     if node.get("distinct") or node.get("filter") or node.get("order_bys", {}).get("orders"):
-        raise RecipeError(f"where: {sql!r} calls {name} with DISTINCT, FILTER or ORDER BY; none of these is allowed")
+        raise RecipeError(f"{sql!r} calls {name} with DISTINCT, FILTER or ORDER BY; none of these is allowed")

@@ -1,0 +1,145 @@
+"""Applies the rules to partitions, writes the lists of the documents that leave, and counts what each rule did. The
+format of a list is described in `stage.py`.
+
+The texts of the row groups from which documents leave are read to count the bytes that leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from datakit.engine.task import OutputFile, TaskContext, TaskResult
+from datakit.errors import CorruptError
+from datakit.rules.conditions import Answers, Conditions
+from datakit.rules.config import Rule
+from datakit.rules.count_ranks import keys_of
+from datakit.rules.decisions import PREFIX, Decisions, decide, reasons
+from datakit.rules.phase_data import ID_BYTES, Applied, RuleCounts, Shared, Work
+from datakit.rules.records import RowGroup, read_records
+from datakit.rules.stage import DICTIONARY, SCHEMA
+from datakit.storage import urls
+from datakit.storage.manifest import Partition
+from datakit.storage.parquet import ShardWriter, open_shard, read_group
+
+
+def apply(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """Write the lists of some partitions."""
+    common, written, records = msgspec.convert(shared, Shared), list[Applied](), 0
+    conditions = Conditions(common.rules)
+    for work in msgspec.convert(arguments["partitions"], list[Work]):
+        written.append(_apply_one(work, common, conditions, context))
+        records += work.rows
+        context.report(records, records * ID_BYTES)
+    outputs = tuple(
+        OutputFile(part.path, part.bytes, part.xxh3, part.rows) for part in (one.partition for one in written)
+    )
+    leaving = sum(one.partition.rows for one in written)
+    counters = {"rules/records_in": records, "rules/records_out": records - leaving}
+    for number, rule in enumerate(common.rules):
+        decided = sum(one.counts[number].decides for one in written)
+        counters[f"rules/{rule.action}_{rule.name}"] = decided
+    details = {"partitions": msgspec.to_builtins(written)}
+    return TaskResult(outputs, counters, details, records=records, bytes_read=records * ID_BYTES)
+
+
+def _apply_one(work: Work, shared: Shared, conditions: Conditions, context: TaskContext) -> Applied:
+    rules, first, ends = shared.rules, 0, list[str]()
+    counts, decided, leaving = [RuleCounts() for _ in rules], list[np.ndarray](), list[np.ndarray]()
+    with ShardWriter(urls.join(context.step_directory, work.output), SCHEMA, DICTIONARY) as writer:
+        for group in read_records(work.part, conditions.wanted, shared.types):
+            answers = conditions.answers(group.records, work.part.dataset)
+            applies, missing = _applies(group, answers, work, shared)
+            found = decide(rules, applies)
+            counts = [
+                one
+                + RuleCounts(
+                    int(applies[number].sum()), int((found.decisive == number).sum()), int(missing[number].sum())
+                )
+                for number, one in enumerate(counts)
+            ]
+            if len(found.leaving):
+                table = _list(rules, group, applies, found, first)
+                ends = [ends[0] if ends else table["id"][0].as_py(), table["id"][-1].as_py()]
+                writer.write(table)
+            leaving.append(first + found.leaving)
+            decided.append(found.decisive[found.leaving])
+            first += len(group.high)
+    if first != work.rows:
+        raise CorruptError(
+            f"{work.part.dataset} has {first} rows, but its manifest lists {work.rows}; remove the directory of the "
+            "step that wrote it, and run again"
+        )
+    sizes = _text_bytes(work.part.dataset, np.concatenate([np.empty(0, np.int64), *leaving]))
+    which = np.concatenate([np.empty(0, np.int64), *decided])
+    counts = [one + RuleCounts(text_bytes=int(sizes[which == number].sum())) for number, one in enumerate(counts)]
+    info, (lowest, highest) = writer.info, ends or (None, None)
+    partition = Partition(
+        work.output, work.part.source, info.rows, info.bytes, info.xxh3, first_id=lowest, last_id=highest
+    )
+    return Applied(partition, first, counts)
+
+
+def _applies(group: RowGroup, answers: Sequence[Answers], work: Work, shared: Shared) -> tuple[np.ndarray, np.ndarray]:
+    """Return which rules apply to which documents, and which could not be decided: bool [R, N] each."""
+    applies = np.zeros((len(answers), len(group.high)), bool)
+    missing = np.zeros_like(applies)
+    for number, (rule, answer) in enumerate(zip(shared.rules, answers, strict=True)):
+        if rule.sources and work.part.source not in rule.sources:
+            continue
+        missing[number] = answer.missing
+        applies[number] = answer.where
+        if rule.ranks:
+            applies[number, answer.where] = _within(rule, shared.cuts[str(number)], group, answer)
+        if rule.missing:
+            applies[number] |= answer.missing
+    return applies, missing
+
+
+def _within(rule: Rule, cut: str, group: RowGroup, answer: Answers) -> np.ndarray:
+    """Return which documents of a rule's population belong to its share, bool [M]. cut: the last key of the lowest, or
+    the first key of the highest.
+    """
+    words = keys_of(group, answer)
+    if not cut:
+        return np.zeros(len(words[0]), bool)
+    beyond, equal = np.zeros(len(words[0]), bool), np.ones(len(words[0]), bool)
+    for start, word in zip(range(0, 48, 16), words, strict=True):
+        limit = np.uint64(int(cut[start : start + 16], 16))
+        beyond |= equal & (word < limit if rule.lowest is not None else word > limit)
+        equal &= word == limit
+    return beyond | equal
+
+
+def _list(rules: Sequence[Rule], group: RowGroup, applies: np.ndarray, found: Decisions, first: int) -> pa.Table:
+    """Return the rows of a list for a row group whose first document is row `first` of the partition."""
+    leaving = found.leaving
+    names = pa.array([PREFIX + rule.name for rule in rules], pa.string())
+    columns = [
+        group.ids.combine_chunks().take(pa.array(leaving)),
+        pa.array((first + leaving).astype(np.uint64)),
+        names.take(pa.array(found.decisive[leaving])),
+        reasons(rules, applies, leaving).cast(SCHEMA.field("reasons").type),
+    ]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def _text_bytes(dataset: str, rows: np.ndarray) -> np.ndarray:
+    """Return the bytes of text of some rows of a partition, int64 [M]. rows: ascending."""
+    sizes, first = np.zeros(len(rows), np.int64), 0
+    if not len(rows):
+        return sizes
+    with open_shard(dataset) as shard:
+        for group in range(shard.metadata.num_row_groups):
+            count = shard.metadata.row_group(group).num_rows
+            low, high = np.searchsorted(rows, [first, first + count]).tolist()
+            if high > low:
+                lengths = pc.call_function("binary_length", [read_group(shard, group, dataset, ["text"])["text"]])
+                sizes[low:high] = lengths.to_numpy()[rows[low:high] - first]
+            first += count
+    return sizes

@@ -1,0 +1,1 @@
+"""Checks SQL expressions of recipes, and sets up the database that evaluates them."""
