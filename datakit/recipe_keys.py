@@ -18,13 +18,15 @@ from datakit.consolidate.stage import Config as Consolidate
 from datakit.dedup.stage import Config as Dedup
 from datakit.engine.disk_limits import DiskLimits
 from datakit.normalize.config import Config as Normalize
-from datakit.recipe import Recipe, Source
+from datakit.recipe import RULES, Recipe, Source
+from datakit.rules.config import Rule
 from datakit.select.stage import Config as Select
 from datakit.tokenize.config import Config as Tokenize
 from datakit.tokenize.train_stage import Config as Train
 from datakit.toml_config import key
 
 SOURCES = "sources"
+ARRAYS = (SOURCES, RULES)  # arrays of tables
 SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -52,6 +54,7 @@ TABLES: dict[str, tuple[type, ...]] = {
     "normalize": (Normalize,),
     "annotate": (_Switch, Annotate),
     **{f"annotate.{name}": (table.kind,) for name, table in ANNOTATORS.items()},
+    RULES: (Rule,),
     "dedup": (_Switch, Dedup),
     "select": (Select,),
     "consolidate": (_Write, Consolidate),
@@ -74,6 +77,10 @@ MEANINGS = {
     "annotate.personal": "Personal data, as spans of the text.",
     "annotate.classifier_fasttext": "The scores of a fastText classifier.",
     "annotate.classifier_linear": "The scores of a linear classifier that datakit has trained.",
+    RULES: (
+        "Each table is a rule, which removes documents before duplicates are searched for, or protects them from the "
+        "rules that follow. See [rules](rules.md)."
+    ),
     "dedup": (
         "Removes near duplicates and equal texts. Without this table, a text is removed only if it equals another text "
         "of the same source."
@@ -106,7 +113,7 @@ class RecipeKey:
 
 def heading(table: str) -> str:
     """Return a table's header as written in a recipe, e.g. `[[sources]]`, or "(top)" for the top-level keys."""
-    return f"[[{table}]]" if table == SOURCES else f"[{table}]" if table else "(top)"
+    return f"[[{table}]]" if table in ARRAYS else f"[{table}]" if table else "(top)"
 
 
 def recipe_keys() -> list[RecipeKey]:
@@ -169,7 +176,8 @@ def json_schema() -> dict[str, Any]:
     for nested in [table for table in tables if "." in table]:
         table, _, name = nested.partition(".")
         tables[table]["properties"][name] = tables.pop(nested)
-    recipe["properties"] |= {**tables, SOURCES: {"type": "array", "minItems": 1, "items": tables[SOURCES]}}
+    arrays = {name: {"type": "array", "items": tables[name]} for name in ARRAYS}
+    recipe["properties"] |= {**tables, **arrays, SOURCES: {**arrays[SOURCES], "minItems": 1}}
     recipe["required"].append(SOURCES)
     return {"$schema": SCHEMA, "title": "datakit recipe", **recipe}
 

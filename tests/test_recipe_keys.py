@@ -45,13 +45,22 @@ def document(key: RecipeKey) -> dict[str, object]:
     value = tomllib.loads(f"{key.name} = {key.example}")
     beside = {
         "transform": {"transform_version": 1}, "transform_version": {"transform": "a:b"},
-        "types": {"where": "year > 1"}, "tokenizer_version": {"tokenizer": "a:b"}, "tokenizer": {"tokenizer": "bytes"},
+        "types": {"where": "year > 1"}, "lowest": {"by": "1"}, "highest": {"by": "1"}, "by": {"lowest": 0.1},
+        "tokenizer_version": {"tokenizer": "a:b"}, "tokenizer": {"tokenizer": "bytes"},
     }.get(key.name, {})  # fmt: skip
     values = {**value, **beside}
     if key.table == "":
         return {**BASE, **values}
     if key.table == "sources":
         return {**BASE, "sources": [{"name": "a", "url": "/x", **values}]}
+    if key.table == "rules":
+        source = {"name": "web", "url": "/x"}
+        return {
+            **BASE,
+            "sources": [source],
+            "annotate": {"language": {}},
+            "rules": [{"name": "x", "where": "source = 'a'", **values}],
+        }
     if key.table.startswith("annotate."):
         return {**BASE, "annotate": {key.table.partition(".")[2]: {**_required(key), **values}}}
     if key.table == "annotate":

@@ -26,6 +26,7 @@ OUTPUT_SHARE = {  # bytes that remain on disk per byte of text
     "normalize": 0.34,
     "annotate": 0.05,  # depends on the annotators
     "signatures": 0.05,
+    "rules": 0.0005,
     "dedup": 0.001,
     "select": 0.0005,
     "consolidate": 0.30,
@@ -43,6 +44,7 @@ WORK_SECONDS = {
     "normalize": 0.0215,
     "annotate": 0.05,  # depends on the annotators; about that of all built-in ones together
     "signatures": 0.0072,
+    "rules": 0.001,  # depends on the rules and on what they remove
     "dedup": 0.0063,
     "select": 0.0002,  # it reads only ids: the rate of simulate/rates.py, for documents of 2 kB
     "consolidate": 0.0122,

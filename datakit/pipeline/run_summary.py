@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -48,6 +48,7 @@ DROPPED = {  # stage -> counter -> the reason shown to users
     "consolidate": {"consolidate/dropped_quarantined": "quarantined"},
     "tokenize": {"tokenize/quarantined": "quarantined"},
 }
+BY_RULE = "select/dropped_rule:"  # the beginning of the counters of documents that a rule removes
 FOUND = {
     "download": {"download/files": "files"},
     "normalize": {
@@ -159,7 +160,7 @@ def _line(stage: str, steps: Sequence[StepResult]) -> StageLine:
         reused=sum(step.reused for step in steps),
         rows_in=sum(counters[name] for name in CAME_IN[stage]) if stage in CAME_IN else None,
         rows_out=sum(map(_rows_out, manifests)) if stage in PASSES_ON else None,
-        dropped={name: counters[key] for key, name in DROPPED.get(stage, {}).items() if counters[key]},
+        dropped={name: counters[key] for key, name in _dropped(stage, counters).items() if counters[key]},
         found={name: counters[key] for key, name in FOUND.get(stage, {}).items() if counters[key]} | _marked(manifests),
         text_bytes=_sum([manifest.totals.text_bytes for manifest in manifests]),
         tokens=_sum([manifest.totals.tokens for manifest in manifests]),
@@ -168,6 +169,12 @@ def _line(stage: str, steps: Sequence[StepResult]) -> StageLine:
         peak_memory=nearest.peak_memory,
         budget=nearest.budget,
     )
+
+
+def _dropped(stage: str, counters: Mapping[str, int]) -> dict[str, str]:
+    """Return the counters of a stage that count dropped documents, each with the reason shown to users."""
+    rules = [name for name in counters if name.startswith(BY_RULE)] if stage == "select" else []
+    return {name: f"by rule {name.removeprefix(BY_RULE)}" for name in sorted(rules)} | DROPPED.get(stage, {})
 
 
 def _covered(spans: Sequence[tuple[float, float]]) -> float:

@@ -16,6 +16,7 @@ from datakit.pipeline.root_layout import stage_order
 from datakit.pipeline.run_summary import DROPPED
 from datakit.report.subject import Subject
 from datakit.storage.manifest import Manifest, totals_of
+from datakit.storage.selection.leaving_rows import RULE
 
 MOST_SOURCES = 200
 REASONS = {"exact": "exact duplicates across sources", "fuzzy": "fuzzy duplicates"}
@@ -104,16 +105,20 @@ def _normalized(manifest: Manifest) -> SourceCounts:
 
 def _selected(before: SourceCounts, own: Mapping[str, Any]) -> SourceCounts:
     """Return the counts after select. The size of the text that stays is unknown, because select reads no text."""
-    removed = Counter({REASONS.get(why, why): count for why, count in own["combinations"].items() if count})
+    removed = Counter({_reason(why): count for why, count in own["combinations"].items() if count})
     size = before.text_bytes if not removed else None
     return replace(before, documents=own["records_in"], removed=removed, kept=own["records_out"], text_bytes=size)
 
 
 def _consolidated(before: SourceCounts, own: Mapping[str, Any]) -> SourceCounts:
-    removed = Counter({REASONS.get(why, why): count for why, count in own["dropped"].items() if count})
+    removed = Counter({_reason(why): count for why, count in own["dropped"].items() if count})
     return replace(
         before, documents=own["records_in"], removed=removed, kept=own["records_out"], text_bytes=own["text_bytes"]
     )
+
+
+def _reason(why: str) -> str:
+    return f"by rule {why.removeprefix(RULE)}" if why.startswith(RULE) else REASONS.get(why, why)
 
 
 def _limited(sources: list[SourceCounts]) -> list[SourceCounts]:

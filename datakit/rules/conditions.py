@@ -121,12 +121,9 @@ class Conditions:
             if sql
         ]
         self._database.register("records", rows)
-        try:
-            result = self._database.execute(f"SELECT {', '.join(terms)}, {ROW} FROM records")
-            self._check_types({name: str(kind) for name, kind, *_ in result.description}, rules)
-            columns = result.fetchnumpy()
-        finally:
-            self._database.unregister("records")
+        result = self._database.execute(f"SELECT {', '.join(terms)}, {ROW} FROM records")
+        self._check_types({name: str(kind) for name, kind, *_ in result.description}, rules)
+        columns = result.fetchnumpy()
         order = np.argsort(columns[ROW], kind="stable")
         if len(order) != rows.num_rows:
             raise AssertionError(f"DuckDB returned {len(order)} rows for {rows.num_rows} records")

@@ -40,7 +40,7 @@ class Rule:
     ] = None  # fmt: skip
     highest: Annotated[float | None, key("Like `lowest`, but for those with the highest values.", 0.1)] = None
     by: Annotated[
-        str, key("The number that `lowest` or `highest` refers to, as a SQL expression.", "classifier_linear.score")
+        str, key("The number that `lowest` or `highest` refers to, as a SQL expression.", "language.score")
     ] = ""  # fmt: skip
     sources: Annotated[
         tuple[str, ...], key("The sources that the rule reads; all if omitted.", ["web"])

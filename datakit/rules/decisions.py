@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from datakit.rules.config import DROP, Rule
+from datakit.storage.selection.leaving_rows import RULE
 
-PREFIX = "rule:"  # of a rule's name, as the reason for which a document leaves
 NONE = -1
 
 
@@ -37,7 +37,7 @@ def reasons(rules: Sequence[Rule], applies: np.ndarray, leaving: np.ndarray) -> 
     order = [
         number for number in sorted(range(len(rules)), key=lambda one: rules[one].name) if rules[number].action == DROP
     ]
-    names = pa.array([PREFIX + rules[number].name for number in order], pa.string())
+    names = pa.array([RULE + rules[number].name for number in order], pa.string())
     documents, found = np.nonzero(applies[order][:, leaving].T)
     ends = np.searchsorted(documents, np.arange(len(leaving) + 1)).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(ends), names.take(pa.array(found)))

@@ -44,8 +44,8 @@ class SearchState:
 
 @dataclass(frozen=True)
 class Shared:
-    """What the tasks of a phase share. types: the types of the documents' columns. searches: those of this round. cuts:
-    the key at which the share of a rule ends, as three words in hex digits, by the rule's number; "" if the share
+    """Plain data for all tasks of a phase. types: the types of the documents' columns. searches: those of this round.
+    cuts: the key at which the share of a rule ends, as three words in hex digits, by the rule's number; "" if the share
     contains no document.
     """
 
@@ -66,7 +66,7 @@ class Ranked:
 
 
 class RuleCounts(msgspec.Struct, frozen=True):
-    """What a rule did to the documents of a source. applies: the number of documents to which it applies. decides:
+    """The effect of a rule on the documents of a source. applies: the number of documents to which it applies. decides:
     those of them to which no earlier rule applies. missing: the documents for which it could not be decided, because an
     attribute is missing. text_bytes: the bytes of text of the documents that it removes.
     """
@@ -77,12 +77,8 @@ class RuleCounts(msgspec.Struct, frozen=True):
     text_bytes: int = 0
 
     def __add__(self, other: RuleCounts) -> RuleCounts:
-        return RuleCounts(
-            *(
-                mine + yours
-                for mine, yours in zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
-            )
-        )
+        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
+        return RuleCounts(*(mine + yours for mine, yours in pairs))
 
 
 @dataclass(frozen=True)

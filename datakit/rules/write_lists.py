@@ -19,13 +19,14 @@ from datakit.errors import CorruptError
 from datakit.rules.conditions import Answers, Conditions
 from datakit.rules.config import Rule
 from datakit.rules.count_ranks import keys_of
-from datakit.rules.decisions import PREFIX, Decisions, decide, reasons
+from datakit.rules.decisions import Decisions, decide, reasons
 from datakit.rules.phase_data import ID_BYTES, Applied, RuleCounts, Shared, Work
 from datakit.rules.records import RowGroup, read_records
 from datakit.rules.stage import DICTIONARY, SCHEMA
 from datakit.storage import urls
 from datakit.storage.manifest import Partition
 from datakit.storage.parquet import ShardWriter, open_shard, read_group
+from datakit.storage.selection.leaving_rows import RULE
 
 
 def apply(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
@@ -119,7 +120,7 @@ def _within(rule: Rule, cut: str, group: RowGroup, answer: Answers) -> np.ndarra
 def _list(rules: Sequence[Rule], group: RowGroup, applies: np.ndarray, found: Decisions, first: int) -> pa.Table:
     """Return the rows of a list for a row group whose first document is row `first` of the partition."""
     leaving = found.leaving
-    names = pa.array([PREFIX + rule.name for rule in rules], pa.string())
+    names = pa.array([RULE + rule.name for rule in rules], pa.string())
     columns = [
         group.ids.combine_chunks().take(pa.array(leaving)),
         pa.array((first + leaving).astype(np.uint64)),

@@ -26,13 +26,12 @@ from datakit.select.write_selections import Pair, Written
 from datakit.storage import urls
 from datakit.storage.fingerprint import config_of
 from datakit.storage.manifest import Partition, data_path
-from datakit.storage.selection.leaving_rows import SCHEMA, aligned
+from datakit.storage.selection.leaving_rows import RULE, SCHEMA, aligned
 from datakit.toml_config import key
 
 NAME = "select"
 FORMAT_VERSION = 1
 REASONS = ("exact", "fuzzy")  # the reasons in dedup's attributes
-RULE = "rule:"  # before the name of a rule, in the reasons in the lists of rules
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from datakit.validate.finding import Result
 from datakit.validate.subject import Subject, is_installed
 
 WITH_DOCUMENTS = ("normalize", "consolidate")
-WITH_IDS = ("signatures", "dedup", "select")
+WITH_IDS = ("signatures", "rules", "dedup", "select")
 PARQUET = (*WITH_DOCUMENTS, *WITH_IDS)  # all files of such a step have the same columns
 CACHE, CONTRACT, RUN = ("tokenize",), ("contract",), ("train",)
 
@@ -84,7 +84,7 @@ CHECKS = (
     ),
     Check(
         "alignment", "the step has exactly its inputs' documents", "decodes every id", "between.alignment:check",
-        ("signatures", "dedup", "select", "consolidate", "tokenize"), ARROW,
+        ("signatures", "rules", "dedup", "select", "consolidate", "tokenize"), ARROW,
     ),
     Check(
         "attributes", "each row of a table belongs to a document of its partition", "decodes every id",

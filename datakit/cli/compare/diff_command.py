@@ -18,6 +18,7 @@ HEADERS = ("", "source", "documents", "why")
 WHY = {
     "no-source": "the other has no such source",
     "input": "not in the other's normalize",
+    "rules": "a rule of the other removes it",
     "exact": "the other keeps its text in another source",
     "fuzzy": "near duplicate in the other",
     "consolidate": "left out by the other's consolidate",

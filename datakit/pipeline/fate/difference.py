@@ -18,15 +18,16 @@ from datakit.pipeline.fate.id_streams import Ids, IdStream, mark_in, side_by_sid
 from datakit.pipeline.fate.records import Report
 from datakit.storage.ids import HEX_DIGITS
 
-NO_SOURCE, INPUT, EXACT, FUZZY, CONSOLIDATE, TOKENIZE = (
+NO_SOURCE, INPUT, RULES, EXACT, FUZZY, CONSOLIDATE, TOKENIZE = (
     "no-source",
     "input",
+    "rules",
     "exact",
     "fuzzy",
     "consolidate",
     "tokenize",
 )
-REASONS = (NO_SOURCE, INPUT, EXACT, FUZZY, CONSOLIDATE, TOKENIZE)
+REASONS = (NO_SOURCE, INPUT, RULES, EXACT, FUZZY, CONSOLIDATE, TOKENIZE)
 REMOVALS = ("exact", "fuzzy")
 SUFFIXES = {"normalize": "", "consolidate": "", "tokenize": DOCUMENTS_SUFFIX}
 EXAMPLES = 3
@@ -39,9 +40,10 @@ class Absent:
     """The number of documents of one source that the other step lacks for one reason, and the first ids of these
     documents.
 
-    reason: "no-source" (the other step has no such source), "input" (the other step's normalize did not
-    produce the document), "exact" or "fuzzy" (the other step's dedup removed it), "consolidate" or "tokenize" (it was
-    quarantined in that stage). differs: for "input", what differs between the two normalize steps.
+    reason: "no-source" (the other step has no such source), "input" (the other step's normalize did not produce the
+    document), "rules" (a rule of the other step removes it), "exact" or "fuzzy" (the other step's dedup removed it),
+    "consolidate" or "tokenize" (it was quarantined in that stage). differs: for "input", what differs between the two
+    normalize steps.
     """
 
     source: str
@@ -147,11 +149,12 @@ class _Tally:
 
 
 def _stages(behind: Behind, source: str) -> list[IdStream]:
-    """Return four streams of a source's ids: those in the output of normalize, those that dedup removed, those in the
-    output of consolidate, and those in the last step.
+    """Return five streams of a source's ids: those in the output of normalize, those that rules removed, those that
+    dedup removed, those in the output of consolidate, and those in the last step.
     """
     return [
         IdStream(behind.normalized.get(source), source),
+        IdStream(behind.of("rules"), source),
         IdStream(behind.of("dedup"), source, "", "reason", REMOVALS),
         IdStream(behind.of("consolidate"), source),
         IdStream(behind.last, source, SUFFIXES[behind.last.manifest.stage]),
@@ -160,11 +163,11 @@ def _stages(behind: Behind, source: str) -> list[IdStream]:
 
 def _by_reason(behind: Behind, source: str, keys: np.ndarray, ids: list[Ids]) -> Iterator[tuple[str, np.ndarray]]:
     """Group `keys`, the ids that a step (`behind.last`) lacks, by the first reason in REASONS that applies. ids: the
-    ids that the four streams of this step (see `_stages`) hold.
+    ids that the five streams of this step (see `_stages`) hold.
     """
     if not len(keys):
         return
-    normalized, removed, consolidated, _ = ids
+    normalized, by_rules, removed, consolidated, _ = ids
     consolidate, select = behind.of("consolidate"), behind.of("select")
     decides = select or consolidate  # earlier versions had no select step
     drop = decides.manifest.details.get("drop", ()) if decides is not None else ()
@@ -172,6 +175,7 @@ def _by_reason(behind: Behind, source: str, keys: np.ndarray, ids: list[Ids]) ->
     first = [
         (NO_SOURCE, np.full(len(keys), source not in behind.normalized)),
         (INPUT, mark_in(keys, normalized) == -2),
+        (RULES, mark_in(keys, by_rules) != -2),
         *((reason, (marks == number) & (reason in drop)) for number, reason in enumerate(REMOVALS)),
         (CONSOLIDATE, (mark_in(keys, consolidated) == -2) & (consolidate is not None)),
         (TOKENIZE, np.full(len(keys), True)),

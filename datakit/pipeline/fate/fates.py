@@ -21,6 +21,7 @@ from datakit.pipeline.fate.behind import Behind, Finished, steps_behind
 from datakit.pipeline.fate.records import Record, Report, documents_with, records_of
 from datakit.pipeline.fate.removals import Comparison, Removal, cluster_of, compared, members_of, removal_of
 from datakit.storage import urls
+from datakit.storage.selection.leaving_rows import RULE
 
 MOST = 20
 
@@ -141,14 +142,17 @@ def _stages(behind: Behind, source: str, identity: str, removal: Removal | None)
         shingles, skipped = row[2]["shingles"], row[2]["skipped"]
         ending = f"; {skipped.replace('_', ' ')}, so it is never compared with others" if skipped else ""
         yield _fate_of(signed, "skipped" if skipped else "signed", f"{shingles:,} shingles{ending}")
-    dedup = behind.of("dedup")
-    if dedup is not None:
+    dedup, rules = behind.of("dedup"), behind.of("rules")
+    removed = rules.row(source, identity, ["reason", "reasons"]) if rules is not None else None
+    if rules is not None:
+        yield _rules_fate(rules, removed)
+    if dedup is not None and removed is None:
         yield _dedup_fate(dedup, removal, compared=row is None or not row[2]["skipped"])
     select = behind.of("select")
     if select is not None:
         listed = select.row(source, identity, ["reasons"])
         if listed is not None:
-            yield _fate_of(select, "removed", f"as dedup decided ({' and '.join(listed[2]['reasons'])} duplicate)")
+            yield _fate_of(select, "removed", _decided(listed[2]["reasons"]))
             return
         yield _fate_of(select, "kept", "it stays in the dataset")
     above = behind.normalized[source]
@@ -168,6 +172,20 @@ def _stages(behind: Behind, source: str, identity: str, removal: Removal | None)
             yield _fate_of(step, *why_missing(step, source, before, above))
         if select is None:  # in earlier versions, tokenize read the output of consolidate
             above, before = step, now
+
+
+def _rules_fate(rules: Finished, removed: tuple[str, int, Any] | None) -> StageFate:
+    if removed is None:
+        return _fate_of(rules, "kept", "no rule removes it")
+    first, every = removed[2]["reason"], removed[2]["reasons"]
+    others = [reason.removeprefix(RULE) for reason in every if reason != first]
+    ending = f"; {', '.join(others)} would have removed it as well" if others else ""
+    return _fate_of(rules, "removed", f"by rule {first.removeprefix(RULE)}{ending}")
+
+
+def _decided(reasons: Sequence[str]) -> str:
+    rules = [reason.removeprefix(RULE) for reason in reasons if reason.startswith(RULE)]
+    return f"by rule {rules[0]}" if rules else f"as dedup decided ({' and '.join(reasons)} duplicate)"
 
 
 def _fate_of(step: Finished, outcome: str, explanation: str) -> StageFate:

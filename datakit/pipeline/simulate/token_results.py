@@ -1,4 +1,4 @@
-"""Simulates the tasks of the stages select, consolidate and train-tokenizer."""
+"""Simulates the tasks of the stages rules, select, consolidate and train-tokenizer."""
 
 from __future__ import annotations
 
@@ -11,12 +11,79 @@ from datakit.consolidate.write_partitions import Written as Consolidated
 from datakit.engine.counts import added
 from datakit.engine.task import OutputFile, Task, TaskResult
 from datakit.pipeline.simulate.effects import CHECKSUM, Effect, PhaseOf, Run, parquet_reads
+from datakit.rules.phase_data import Applied, Ranked, RuleCounts, SearchState, Shared, Work
+from datakit.rules.ranks import BITS, DIGIT
 from datakit.select.stage import REASONS
 from datakit.select.write_selections import ID_BYTES
 from datakit.select.write_selections import Written as Selected
 from datakit.storage.manifest import Partition
 
+EMPTY_LIST = 1000  # bytes of a list without rows
+SPREAD = 16  # the values of `by` are assumed to differ in each digit of their keys in so many ways
 COPY_REQUESTS = 2  # requests that compare a file with its checksum before the store copies it
+
+
+def count_ranks(about: PhaseOf) -> Run:
+    """Simulate a round of the search for ranks, with keys that are spread evenly."""
+    searches = msgspec.convert(about.phase.shared, Shared).searches
+
+    def run(task: Task) -> Effect:
+        works = msgspec.convert(task.arguments["partitions"], list[Work])
+        rows = sum(work.rows for work in works)
+        left = [_remaining(rows, search) for search in searches]
+        counts = [[] if one.lists else _digits(number) for one, number in zip(searches, left, strict=True)]
+        keys = [["0" * (BITS // 4)] * number if one.lists else [] for one, number in zip(searches, left, strict=True)]
+        details = msgspec.to_builtins(Ranked(counts, keys))
+        result = TaskResult(details=details, records=rows, bytes_read=ID_BYTES * rows)
+        return Effect(result, _rule_reads(works, about.corpus.document_bytes), 0, ID_BYTES * rows)
+
+    return run
+
+
+def _digits(keys: int) -> list[tuple[int, int]]:
+    """Return how many of these keys have each digit. The first digit gets what cannot be divided evenly."""
+    counts = [keys // SPREAD + (keys % SPREAD if digit == 0 else 0) for digit in range(SPREAD)]
+    return [(digit, number) for digit, number in enumerate(counts) if number]
+
+
+def _remaining(keys: int, search: SearchState) -> int:
+    """Return how many of a task's keys begin with the prefix of a search."""
+    for shift in range(search.bits - DIGIT, -1, -DIGIT):
+        digit = int(search.prefix, 16) >> shift & ((1 << DIGIT) - 1)
+        keys = dict(_digits(keys)).get(digit, 0)
+    return keys
+
+
+def apply_rules(about: PhaseOf) -> Run:
+    """Simulate the lists of some partitions. No document is assumed to leave, as this depends on the documents."""
+    rules = msgspec.convert(about.phase.shared, Shared).rules
+
+    def run(task: Task) -> Effect:
+        works = msgspec.convert(task.arguments["partitions"], list[Work])
+        written = [
+            Applied(
+                Partition(work.output, work.part.source, 0, EMPTY_LIST, CHECKSUM),
+                work.rows,
+                [RuleCounts()] * len(rules),
+            )
+            for work in works
+        ]
+        rows = sum(work.rows for work in works)
+        outputs = tuple(OutputFile(work.output, EMPTY_LIST, CHECKSUM, 0) for work in works)
+        counters = {"rules/records_in": rows, "rules/records_out": rows}
+        counters |= {f"rules/{rule.action}_{rule.name}": 0 for rule in rules}
+        details = {"partitions": msgspec.to_builtins(written)}
+        result = TaskResult(outputs, counters, details, records=rows, bytes_read=ID_BYTES * rows)
+        return Effect(result, _rule_reads(works, about.corpus.document_bytes), len(outputs), ID_BYTES * rows)
+
+    return run
+
+
+def _rule_reads(works: list[Work], document_bytes: int) -> int:
+    """Return the number of requests that read the partitions' ids and tables."""
+    groups = [work.rows * document_bytes >> 24 for work in works]
+    ids = sum(parquet_reads(ID_BYTES * work.rows, group) for work, group in zip(works, groups, strict=True))
+    return ids + sum(parquet_reads(work.table_bytes) * len(work.part.tables) for work in works)
 
 
 def select(about: PhaseOf) -> Run:

@@ -34,6 +34,7 @@ SCHEMA = pa.schema(
         pa.field("reasons", pa.list_(pa.field("element", pa.string(), nullable=False)), nullable=False),
     ]
 )
+RULE = "rule:"  # before the name of a rule that is the reason
 DICTIONARY = ("reasons.list.element",)
 ADVICE = "remove the directory of the step that wrote this file, and run again"
 

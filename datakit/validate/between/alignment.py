@@ -2,7 +2,7 @@
 
     signatures    has exactly the normalized documents
     dedup         removes only normalized documents
-    select        lists exactly the documents that dedup marked for a reason in the recipe, each with its row
+    rules, select see `selections.py`
     consolidate   has the normalized documents without those that select lists and those in quarantine
     tokenize      likewise
 
@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 from datakit.cache.layout import DOCUMENTS_SUFFIX
 from datakit.storage.manifest import Manifest, Partition
 from datakit.storage.parquet import read_shard
+from datakit.validate.between import selections
 from datakit.validate.finding import Result
 from datakit.validate.id_lists import Ids, contained, first_difference, ids_of, positions, read_ids
 from datakit.validate.subject import Input, Subject, in_parallel
@@ -50,6 +51,8 @@ class Pairs:
 def check(step: Subject, result: Result) -> None:
     """Compare the documents of each partition with those of the step's inputs."""
     stage = step.manifest.stage
+    if stage in selections.STAGES:
+        return selections.check(step, result)
     inputs = step.inputs_of("consolidate" if stage == "tokenize" else "normalize") or step.inputs_of("normalize")
     if missing := next(filter(None, map(step.missing, ("normalize", "consolidate", "dedup", "select"))), ""):
         return result.skip(missing)
@@ -58,7 +61,7 @@ def check(step: Subject, result: Result) -> None:
     quarantined = _quarantined(step, result)
     removals = next(iter(step.inputs_of("select")), None)
     drop = None
-    if removals is None and stage in ("select", "consolidate"):
+    if removals is None and stage == "consolidate":
         removals = next(iter(step.inputs_of("dedup")), None)
         drop = tuple(step.manifest.details.get("drop", ()))
     for entry, manifest in inputs:
@@ -115,9 +118,6 @@ def _compare(step: Subject, result: Result, pairs: Pairs, aligned: Aligned) -> i
                 if len(strange):
                     result.find(place, f"removes the document {found.text(int(strange[0]))}, which is not in {other}")
                 return len(found)
-            if step.manifest.stage == "select":
-                _check_selection(place, (found, expected), marked, pairs.drop or (), result)
-                return len(found)
             keep = np.ones(len(expected), bool)
             if marked is not None:
                 with result.reading(marked):
@@ -131,29 +131,6 @@ def _compare(step: Subject, result: Result, pairs: Pairs, aligned: Aligned) -> i
                 result.find(place, f"does not match {other}: it {difference}")
             return len(found)
     return 0
-
-
-def _check_selection(
-    place: str, ids: tuple[Ids, Ids], marked: str | None, drop: tuple[str, ...], result: Result
-) -> None:
-    """Compare a selection with the normalized documents and with dedup's marks. ids: the listed ids, and the ids of all
-    documents.
-    """
-    found, expected = ids
-    table = read_shard(place, ["row", "reasons"])
-    rows, keep = table["row"].to_numpy().astype(np.int64), np.ones(len(expected), bool)
-    if len(rows) and not (rows.max() < len(expected) and (expected[rows].equals(found))):
-        result.find(place, "lists rows that hold documents with different ids")
-        return
-    if marked is not None:
-        with result.reading(marked):
-            _leave_out(keep, expected, marked, drop, result)
-            marks = read_shard(marked, ["reason"])["reason"].to_pylist()
-            if table["reasons"].to_pylist() != [[reason] for reason in marks if reason in drop]:
-                result.find(place, f"gives different reasons than {marked}")
-    difference = first_difference(expected[~keep], found)
-    if difference:
-        result.find(place, f"does not match {marked or 'its inputs, which mark no document'}: it {difference}")
 
 
 def _leave_out(keep: np.ndarray, expected: Ids, marked: str, drop: tuple[str, ...] | None, result: Result) -> None:

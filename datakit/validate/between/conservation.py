@@ -23,6 +23,7 @@ from datakit.normalize.record_counts import ADDED, IN, OUT, REMOVED
 from datakit.storage import urls
 from datakit.storage.manifest import UNSEALED, Manifest, Partition
 from datakit.storage.parquet import iterate_shard
+from datakit.storage.selection.leaving_rows import RULE
 from datakit.validate.finding import Result
 from datakit.validate.subject import Subject, in_parallel
 
@@ -173,12 +174,35 @@ def _select(step: Subject, result: Result) -> Iterator[Equation]:
         totals = _rows(above for _, above in step.inputs_of("normalize"))
         for source, entry in details.items():
             yield f"the documents read of {source!r}", entry["records_in"], "those normalized", totals[source]
+    for _, rules in step.inputs_of("rules"):
+        for source, entry in details.items():
+            leaves = sum(count for reason, count in entry["leaving"].items() if reason.startswith(RULE))
+            listed = rules.details["sources"][source]["leaving"]
+            yield f"what leaves {source!r} because of rules", leaves, "those that the rules list", listed
     for _, dedup in step.inputs_of("dedup"):
         for source, entry in details.items():
-            for reason in manifest.details["drop"]:
+            for reason in (one for one in manifest.details["drop"] if not one.startswith(RULE)):
                 marked = dedup.details["sources"][source][reason]
                 leaves = entry["leaving"].get(reason, 0)
                 yield f"the {reason} duplicates that leave {source!r}", leaves, "those that dedup marked", marked
+
+
+def _rules(step: Subject, result: Result) -> Iterator[Equation]:
+    manifest, counters, details = step.manifest, step.manifest.counters, step.manifest.details["sources"]
+    leaving, read = sum(entry["leaving"] for entry in details.values()), counters["rules/records_in"]
+    yield "rules/records_in", read, "those that stay and leave", counters["rules/records_out"] + leaving
+    yield "the number of documents that leave", leaving, "the number of rows", manifest.totals.rows
+    rows = _rows(iter([manifest]))
+    for source, entry in details.items():
+        yield f"the number of documents that leave {source!r}", entry["leaving"], "the number of its rows", rows[source]
+    for rule in manifest.parameters["rules"]:
+        name = rule["name"]
+        decided = sum(entry["rules"][name]["decides"] for entry in details.values())
+        yield f"what rule {name!r} decides", counters[f"rules/{rule['action']}_{name}"], "that of all sources", decided
+    if not step.missing("normalize"):
+        totals = _rows(above for _, above in step.inputs_of("normalize"))
+        for source, entry in details.items():
+            yield f"the documents read of {source!r}", entry["records_in"], "those normalized", totals[source]
 
 
 def _consolidate(step: Subject, result: Result) -> Iterator[Equation]:
@@ -329,6 +353,7 @@ EQUATIONS: dict[str, Callable[[Subject, Result], Iterator[Any]]] = {
     "normalize": _normalize,
     "signatures": _signatures,
     "annotate": _annotate,
+    "rules": _rules,
     "dedup": _dedup,
     "select": _select,
     "consolidate": _consolidate,

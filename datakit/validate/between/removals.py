@@ -31,11 +31,12 @@ RANGE_IDS = 1_000_000  # number of ids that are read at once
 @dataclass(frozen=True)
 class Source:
     """A source of a dedup step. files: the range of ids of each partition, and the URLs of its documents and its
-    removals.
+    removals. left_out: the URLs of the lists of the documents that rules remove, of which dedup takes no notice.
     """
 
     name: str
     files: tuple[tuple[tuple[int, int], str, str], ...]
+    left_out: tuple[str, ...] = ()
 
     def removals_with(self, identity: str) -> str:
         """Return the URL of the removals whose range holds an id (32 hex digits)."""
@@ -70,8 +71,11 @@ def sources_of(step: Subject) -> list[Source]:
     for entry, manifest in step.inputs_of("normalize"):
         for name in dict.fromkeys(part.source for part in manifest.partitions):
             ours, theirs = step.manifest.partitions_of(name), manifest.partitions_of(name)
-            files = zip(theirs, ours, strict=False)
-            found.append(Source(name, tuple((_range(one), entry.url(one), step.place(two)) for one, two in files)))
+            files = tuple(
+                (_range(one), entry.url(one), step.place(two)) for one, two in zip(theirs, ours, strict=False)
+            )
+            lists = [rules.url(one) for rules, listed in step.inputs_of("rules") for one in listed.partitions_of(name)]
+            found.append(Source(name, files, tuple(lists)))
     return found
 
 
@@ -148,7 +152,9 @@ def _repeats(ids: Ids) -> np.ndarray:
 
 
 def _in_range(source: Source, ids: tuple[int, int], result: Result) -> tuple[Ids, Ids]:
-    """Return the source's documents in a range, and those of them that were removed as exact duplicates."""
+    """Return the source's documents in a range, without those that rules remove, and those of them that were removed as
+    exact duplicates.
+    """
     documents, exact = list[Ids](), list[Ids]()
     for span, url, marks in source.files:
         if overlaps(span, ids):
@@ -156,7 +162,12 @@ def _in_range(source: Source, ids: tuple[int, int], result: Result) -> tuple[Ids
                 documents.append(ids_in_range(url, *ids))
             with result.reading(marks):
                 exact.append(_exact_in_range(marks, ids))
-    return joined(documents), joined(exact)
+    every = joined(documents)
+    for url in source.left_out:
+        with result.reading(url):
+            gone = ids_in_range(url, *ids)
+            every = every[positions(every, gone) < 0] if len(gone) and len(every) else every
+    return every, joined(exact)
 
 
 def _exact_in_range(url: str, ids: tuple[int, int]) -> Ids:
