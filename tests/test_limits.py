@@ -253,6 +253,7 @@ NOT_SIZES = {
     "pipeline.simulate.figures:MOST_REQUESTS": "an estimate or a threshold of simulated runs",
     "pipeline.simulate.rates:MIB": "an estimate or a threshold of simulated runs",
     "pipeline.simulate.simulation:SAMPLE_EVERY": "an estimate or a threshold of simulated runs",
+    "pipeline.simulate.token_results:EMPTY_LIST": "an estimate or a threshold of simulated runs",
     "pipeline.simulate.encoding_results:METADATA_BYTES": "an estimate or a threshold of simulated runs",
     "cache.raw_shard:CASTAGNOLI": "a polynomial",
     "validate.between.similarity:SAMPLE": "the number of removals that are recomputed",
