@@ -38,6 +38,7 @@ from datakit.cli.recipe_command import catalog, keys, schema
 from datakit.cli.retention.du_command import du
 from datakit.cli.retention.gc_command import gc
 from datakit.cli.retention.pin_command import pin, unpin
+from datakit.cli.rules import command as rules
 from datakit.cli.run_command import run
 from datakit.cli.size_command import size
 from datakit.cli.status_command import status
@@ -56,6 +57,7 @@ _INDENTED = re.compile(r"(?m)(?:^ {4}\S.*\n?)+")  # the description of one param
 
 GROUPS: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {  # a group's name: (help text, commands by name)
     "recipe": ("Describe what a recipe may contain.", {"keys": keys, "schema": schema}),
+    "rules": ("Show what rules remove, and try them.", {"show": rules.show, "preview": rules.preview}),
     "tokenizer": ("Train a tokenizer.", {"train": train}),
     "cache": (
         "Inspect, import and export token caches.",

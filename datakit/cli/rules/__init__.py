@@ -1,0 +1,1 @@
+"""Implements `datakit rules show` and `datakit rules preview`."""

@@ -1,0 +1,127 @@
+"""Implements `datakit rules show` and `datakit rules preview`: their options, and the tables that they print."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from datakit.cli.console import bytes_cell, count_text, note, say, say_json, table, visible, wrapped
+from datakit.cli.parameters import Flag, Settings
+from datakit.errors import counted
+
+if TYPE_CHECKING:
+    from datakit.pipeline.rule_effects.effects import Effects
+
+HEADERS = ("rule", "source", "applies", "decides", "missing", "removes", "tokens")
+EXCERPT = 300  # characters of a sample's text
+
+
+def show(dataset: str, /, *, samples: int = 0, rule: str = "", show_text: Flag = False, json: Flag = False) -> int:
+    """Show what each rule did to each source of a dataset.
+
+    "applies" counts the documents to which a rule applies, "decides" those to which no earlier rule applies, and
+    "missing" those for which it cannot be decided. "removes" is the text that leaves because of the rule.
+
+    Examples:
+      datakit rules show data/demo-curated
+      datakit rules show data/demo-curated --samples 5 --rule short --show-text
+
+    Parameters
+    ----------
+    dataset
+        A dataset's directory, which stands for its current run, or a step's directory.
+    samples
+        Also list this many of the documents that each rule removes, chosen at random.
+    rule
+        List only documents that this rule removes.
+    show_text
+        Show the beginnings of their texts.
+    json
+        Print one JSON object, with the whole texts.
+    """
+    from datakit.pipeline.rule_effects.effects import SampleOptions, effects
+
+    found = effects(dataset, SampleOptions(samples, rule, bool(show_text)))
+    _print(found, json=bool(json))
+    if not json:
+        note(f"according to {found.step}")
+    return 0
+
+
+def preview(
+    recipe: str,
+    /,
+    *,
+    root: str = "./data",
+    workers: int | None = None,
+    set_: Settings = (),
+    offline: Flag = False,
+    samples: int = 0,
+    rule: str = "",
+    show_text: Flag = False,
+    json: Flag = False,
+) -> int:
+    """Show what the rules of a recipe would do, before a run writes anything.
+
+    The texts must be normalized and annotated already: `datakit run RECIPE --until annotate`. The meaning of the
+    columns is that of `datakit rules show`.
+
+    Examples:
+      datakit rules preview books.toml --samples 5
+      datakit rules preview books.toml --set rules.short.where="heuristics.words < 40" --rule short --show-text
+
+    Parameters
+    ----------
+    recipe
+        A recipe file (TOML) or a name from `datakit catalog`.
+    root
+        The directory or URL that holds the annotated texts.
+    workers
+        Number of tasks to run at a time; by default one per usable CPU.
+    set_
+        Override a value of the recipe, for example rules.short.where="...". Can be repeated.
+    offline
+        Do not list remote sources; use the last download of each.
+    samples
+        Also list this many of the documents that each rule would remove, chosen at random.
+    rule
+        List only documents that this rule would remove.
+    show_text
+        Show the beginnings of their texts.
+    json
+        Print one JSON object, with the whole texts.
+    """
+    from datakit.pipeline.rule_effects.effects import SampleOptions
+    from datakit.pipeline.rule_effects.preview import preview as apply
+    from datakit.recipe import load_recipe
+
+    options = SampleOptions(samples, rule, bool(show_text))
+    chosen = load_recipe(recipe).with_overrides(set_)
+    found = apply(chosen, root, options, workers=workers, offline=bool(offline))
+    _print(found, json=bool(json))
+    if not json:
+        note(f"nothing was written; next: datakit run {recipe} --root {root}, with the same options")
+    return 0
+
+
+def _print(found: Effects, *, json: bool) -> None:
+    if json:
+        return say_json(found)
+    rows = [
+        [one.rule if one.action == "drop" else f"{one.rule} ({one.action})", one.source, one.applies, one.decides,
+         one.missing, bytes_cell(one.text_bytes), None if one.tokens is None else f"~{count_text(one.tokens)}"]
+        for one in found.rules
+    ]  # fmt: skip
+    say(table(HEADERS, rows))
+    for source, documents in found.documents.items():
+        leaving = found.leaving[source]
+        say(f"{source}: {leaving:,} of {counted(documents, 'document')} leave ({leaving / max(1, documents):.1%})")
+    for sample in found.samples:
+        others = [name for name in sample.reasons if name != sample.rule]
+        say(
+            wrapped(
+                f"{sample.id} of {sample.source}: {sample.rule}" + (f" (also {', '.join(others)})" if others else "")
+            )
+        )
+        if sample.text is not None:
+            say(wrapped(visible(sample.text[:EXCERPT]), "  "))
+    return None
