@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import msgspec
 import pyarrow as pa
 
+from datakit.annotate.input_files import with_paths
 from datakit.annotate.tables import TABLES
 from datakit.engine.quarantine import MAX_QUARANTINED, check_limit
 from datakit.engine.task import Output, Phase, Plan, Preload, Step, Task, tolerance_of
@@ -33,6 +34,7 @@ FORMAT_VERSION = 1
 ID = pa.schema([pa.field("id", pa.string(), nullable=False)])
 MODEL = "model"  # the setting of an annotator that holds the path of its model
 MODELS = "models"  # the operation parameter that holds these paths, by annotator
+PATHS = "paths"  # the operation parameter that holds all other settings that are not in the fingerprint, by annotator
 HANG_SECONDS = 120.0  # an annotator reports nothing while it works on a batch
 
 
@@ -60,11 +62,13 @@ def plan(step: Step) -> Plan:
     """Plan one task per partition, which writes the partition's tables.
 
     step.operations["models"]: the path of each annotator's model whose sha256 is among the annotator's settings.
+    step.operations["paths"]: the other settings that are not part of the fingerprint, by annotator.
     """
     (source,) = step.inputs_of("normalize")
     settings: dict[str, dict[str, Any]] = step.parameters["annotators"]
     models: dict[str, str] = step.operations.get(MODELS, {})
     chosen = {name: values | ({MODEL: models[name]} if name in models else {}) for name, values in settings.items()}
+    chosen = with_paths(chosen, step.operations.get(PATHS, {}))
     here = urls.relative(source.directory, step.directory)
     tasks = tuple(
         Task(

@@ -6,6 +6,7 @@ the columns and their types. Memory: one row group of the partition, and one row
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -14,7 +15,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from datakit.annotate.annotator import Annotator
+from datakit.annotate.annotator import Annotator, Counting
 from datakit.annotate.stage import ID, table_path
 from datakit.annotate.tables import annotators_of
 from datakit.engine.task import OutputFile, QuarantinedRecord, TaskContext, TaskResult
@@ -34,7 +35,7 @@ def annotate_partition(arguments: dict[str, Any], shared: dict[str, Any], contex
     """
     annotators = annotators_of(msgspec.json.encode(shared["annotators"], order="sorted").decode())
     url, name = urls.join(context.step_directory, arguments["documents"]), urls.name(arguments["file"])
-    left_out, rows, size = list[QuarantinedRecord](), 0, 0
+    left_out, rows, size, counters = list[QuarantinedRecord](), 0, 0, Counter[str]()
     with ExitStack() as stack:
         writers = {
             one: stack.enter_context(_writer(context, annotator, table_path(arguments["source"], one, name)))
@@ -47,7 +48,9 @@ def annotate_partition(arguments: dict[str, Any], shared: dict[str, Any], contex
             left_out += quarantined
             staying = batch if kept is None else batch.filter(pa.array(kept))
             for one, annotator in annotators.items():
-                writers[one].write(_rows(annotator, staying))
+                attributes = _rows(annotator, staying)
+                writers[one].write(attributes)
+                counters.update(_counts(annotator, attributes))
             rows, size = rows + batch.num_rows, size + batch.nbytes
             context.report(rows, size)
             context.release()
@@ -55,9 +58,14 @@ def annotate_partition(arguments: dict[str, Any], shared: dict[str, Any], contex
         OutputFile(table_path(arguments["source"], one, name), writer.info.bytes, writer.info.xxh3, writer.info.rows)
         for one, writer in writers.items()
     )
-    counters = {"annotate/documents": rows - len(left_out), "annotate/quarantined": len(left_out)}
-    counters |= {f"annotate/{one}": writer.info.rows for one, writer in writers.items()}
-    return TaskResult(outputs, counters, {}, tuple(left_out), rows, size)
+    totals = dict(counters) | {"annotate/documents": rows - len(left_out), "annotate/quarantined": len(left_out)}
+    totals |= {f"annotate/{one}": writer.info.rows for one, writer in writers.items()}
+    return TaskResult(outputs, totals, {}, tuple(left_out), rows, size)
+
+
+def _counts(annotator: Annotator, attributes: pa.Table) -> dict[str, int]:
+    found = annotator.counts(attributes) if isinstance(annotator, Counting) else {}
+    return {f"annotate/{annotator.name}/{name}": count for name, count in found.items()}
 
 
 def _writer(context: TaskContext, annotator: Annotator, path: str) -> ShardWriter:

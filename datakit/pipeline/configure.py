@@ -32,7 +32,7 @@ from datakit.storage import urls
 from datakit.tokenize import contract_stage, train_stage
 from datakit.tokenize import stage as tokenize
 from datakit.tokenize.encoders.custom import is_custom
-from datakit.toml_config import convert, mistakes, names_of, refuse
+from datakit.toml_config import convert, mistakes, names_of, refuse, unknown_keys
 
 TRAIN = "train"  # value of `tokenizer` that requests training a tokenizer on the documents that stay
 CHOICES = """tokenize.tokenizer can be
@@ -124,7 +124,18 @@ def _mistakes(table: _Table) -> list[str]:
     moved = {key: home for (stage, key), home in MOVED.items() if stage == table.stage and key in table.values}
     found = [f"{table.place}: the key {key!r} is now in the table {home}; move it there" for key, home in moved.items()]
     found += mistakes(_without(table.values, moved), table.kind, table.place, other_keys=table.other_keys)
-    return found + [message for annotator in table.annotators for message in _mistakes(annotator)]
+    return found + [message for annotator in table.annotators for message in _annotator_mistakes(annotator)]
+
+
+def _annotator_mistakes(table: _Table) -> list[str]:
+    """Return a message for each mistake in an annotator's table, and for each unknown key in its tables of files."""
+    found, about = _mistakes(table), TABLES.get(_annotator_name(table))
+    files = table.values.get(about.files) if about and about.files and isinstance(table.values, Mapping) else None
+    for name, values in files.items() if isinstance(files, Mapping) and about else ():
+        if isinstance(values, Mapping):
+            place = f"{table.place.removesuffix(']')}.{about.files}.{name}]"
+            found += unknown_keys(values, names_of(about.file_kind), place)
+    return found
 
 
 def _present(document: Mapping[str, Any], place: str) -> Iterator[_Table]:
@@ -220,8 +231,9 @@ def _settings(table: _Table, config: Any, folder: str) -> Settings:
     plain = msgspec.json.decode(msgspec.json.encode(asdict(config)))
     content, operations = _without(plain, TOLERANCES), {key: plain[key] for key in TOLERANCES if key in plain}
     if table.stage == annotate.NAME:
-        content |= _annotator_settings(table)
+        content["annotators"], paths = _annotator_settings(table)
         operations[annotate.MODELS] = _model_paths(table)
+        operations |= {annotate.PATHS: paths} if paths else {}
     if table.stage == normalize.NAME:
         content["source"] = table.source
         operations |= {CODE_FOLDER: folder} if content["transform"] else {}
@@ -231,20 +243,23 @@ def _settings(table: _Table, config: Any, folder: str) -> Settings:
     return Settings(content, operations)
 
 
-def _annotator_settings(table: _Table) -> dict[str, Any]:
-    """Return the settings of the chosen annotators as they enter the fingerprint: with the version of each, and without
-    the paths of models, because the sha256 of a model stands for it.
+def _annotator_settings(table: _Table) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of the chosen annotators as they enter the fingerprint, and their other settings, by name.
+    The former include the version of each annotator, and the hashes of models and other files in place of their paths.
     """
     if not table.annotators:
         raise RecipeError(
             f"{table.place}: no annotator is chosen; add a subtable such as [annotate.{next(iter(TABLES))}]"
         )
-    found = {}
+    found, paths = {}, {}
     for one in table.annotators:
-        values = msgspec.json.decode(msgspec.json.encode(asdict(convert(one.values, one.kind, one.place))))
+        name, config = _annotator_name(one), convert(one.values, one.kind, one.place)
+        values = msgspec.json.decode(msgspec.json.encode(asdict(config)))
         hashed = (annotate.MODEL,) if values.get("sha256") else ()
-        found[_annotator_name(one)] = {**_without(values, hashed), "version": one.kind.VERSION}
-    return {"annotators": found}
+        content, others = TABLES[name].separated(values, one.place)
+        found[name] = {**_without(content, hashed), "version": one.kind.VERSION}
+        paths |= {name: others} if others else {}
+    return found, paths
 
 
 def _model_paths(table: _Table) -> dict[str, str]:
