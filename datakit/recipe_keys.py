@@ -14,6 +14,7 @@ import msgspec
 
 from datakit.annotate.stage import Config as Annotate
 from datakit.annotate.tables import TABLES as ANNOTATORS
+from datakit.annotate.user.config import UserConfig
 from datakit.consolidate.stage import Config as Consolidate
 from datakit.dedup.stage import Config as Dedup
 from datakit.engine.disk_limits import DiskLimits
@@ -49,11 +50,12 @@ NAME = "NAME"  # the part of a table's header that stands for a name of the user
 
 
 def annotator_tables() -> Iterator[tuple[str, type]]:
-    """Yield the tables of the built-in annotators, and the classes that define their keys."""
+    """Yield the tables of annotators, and the classes that define their keys."""
     for name, table in ANNOTATORS.items():
         yield f"annotate.{name}", table.kind
         if table.files:
             yield f"annotate.{name}.{table.files}.{NAME}", table.file_kind
+    yield f"annotate.user.{NAME}", UserConfig
 
 
 # Table -> the classes that define its keys; "" stands for the top level.
@@ -78,7 +80,8 @@ MEANINGS = {
         "Computes facts about documents, and writes one table of attributes per annotator. It removes and changes no "
         "document. Each subtable chooses an annotator; `[annotate.script]` has no settings. See "
         "[language](annotate/language.md), [personal data](annotate/personal.md), "
-        "[classifiers](annotate/classifier.md) and [contamination](annotate/contamination.md)."
+        "[classifiers](annotate/classifier.md), [contamination](annotate/contamination.md) and "
+        "[your own functions](annotate/user.md)."
     ),
     "annotate.language": "The language of each document, with its score.",
     "annotate.script": "The scripts of each document.",
@@ -87,6 +90,10 @@ MEANINGS = {
     "annotate.classifier_linear": "The scores of a linear classifier that datakit has trained.",
     "annotate.contamination": "The items of evaluation sets of which a document contains n-grams.",
     "annotate.contamination.sets.NAME": "One table per evaluation set, with a name of your choice in place of `NAME`.",
+    "annotate.user.NAME": (
+        "A function of yours; `NAME` is the name of its table of attributes. See "
+        "[your own annotators](annotate/user.md)."
+    ),
     "dedup": (
         "Removes near duplicates and equal texts. Without this table, a text is removed only if it equals another text "
         "of the same source."
@@ -163,7 +170,7 @@ def toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-_WORDS = {str: "string", int: "integer", float: "number", bool: "boolean"}
+_WORDS = {Any: "value", str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 def _type(hint: Any) -> str:

@@ -68,6 +68,8 @@ def _annotator(table: list[str], values: dict[str, object]) -> dict[str, object]
     files, it has one.
     """
     name, *inner = table
+    if name == "user":
+        return {name: {"quality": values}}
     for nested in TABLES:
         if nested.startswith(f"annotate.{name}.") and not inner:
             path = nested.split(".")[2:]
@@ -105,7 +107,14 @@ def test_every_key_is_described() -> None:
 
 
 @pytest.mark.parametrize("key", recipe_keys(), ids=lambda key: f"{key.table}.{key.name}")
-def test_examples_are_accepted_and_fit_the_schema(key: RecipeKey, tmp_path: Path) -> None:
+def test_examples_are_accepted_and_fit_the_schema(
+    key: RecipeKey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import datakit, pyarrow as pa\n@datakit.annotator(version=1, writes={'n': pa.int32()})\n"
+        "def exclamations(batch, mark='!'): return batch\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
     for one in recipe_keys():
         if one.table.startswith("annotate.") and one.name == "path":  # the examples of sha256 are those of this model
             path = tmp_path / tomllib.loads(f"path = {one.example}")["path"].replace("*", "")

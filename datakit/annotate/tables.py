@@ -1,4 +1,5 @@
-"""Lists the built-in annotators: the table of a recipe that enables each, and the class that holds its settings.
+"""Lists the built-in annotators: the table of a recipe that enables each, and the class that holds its settings. Makes
+annotators from their settings. A name that no built-in annotator has is that of a function of the user.
 
 The driver only checks settings, so the modules of the settings load neither models nor kernels.
 """
@@ -12,8 +13,11 @@ from functools import cache
 from importlib import import_module
 from typing import Any, get_args, get_type_hints
 
+import msgspec
+
 from datakit.annotate.annotator import Annotator
 from datakit.annotate.input_files import without_paths
+from datakit.annotate.user.config import UserSettings
 from datakit.storage.fingerprint import config_of
 
 
@@ -66,10 +70,27 @@ TABLES: dict[str, Table] = {
 }
 
 
+def annotators_of(settings: Mapping[str, dict[str, Any]]) -> dict[str, Annotator]:
+    """Return the annotators with these settings, by name, in the order of their names. Raises what the `annotator` of
+    their settings and `UserAnnotator` raise.
+    """
+    from datakit.annotate.user.annotator import UserAnnotator
+
+    own = {name: config_of(values, UserSettings) for name, values in settings.items() if name not in TABLES}
+    found = {**built_in(built_in_settings(settings)), **{name: UserAnnotator(one) for name, one in own.items()}}
+    return dict(sorted(found.items()))
+
+
+def built_in_settings(settings: Mapping[str, dict[str, Any]]) -> str:
+    """Return the settings of the built-in annotators among these, as JSON."""
+    chosen = {name: values for name, values in settings.items() if name in TABLES}
+    return msgspec.json.encode(chosen, order="sorted").decode()
+
+
 @cache
-def annotators_of(settings: str) -> dict[str, Annotator]:
-    """Return the annotators with these settings (a JSON object of their tables), by name. They are made once in each
-    process, as some load a model.
+def built_in(settings: str) -> dict[str, Annotator]:
+    """Return the built-in annotators with these settings, a JSON object, by name. They are made once in each process,
+    as some load a model.
     """
     chosen: Mapping[str, dict[str, Any]] = json.loads(settings)
     return {name: config_of(values, TABLES[name].kind).annotator() for name, values in sorted(chosen.items())}

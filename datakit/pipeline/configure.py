@@ -17,6 +17,7 @@ import msgspec
 
 from datakit.annotate import stage as annotate
 from datakit.annotate.tables import TABLES
+from datakit.annotate.user.config import TABLE_NAME, UserConfig, separated
 from datakit.consolidate import stage as consolidate
 from datakit.dedup import stage as dedup
 from datakit.dedup.minhash import signatures_stage as signatures
@@ -26,7 +27,7 @@ from datakit.engine.task import TOLERANCES
 from datakit.engine.user_modules import CODE_FOLDER
 from datakit.errors import NotFoundError, RecipeError, TokenizerError
 from datakit.normalize import stage as normalize
-from datakit.recipe import Recipe, Source
+from datakit.recipe import USER, Recipe, Source
 from datakit.select import stage as select
 from datakit.storage import urls
 from datakit.tokenize import contract_stage, train_stage
@@ -135,7 +136,17 @@ def _annotator_mistakes(table: _Table) -> list[str]:
         if isinstance(values, Mapping):
             place = f"{table.place.removesuffix(']')}.{about.files}.{name}]"
             found += unknown_keys(values, names_of(about.file_kind), place)
-    return found
+    return found + _name_mistakes(table)
+
+
+def _name_mistakes(table: _Table) -> list[str]:
+    """Return a message if the table of a user's annotator has a name that a table of attributes cannot have."""
+    name = _annotator_name(table)
+    whole = table.place.endswith(f"[{annotate.NAME}.{USER}.{name}]")  # a name may contain dots
+    if table.kind is not UserConfig or (whole and TABLE_NAME.fullmatch(name) and name not in TABLES):
+        return []
+    reason = "a built-in annotator has this name" if name in TABLES else "use letters a-z, digits and '_'"
+    return [f"{table.place}: {name!r} cannot be the name of a table of attributes: {reason}"]
 
 
 def _present(document: Mapping[str, Any], place: str) -> Iterator[_Table]:
@@ -193,8 +204,17 @@ def _annotate_table(source: str | None, values: dict[str, Any], place: str) -> _
     annotators = tuple(
         _Table(annotate.NAME, None, found, TABLES[name].kind, f"{place}.{name}]") for name, found in chosen.items()
     )
-    own = _without(values, (*chosen, ENABLED))
-    return _Table(annotate.NAME, source, own, annotate.Config, f"{place}]", (ENABLED, *TABLES), annotators)
+    own = _without(values, (*chosen, ENABLED, USER))
+    annotators += tuple(_user_tables(values.get(USER, {}), f"{place}.{USER}"))
+    return _Table(annotate.NAME, source, own, annotate.Config, f"{place}]", (ENABLED, USER, *TABLES), annotators)
+
+
+def _user_tables(tables: Any, place: str) -> Iterator[_Table]:
+    if not isinstance(tables, Mapping):
+        yield _Table(annotate.NAME, None, tables, UserConfig, f"{place}]")
+        return
+    for name, values in tables.items():
+        yield _Table(annotate.NAME, None, values, UserConfig, f"{place}.{name}]")
 
 
 def _tokenize_tables(table: dict[str, Any] | None, place: str) -> Iterator[_Table]:
@@ -231,7 +251,7 @@ def _settings(table: _Table, config: Any, folder: str) -> Settings:
     plain = msgspec.json.decode(msgspec.json.encode(asdict(config)))
     content, operations = _without(plain, TOLERANCES), {key: plain[key] for key in TOLERANCES if key in plain}
     if table.stage == annotate.NAME:
-        content["annotators"], paths = _annotator_settings(table)
+        content["annotators"], paths = _annotator_settings(table, folder)
         operations[annotate.MODELS] = _model_paths(table)
         operations |= {annotate.PATHS: paths} if paths else {}
     if table.stage == normalize.NAME:
@@ -243,7 +263,7 @@ def _settings(table: _Table, config: Any, folder: str) -> Settings:
     return Settings(content, operations)
 
 
-def _annotator_settings(table: _Table) -> tuple[dict[str, Any], dict[str, Any]]:
+def _annotator_settings(table: _Table, folder: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the settings of the chosen annotators as they enter the fingerprint, and their other settings, by name.
     The former include the version of each annotator, and the hashes of models and other files in place of their paths.
     """
@@ -254,6 +274,9 @@ def _annotator_settings(table: _Table) -> tuple[dict[str, Any], dict[str, Any]]:
     found, paths = {}, {}
     for one in table.annotators:
         name, config = _annotator_name(one), convert(one.values, one.kind, one.place)
+        if isinstance(config, UserConfig):
+            found[name], paths[name] = separated(config, name, one.place, folder)
+            continue
         values = msgspec.json.decode(msgspec.json.encode(asdict(config)))
         hashed = (annotate.MODEL,) if values.get("sha256") else ()
         content, others = TABLES[name].separated(values, one.place)
