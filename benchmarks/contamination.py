@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 import zstandard
 
 from datakit.annotate.contamination.annotator import ContaminationAnnotator
-from datakit.annotate.contamination.config import Config
+from datakit.annotate.contamination.config import Config, EvaluationFiles
 from datakit.annotate.contamination.evaluation_sets import EvaluationSet, list_files, read_passages
 from tests.support.annotate.contamination_oracle import words_of
 from tests.support.data import need_data, texts_of
@@ -49,7 +49,7 @@ def annotator_of(items: Sequence[str], folder: Path, min_words: int = 8, min_cha
 ):  # fmt: skip
     """Return an annotator of one set, whose items are these texts."""
     pq.write_table(pa.table({"text": pa.array(items, pa.large_string())}), folder / "items.parquet")
-    sets = (EvaluationSet("items", str(folder / "items.parquet"), ("text",)),)
+    sets = {"items": EvaluationFiles(str(folder / "items.parquet"), ("text",))}
     return Config(sets, NGRAM, min_words, min_characters, index_folder=index).annotator()
 
 
@@ -88,7 +88,9 @@ def ngrams_of(text: str, least: int) -> set[tuple[str, ...]]:
 def planted() -> None:
     """Compare the hits with those of Python sets, for all documents and items, and count them."""
     sets, documents = evaluation_sets(), planted_documents()
-    annotator = Config(sets, NGRAM, NGRAM, max_hits=10_000).annotator()
+    annotator = Config(
+        {one.name: EvaluationFiles(one.path, one.columns) for one in sets}, NGRAM, NGRAM, max_hits=10_000
+    ).annotator()
     rows = rows_of(annotator, [document["text"] for document in documents])
     passages = read_passages(sets, [list_files(one) for one in sets])
     unique = {text: ngrams_of(text, NGRAM) for text in set(passages.texts.to_pylist())}
@@ -216,7 +218,7 @@ def memory() -> None:
 def open_only(path: str, folder: str) -> None:
     """Open or build an index, and print what it takes."""
     start = time.process_time()
-    annotator = Config((EvaluationSet("items", path, ("text",)),), index_folder=folder).annotator()
+    annotator = Config({"items": EvaluationFiles(path, ("text",))}, index_folder=folder).annotator()
     seconds = time.process_time() - start
     size = sum(file.stat().st_size for file in Path(folder).iterdir())
     shared = psutil.Process().memory_info().shared  # pyright: ignore[reportAttributeAccessIssue] - on Linux

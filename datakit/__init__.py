@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from datakit.annotate.user.declaration import annotator
     from datakit.api import diff, inspect, ls, plan, run, status, why
     from datakit.cache.reader import open_cache
     from datakit.errors import DatakitError
@@ -26,6 +27,7 @@ __all__ = [
     "Recipe",
     "RunPlan",
     "RunResult",
+    "annotator",
     "diff",
     "inspect",
     "load_recipe",
@@ -41,6 +43,7 @@ _MODULES = {
     "Recipe": "datakit.recipe",
     "RunPlan": "datakit.pipeline.planning",
     "RunResult": "datakit.pipeline.running",
+    "annotator": "datakit.annotate.user.declaration",
     "load_recipe": "datakit.recipe",
     "open_cache": "datakit.cache.reader",
 }

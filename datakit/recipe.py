@@ -183,7 +183,7 @@ def parse_recipe(
     recipe = convert(top, Recipe, place)
     tables = {
         "tokenize": _with_absolute_tokenizer(recipe.tokenize, base),
-        "annotate": _with_absolute_models(recipe.annotate, base),
+        "annotate": _with_absolute_paths(recipe.annotate, base),
     }
     return Recipe(**{**vars(recipe), "sources": sources, **tables})
 
@@ -216,20 +216,28 @@ def _with_absolute_tokenizer(table: dict[str, Any] | None, base: Path) -> dict[s
 
 
 BUILTIN_MODELS = ("lid.176",)  # values of a model's path that name a model of a library
+PATH_KEYS = ("model", "path", "index_folder")  # the keys of [annotate], at any depth, that hold paths
+USER = "user"  # the table in [annotate] that holds annotators of the user's own, whose parameters are left unchanged
 
 
-def _with_absolute_models(table: dict[str, Any] | None, base: Path) -> dict[str, Any] | None:
-    """Return [annotate] with the paths of its annotators' models made absolute."""
+def _with_absolute_paths(table: dict[str, Any] | None, base: Path) -> dict[str, Any] | None:
+    """Return [annotate] with the paths of the files that its annotators read made absolute."""
     if table is None:
         return None
-    return {name: _with_absolute_model(values, base) for name, values in table.items()}
+    return {name: values if name == USER else _absolute_paths(values, base) for name, values in table.items()}
 
 
-def _with_absolute_model(values: Any, base: Path) -> Any:
-    model = values.get("model") if isinstance(values, dict) else None
-    if not isinstance(model, str) or not model or model in BUILTIN_MODELS:
+def _absolute_paths(values: Any, base: Path) -> Any:
+    if not isinstance(values, dict):
         return values
-    return {**values, "model": absolute(model, base)}
+    return {
+        name: absolute(value, base) if _is_path(name, value) else _absolute_paths(value, base)
+        for name, value in values.items()
+    }
+
+
+def _is_path(name: str, value: Any) -> bool:
+    return name in PATH_KEYS and isinstance(value, str) and bool(value) and value not in BUILTIN_MODELS
 
 
 def is_hub_name(tokenizer: Any) -> TypeGuard[str]:

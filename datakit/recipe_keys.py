@@ -14,6 +14,7 @@ import msgspec
 
 from datakit.annotate.stage import Config as Annotate
 from datakit.annotate.tables import TABLES as ANNOTATORS
+from datakit.annotate.user.config import UserConfig
 from datakit.consolidate.stage import Config as Consolidate
 from datakit.dedup.stage import Config as Dedup
 from datakit.engine.disk_limits import DiskLimits
@@ -47,13 +48,25 @@ class _Write:
     ] = True
 
 
+NAME = "NAME"  # the part of a table's header that stands for a name of the user's choice
+
+
+def annotator_tables() -> Iterator[tuple[str, type]]:
+    """Yield the tables of annotators, and the classes that define their keys."""
+    for name, table in ANNOTATORS.items():
+        yield f"annotate.{name}", table.kind
+        if table.files:
+            yield f"annotate.{name}.{table.files}.{NAME}", table.file_kind
+    yield f"annotate.user.{NAME}", UserConfig
+
+
 # Table -> the classes that define its keys; "" stands for the top level.
 TABLES: dict[str, tuple[type, ...]] = {
     "": (Recipe,),
     SOURCES: (Source,),
     "normalize": (Normalize,),
     "annotate": (_Switch, Annotate),
-    **{f"annotate.{name}": (table.kind,) for name, table in ANNOTATORS.items()},
+    **{name: (kind,) for name, kind in annotator_tables()},
     RULES: (Rule,),
     "dedup": (_Switch, Dedup),
     "select": (Select,),
@@ -69,14 +82,21 @@ MEANINGS = {
     "annotate": (
         "Computes facts about documents, and writes one table of attributes per annotator. It removes and changes no "
         "document. Each subtable chooses an annotator; `[annotate.script]` has no settings. See "
-        "[language](annotate/language.md), [personal data](annotate/personal.md) and "
-        "[classifiers](annotate/classifier.md)."
+        "[language](annotate/language.md), [personal data](annotate/personal.md), "
+        "[classifiers](annotate/classifier.md), [contamination](annotate/contamination.md) and "
+        "[your own functions](annotate/user.md)."
     ),
     "annotate.language": "The language of each document, with its score.",
     "annotate.script": "The scripts of each document.",
     "annotate.personal": "Personal data, as spans of the text.",
     "annotate.classifier_fasttext": "The scores of a fastText classifier.",
     "annotate.classifier_linear": "The scores of a linear classifier that datakit has trained.",
+    "annotate.contamination": "The items of evaluation sets of which a document contains n-grams.",
+    "annotate.contamination.sets.NAME": "One table per evaluation set, with a name of your choice in place of `NAME`.",
+    "annotate.user.NAME": (
+        "A function of yours; `NAME` is the name of its table of attributes. See "
+        "[your own annotators](annotate/user.md)."
+    ),
     RULES: (
         "Each table is a rule, which removes documents before duplicates are searched for, or protects them from the "
         "rules that follow. See [rules](rules.md)."
@@ -128,7 +148,7 @@ def _keys(table: str, kind: type) -> Iterator[RecipeKey]:
         hint, default, meaning = hints[field.name], field.default, ""
         if get_origin(hint) is not Annotated:
             if kind is not Source:
-                continue  # not a key of this table: a field of Recipe that holds tables, or the field `origin`
+                continue  # not a key of this table: a field that holds tables, or the field `origin` of Recipe
             hint, meaning = inherited[field.name], f"Replaces `normalize.{field.name}` for this source."
         meta = next(extra for extra in get_args(hint) if isinstance(extra, msgspec.Meta))
         if field.default_factory is not MISSING:
@@ -157,7 +177,7 @@ def toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-_WORDS = {str: "string", int: "integer", float: "number", bool: "boolean"}
+_WORDS = {Any: "value", str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 def _type(hint: Any) -> str:
@@ -173,9 +193,14 @@ def json_schema() -> dict[str, Any]:
     """Return the JSON schema of recipes: names, types, choices, defaults and meanings of all keys."""
     tables = {table: _table_schema(table) for table in TABLES}
     recipe = tables.pop("")
-    for nested in [table for table in tables if "." in table]:
-        table, _, name = nested.partition(".")
-        tables[table]["properties"][name] = tables.pop(nested)
+    for nested in sorted((table for table in tables if "." in table), key=lambda table: table.count(".")):
+        table, *inner, name = nested.split(".")
+        parent = tables[table]
+        for part in inner:
+            parent = parent["properties"].setdefault(part, {"type": "object", "properties": {}})
+        schema = tables.pop(nested)
+        parent |= {"additionalProperties": schema} if name == NAME else {}
+        parent["properties"] |= {} if name == NAME else {name: schema}
     arrays = {name: {"type": "array", "items": tables[name]} for name in ARRAYS}
     recipe["properties"] |= {**tables, **arrays, SOURCES: {**arrays[SOURCES], "minItems": 1}}
     recipe["required"].append(SOURCES)
@@ -186,7 +211,7 @@ def _table_schema(table: str) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     for kind in TABLES[table]:
         _, components = msgspec.json.schema_components([kind])
-        found = next(iter(components.values()))["properties"]
+        found = components[kind.__name__]["properties"]
         properties |= {entry.name: _without_null(found[entry.name]) for entry in _keys(table, kind)}
     if table == SOURCES:
         own = _table_schema("normalize")["properties"]

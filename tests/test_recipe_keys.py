@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import tomllib
 from dataclasses import fields
 from itertools import groupby
@@ -15,6 +16,7 @@ import jsonschema
 import pyarrow as pa
 import pytest
 
+from datakit.annotate.language.builtin_model import builtin_path
 from datakit.download.stage import Config as DownloadConfig
 from datakit.pipeline.configure import configure
 from datakit.recipe import CATALOG, Recipe, parse_recipe
@@ -62,7 +64,7 @@ def document(key: RecipeKey) -> dict[str, object]:
             "rules": [{"name": "x", "where": "source = 'a'", **values}],
         }
     if key.table.startswith("annotate."):
-        return {**BASE, "annotate": {key.table.partition(".")[2]: {**_required(key), **values}}}
+        return {**BASE, "annotate": _annotator(key.table.split(".")[1:], {**_required(key.table, key), **values})}
     if key.table == "annotate":
         return {**BASE, "annotate": {"script": {}, **values}}
     if key.table == "tokenize.train":
@@ -70,12 +72,28 @@ def document(key: RecipeKey) -> dict[str, object]:
     return {**BASE, key.table: {**BASE.get(key.table, {}), **values}}  # pyright: ignore[reportGeneralTypeIssues]
 
 
-def _required(key: RecipeKey) -> dict[str, object]:
+def _annotator(table: list[str], values: dict[str, object]) -> dict[str, object]:
+    """An annotator's table with these values, which may be those of a table in it. If the annotator requires a table of
+    files, it has one.
+    """
+    name, *inner = table
+    if name == "user":
+        return {name: {"quality": values}}
+    for nested in TABLES:
+        if nested.startswith(f"annotate.{name}.") and not inner:
+            path = nested.split(".")[2:]
+            values = {**values, path[0]: {path[1]: _required(nested)}}
+    if inner:
+        values = {**_required(f"annotate.{name}"), inner[0]: {inner[1]: values}}
+    return {name: values}
+
+
+def _required(table: str, key: RecipeKey | None = None) -> dict[str, object]:
     """The examples of the keys that an annotator requires beside this one. A model's path requires a sha256, and a
     sha256 a model.
     """
-    names = {"model", "sha256"} if key.name in ("model", "sha256") else set[str]()
-    beside = [one for one in recipe_keys() if one.table == key.table and (one.required or one.name in names)]
+    names = {"model", "sha256"} if key is not None and key.name in ("model", "sha256") else set[str]()
+    beside = [one for one in recipe_keys() if one.table == table and (one.required or one.name in names)]
     return tomllib.loads("\n".join(f"{one.name} = {one.example}" for one in beside))
 
 
@@ -90,6 +108,7 @@ def test_every_key_is_described() -> None:
     found = {(key.table, key.name) for key in keys}
     for table, kinds in TABLES.items():
         names = {field.name for kind in kinds for field in fields(kind)} if table else {"name", "description"}
+        names -= {other.removeprefix(f"{table}.").split(".")[0] for other in TABLES if other.startswith(f"{table}.")}
         assert {name for where, name in found if where == table} == names
     assert {name for where, name in found if where == "sources"} > {field.name for field in fields(DownloadConfig)}
     tables = {field.name for field in fields(Recipe)} - {"origin", "name", "description"}
@@ -97,9 +116,21 @@ def test_every_key_is_described() -> None:
 
 
 @pytest.mark.parametrize("key", recipe_keys(), ids=lambda key: f"{key.table}.{key.name}")
-def test_examples_are_accepted_and_fit_the_schema(key: RecipeKey) -> None:
+def test_examples_are_accepted_and_fit_the_schema(
+    key: RecipeKey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import datakit, pyarrow as pa\n@datakit.annotator(version=1, writes={'n': pa.int32()})\n"
+        "def exclamations(batch, mark='!'): return batch\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for one in recipe_keys():
+        if one.table.startswith("annotate.") and one.name == "path":  # the examples of sha256 are those of this model
+            path = tmp_path / tomllib.loads(f"path = {one.example}")["path"].replace("*", "")
+            path.parent.mkdir(exist_ok=True)
+            shutil.copy(builtin_path(), path)
     recipe = document(key)
-    configure(parse_recipe(recipe, "example", Path("/")))
+    configure(parse_recipe(recipe, "example", tmp_path))
     jsonschema.validate(recipe, json_schema())
 
 

@@ -10,7 +10,7 @@ Everything that can change the output enters the fingerprint of a step: `name`, 
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -46,5 +46,16 @@ class Annotator(Protocol):
         """Return one row of attributes, in the form of `schema`, for each document of the batch, in the same order.
 
         batch: the documents' `columns`; texts are valid UTF-8, of type large_string, and may be empty, but not null.
+        """
+        ...
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """An annotator that also counts its attributes, for the summary of a run."""
+
+    def counts(self, attributes: pa.Table) -> dict[str, int]:
+        """Return counts by name, always of the same names. They are summed over all documents. attributes: rows of the
+        annotator's table.
         """
         ...

@@ -18,10 +18,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-import msgspec
 import pyarrow as pa
 
-from datakit.annotate.tables import TABLES
+from datakit.annotate.input_files import with_paths
+from datakit.annotate.tables import TABLES, built_in_settings
 from datakit.engine.quarantine import MAX_QUARANTINED, check_limit
 from datakit.engine.task import Output, Phase, Plan, Preload, Step, Task, tolerance_of
 from datakit.storage import urls
@@ -33,6 +33,7 @@ FORMAT_VERSION = 1
 ID = pa.schema([pa.field("id", pa.string(), nullable=False)])
 MODEL = "model"  # the setting of an annotator that holds the path of its model
 MODELS = "models"  # the operation parameter that holds these paths, by annotator
+PATHS = "paths"  # the operation parameter that holds all other settings that are not in the fingerprint, by annotator
 HANG_SECONDS = 120.0  # an annotator reports nothing while it works on a batch
 
 
@@ -55,11 +56,13 @@ def plan(step: Step) -> Plan:
     """Plan one task per partition, which writes the partition's tables.
 
     step.operations["models"]: the path of each annotator's model whose sha256 is among the annotator's settings.
+    step.operations["paths"]: the other settings that are not part of the fingerprint, by annotator.
     """
     (source,) = step.inputs_of("normalize")
     settings: dict[str, dict[str, Any]] = step.parameters["annotators"]
     models: dict[str, str] = step.operations.get(MODELS, {})
     chosen = {name: values | ({MODEL: models[name]} if name in models else {}) for name, values in settings.items()}
+    chosen = with_paths(chosen, step.operations.get(PATHS, {}))
     here = urls.relative(source.directory, step.directory)
     tasks = tuple(
         Task(
@@ -83,7 +86,30 @@ def plan(step: Step) -> Plan:
 
 
 def preloads(chosen: dict[str, dict[str, Any]]) -> tuple[Preload, ...]:
-    """Return the preloads with which a fork server loads the models and kernels of the chosen annotators."""
-    settings = msgspec.json.encode(chosen, order="sorted").decode()
-    kernels = any(TABLES[name].kernels for name in chosen)
-    return (Preload("datakit.annotate.write_tables", "datakit.annotate.write_tables:load", (settings,), kernels),)
+    """Return the preloads with which a fork server loads the models and kernels of the chosen annotators. It does not
+    load functions of the user, which may start threads; the tasks do.
+    """
+    kernels = any(TABLES[name].kernels for name in chosen if name in TABLES)
+    module = "datakit.annotate.write_tables"
+    return (Preload(module, f"{module}:load", (built_in_settings(chosen),), kernels),)
+
+
+def code_of(operations: dict[str, Any]) -> str:
+    """Return the hashes of the files of the user's annotators, as `name=hash` separated by spaces, for the ledger."""
+    found = {name: values["source"] for name, values in operations.get(PATHS, {}).items() if values.get("source")}
+    return " ".join(f"{name}={value}" for name, value in sorted(found.items()))
+
+
+def changed_message(content: dict[str, Any], code: str, recorded: str, made: str) -> str:
+    """Return why a step refuses annotators whose files have changed. code, recorded: their hashes now and then, as
+    `code_of` returns them. made: when the step was made, for the message.
+    """
+    before = set(recorded.split())
+    names = [name for name, _, _ in (one.partition("=") for one in code.split() if one not in before)]
+    files = ", ".join(f"{name!r} ({content['annotators'][name]['function']})" for name in names)
+    version = content["annotators"][names[0]]["version"] if names else 1
+    return (
+        f"the file of annotator {files} has changed since {made}, but its version has not; if the change affects an "
+        f"attribute, raise the version (now {version}), so that the attributes are made again; otherwise, restore the "
+        "file, or raise the version all the same"
+    )

@@ -6,19 +6,21 @@ the columns and their types. Memory: one row group of the partition, and one row
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
-from datakit.annotate.annotator import Annotator
+from datakit.annotate.annotator import Annotator, Counting
+from datakit.annotate.failing_documents import without_failing
 from datakit.annotate.stage import ID
-from datakit.annotate.tables import annotators_of
+from datakit.annotate.tables import annotators_of, built_in
+from datakit.annotate.user.annotator import UserAnnotator
 from datakit.engine.task import OutputFile, QuarantinedRecord, TaskContext, TaskResult
-from datakit.errors import ColumnError, TaskError
+from datakit.errors import ColumnError, TaskError, UserCodeError
 from datakit.storage import urls
 from datakit.storage.ids import OrderedIds
 from datakit.storage.manifest import table_path
@@ -26,16 +28,20 @@ from datakit.storage.parquet import ShardWriter, open_shard, read_group
 from datakit.storage.row_size import row_sizes
 
 BATCH_BYTES = 4 << 20  # a batch ends with the document that fills it
-load = annotators_of  # called by the fork server
+KEEPING = (
+    "Normalize keeps all columns of the files except those in `normalize.drop`; a `transform` can add one. The column "
+    "that the source's `id` names becomes source_id"
+)
+load = built_in  # called by the fork server
 
 
 def annotate_partition(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Write the tables of one normalized partition. Raises CorruptError if the partition's ids are not strictly
     ascending, and TaskError if an annotator returns something else than one row of its columns for each document.
     """
-    annotators = annotators_of(msgspec.json.encode(shared["annotators"], order="sorted").decode())
+    annotators = annotators_of(shared["annotators"])
     url, name = urls.join(context.step_directory, arguments["documents"]), urls.name(arguments["file"])
-    left_out, rows, size = list[QuarantinedRecord](), 0, 0
+    left_out, rows, size, counters = list[QuarantinedRecord](), 0, 0, Counter[str]()
     with ExitStack() as stack:
         writers = {
             one: stack.enter_context(_writer(context, annotator, table_path(arguments["source"], one, name)))
@@ -45,10 +51,14 @@ def annotate_partition(arguments: dict[str, Any], shared: dict[str, Any], contex
             kept, quarantined = context.records(
                 arguments["file"], range(rows, rows + batch.num_rows), functools.partial(_try, annotators, batch)
             )
-            left_out += quarantined
+            positions = range(batch.num_rows) if kept is None else np.flatnonzero(kept).tolist()
+            places = [(arguments["file"], rows + position) for position in positions]
             staying = batch if kept is None else batch.filter(pa.array(kept))
-            for one, annotator in annotators.items():
-                writers[one].write(_rows(annotator, staying))
+            found, failed = _tables(annotators, staying, places, context)
+            left_out += quarantined + failed
+            for one, attributes in found.items():
+                writers[one].write(attributes)
+                counters.update(_counts(annotators[one], attributes))
             rows, size = rows + batch.num_rows, size + batch.nbytes
             context.report(rows, size)
             context.release()
@@ -56,9 +66,36 @@ def annotate_partition(arguments: dict[str, Any], shared: dict[str, Any], contex
         OutputFile(table_path(arguments["source"], one, name), writer.info.bytes, writer.info.xxh3, writer.info.rows)
         for one, writer in writers.items()
     )
-    counters = {"annotate/documents": rows - len(left_out), "annotate/quarantined": len(left_out)}
-    counters |= {f"annotate/{one}": writer.info.rows for one, writer in writers.items()}
-    return TaskResult(outputs, counters, {}, tuple(left_out), rows, size)
+    totals = dict(counters) | {"annotate/documents": rows - len(left_out), "annotate/quarantined": len(left_out)}
+    totals |= {f"annotate/{one}": writer.info.rows for one, writer in writers.items()}
+    return TaskResult(outputs, totals, {}, tuple(left_out), rows, size)
+
+
+def _tables(
+    annotators: Mapping[str, Annotator], documents: pa.Table, places: Sequence[tuple[str, int]], context: TaskContext
+) -> tuple[dict[str, pa.Table], list[QuarantinedRecord]]:
+    """Return the rows of each annotator's table, and the documents that are left out because a user's annotator raises
+    an exception. places: the file and the position of each document.
+    """
+    left_out = list[QuarantinedRecord]()
+    try:
+        return {one: _rows(annotator, documents) for one, annotator in annotators.items()}, left_out
+    except UserCodeError:
+        own = {one: annotator for one, annotator in annotators.items() if isinstance(annotator, UserAnnotator)}
+        documents, left_out = without_failing(
+            documents, lambda document: _annotate(own, document), places, context.tolerance
+        )
+    return {one: _rows(annotator, documents) for one, annotator in annotators.items()}, left_out
+
+
+def _annotate(annotators: Mapping[str, Annotator], documents: pa.Table) -> None:
+    for annotator in annotators.values():
+        _rows(annotator, documents)
+
+
+def _counts(annotator: Annotator, attributes: pa.Table) -> dict[str, int]:
+    found = annotator.counts(attributes) if isinstance(annotator, Counting) else {}
+    return {f"annotate/{annotator.name}/{name}": count for name, count in found.items()}
 
 
 def _writer(context: TaskContext, annotator: Annotator, path: str) -> ShardWriter:
@@ -70,8 +107,8 @@ def _schema(annotator: Annotator) -> pa.Schema:
 
 
 def _try(annotators: Mapping[str, Annotator], batch: pa.Table, row: int) -> None:
-    for annotator in annotators.values():
-        _rows(annotator, batch.slice(row, 1))
+    with suppress(UserCodeError):  # the work on the batch handles it
+        _annotate(annotators, batch.slice(row, 1))
 
 
 def _rows(annotator: Annotator, documents: pa.Table) -> pa.Table:
@@ -80,6 +117,8 @@ def _rows(annotator: Annotator, documents: pa.Table) -> pa.Table:
         return _schema(annotator).empty_table()
     (batch,) = documents.select([*annotator.columns]).combine_chunks().to_batches()
     found = checked(annotator, batch.num_rows, annotator.annotate(batch))
+    if isinstance(annotator, UserAnnotator):
+        annotator.check_neighbors(batch, found, documents["id"].combine_chunks())
     columns = [documents["id"].combine_chunks(), *found.columns]
     table = pa.Table.from_arrays(columns, schema=_schema(annotator))
     return table.filter(pa.array(_with_attributes(found))) if annotator.sparse else table
@@ -140,5 +179,5 @@ def _require_columns(schema: pa.Schema, annotators: Mapping[str, Annotator], url
         if missing := [name for name in annotator.columns if name not in schema.names]:
             raise ColumnError(
                 f"annotator {annotator.name!r} reads the column {missing[0]!r}, which {url} does not have; its columns "
-                f"are {', '.join(schema.names)}"
+                f"are {', '.join(schema.names)}. {KEEPING}"
             )

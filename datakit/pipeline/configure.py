@@ -17,6 +17,7 @@ import msgspec
 
 from datakit.annotate import stage as annotate
 from datakit.annotate.tables import TABLES
+from datakit.annotate.user.config import TABLE_NAME, UserConfig, separated
 from datakit.consolidate import stage as consolidate
 from datakit.dedup import stage as dedup
 from datakit.dedup.minhash import signatures_stage as signatures
@@ -26,7 +27,7 @@ from datakit.engine.task import TOLERANCES
 from datakit.engine.user_modules import CODE_FOLDER
 from datakit.errors import NotFoundError, RecipeError, TokenizerError, suggestion
 from datakit.normalize import stage as normalize
-from datakit.recipe import Recipe, Source
+from datakit.recipe import USER, Recipe, Source
 from datakit.rules import stage as rules
 from datakit.rules.config import Rule
 from datakit.select import stage as select
@@ -34,7 +35,7 @@ from datakit.storage import urls
 from datakit.tokenize import contract_stage, train_stage
 from datakit.tokenize import stage as tokenize
 from datakit.tokenize.encoders.custom import is_custom
-from datakit.toml_config import convert, mistakes, names_of, refuse
+from datakit.toml_config import convert, mistakes, names_of, refuse, unknown_keys
 
 TRAIN = "train"  # value of `tokenizer` that requests training a tokenizer on the documents that stay
 CHOICES = """tokenize.tokenizer can be
@@ -130,7 +131,28 @@ def _mistakes(table: _Table) -> list[str]:
     moved = {key: home for (stage, key), home in MOVED.items() if stage == table.stage and key in table.values}
     found = [f"{table.place}: the key {key!r} is now in the table {home}; move it there" for key, home in moved.items()]
     found += mistakes(_without(table.values, moved), table.kind, table.place, other_keys=table.other_keys)
-    return found + [message for annotator in table.annotators for message in _mistakes(annotator)]
+    return found + [message for annotator in table.annotators for message in _annotator_mistakes(annotator)]
+
+
+def _annotator_mistakes(table: _Table) -> list[str]:
+    """Return a message for each mistake in an annotator's table, and for each unknown key in its tables of files."""
+    found, about = _mistakes(table), TABLES.get(_annotator_name(table))
+    files = table.values.get(about.files) if about and about.files and isinstance(table.values, Mapping) else None
+    for name, values in files.items() if isinstance(files, Mapping) and about else ():
+        if isinstance(values, Mapping):
+            place = f"{table.place.removesuffix(']')}.{about.files}.{name}]"
+            found += unknown_keys(values, names_of(about.file_kind), place)
+    return found + _name_mistakes(table)
+
+
+def _name_mistakes(table: _Table) -> list[str]:
+    """Return a message if the table of a user's annotator has a name that a table of attributes cannot have."""
+    name = _annotator_name(table)
+    whole = table.place.endswith(f"[{annotate.NAME}.{USER}.{name}]")  # a name may contain dots
+    if table.kind is not UserConfig or (whole and TABLE_NAME.fullmatch(name) and name not in TABLES):
+        return []
+    reason = "a built-in annotator has this name" if name in TABLES else "use letters a-z, digits and '_'"
+    return [f"{table.place}: {name!r} cannot be the name of a table of attributes: {reason}"]
 
 
 def _present(document: Mapping[str, Any], place: str) -> Iterator[_Table]:
@@ -192,8 +214,17 @@ def _annotate_table(source: str | None, values: dict[str, Any], place: str) -> _
     annotators = tuple(
         _Table(annotate.NAME, None, found, TABLES[name].kind, f"{place}.{name}]") for name, found in chosen.items()
     )
-    own = _without(values, (*chosen, ENABLED))
-    return _Table(annotate.NAME, source, own, annotate.Config, f"{place}]", (ENABLED, *TABLES), annotators)
+    own = _without(values, (*chosen, ENABLED, USER))
+    annotators += tuple(_user_tables(values.get(USER, {}), f"{place}.{USER}"))
+    return _Table(annotate.NAME, source, own, annotate.Config, f"{place}]", (ENABLED, USER, *TABLES), annotators)
+
+
+def _user_tables(tables: Any, place: str) -> Iterator[_Table]:
+    if not isinstance(tables, Mapping):
+        yield _Table(annotate.NAME, None, tables, UserConfig, f"{place}]")
+        return
+    for name, values in tables.items():
+        yield _Table(annotate.NAME, None, values, UserConfig, f"{place}.{name}]")
 
 
 def _rules_table(values: Sequence[Any], place: str) -> _Table:
@@ -208,7 +239,8 @@ def _rules_table(values: Sequence[Any], place: str) -> _Table:
 def _check_rules(recipe: Recipe, configs: Sequence[rules.Config]) -> None:
     """Raise RecipeError if a rule names an unknown source or annotator, or its SQL is not allowed."""
     sources = [source.name for source in recipe.sources]
-    enabled = _enabled(recipe.annotate, f"{recipe.place}, [{annotate.NAME}]")
+    enabled = _enabled(recipe.annotate, f"{recipe.place}, [{annotate.NAME}]") or {}
+    annotators = [*(name for name in TABLES if name in enabled), *enabled.get(USER, {})]
     for config in configs:
         for rule in config.rules:
             for source in rule.sources:
@@ -216,7 +248,7 @@ def _check_rules(recipe: Recipe, configs: Sequence[rules.Config]) -> None:
                     advice = suggestion(source, sources)
                     raise RecipeError(f"{recipe.place}, rule {rule.name!r}: no source {source!r}; {advice}")
         try:
-            rules.check_conditions(config.rules, [name for name in TABLES if name in (enabled or {})])
+            rules.check_conditions(config.rules, annotators)
         except RecipeError as error:
             raise RecipeError(f"{recipe.place}: {error}") from error
 
@@ -259,8 +291,9 @@ def _settings(table: _Table, config: Any, folder: str) -> Settings:
     plain = msgspec.json.decode(msgspec.json.encode(asdict(config)))
     content, operations = _without(plain, TOLERANCES), {key: plain[key] for key in TOLERANCES if key in plain}
     if table.stage == annotate.NAME:
-        content |= _annotator_settings(table)
+        content["annotators"], paths = _annotator_settings(table, folder)
         operations[annotate.MODELS] = _model_paths(table)
+        operations |= {annotate.PATHS: paths} if paths else {}
     if table.stage == normalize.NAME:
         content["source"] = table.source
         operations |= {CODE_FOLDER: folder} if content["transform"] else {}
@@ -270,20 +303,26 @@ def _settings(table: _Table, config: Any, folder: str) -> Settings:
     return Settings(content, operations)
 
 
-def _annotator_settings(table: _Table) -> dict[str, Any]:
-    """Return the settings of the chosen annotators as they enter the fingerprint: with the version of each, and without
-    the paths of models, because the sha256 of a model stands for it.
+def _annotator_settings(table: _Table, folder: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of the chosen annotators as they enter the fingerprint, and their other settings, by name.
+    The former include the version of each annotator, and the hashes of models and other files in place of their paths.
     """
     if not table.annotators:
         raise RecipeError(
             f"{table.place}: no annotator is chosen; add a subtable such as [annotate.{next(iter(TABLES))}]"
         )
-    found = {}
+    found, paths = {}, {}
     for one in table.annotators:
-        values = msgspec.json.decode(msgspec.json.encode(asdict(convert(one.values, one.kind, one.place))))
+        name, config = _annotator_name(one), convert(one.values, one.kind, one.place)
+        if isinstance(config, UserConfig):
+            found[name], paths[name] = separated(config, name, one.place, folder)
+            continue
+        values = msgspec.json.decode(msgspec.json.encode(asdict(config)))
         hashed = (annotate.MODEL,) if values.get("sha256") else ()
-        found[_annotator_name(one)] = {**_without(values, hashed), "version": one.kind.VERSION}
-    return {"annotators": found}
+        content, others = TABLES[name].separated(values, one.place)
+        found[name] = {**_without(content, hashed), "version": one.kind.VERSION}
+        paths |= {name: others} if others else {}
+    return found, paths
 
 
 def _model_paths(table: _Table) -> dict[str, str]:

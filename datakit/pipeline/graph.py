@@ -33,7 +33,15 @@ from datakit.engine.disk_limits import DiskLimits
 from datakit.engine.ledger.code_changes import made_with_other_code
 from datakit.engine.task import Step, StepInput
 from datakit.engine.user_modules import CODE_FOLDER, hash_of
-from datakit.errors import CorruptError, RefusedError, TokenizerError, UsageError, refuse_all, suggestion
+from datakit.errors import (
+    ChangedInputError,
+    CorruptError,
+    RefusedError,
+    TokenizerError,
+    UsageError,
+    refuse_all,
+    suggestion,
+)
 from datakit.normalize import stage as normalize
 from datakit.pipeline.configure import CHOICES, Configuration, Settings, configure, disk_limits
 from datakit.pipeline.earlier_steps import EarlierStep, find_earlier
@@ -279,12 +287,16 @@ def engine_step(located: LocatedStep, upstream: Mapping[str, LocatedStep]) -> St
 
 def changed_code(located: LocatedStep) -> str:
     """Return a note for the user if the file of the step's transform has changed since the step was made (in whole or
-    in part) but `transform_version` has not; otherwise, return "".
+    in part) but `transform_version` has not; otherwise, return "". Raises ChangedInputError if it is the file of an
+    annotator.
     """
     code, finished, content = _code_hash(located.node), located.manifest is not None, located.node.settings.content
-    if not code or not made_with_other_code(located.directory, code, finished=finished):
+    recorded = made_with_other_code(located.directory, code, finished=finished) if code else ""
+    if not recorded:
         return ""
     made = "this step was made" if finished else "some tasks of this unfinished step were done"
+    if located.node.stage == annotate.NAME:
+        raise ChangedInputError(f"{located.node.label}: {annotate.changed_message(content, code, recorded, made)}")
     return (
         f"{located.node.label}: the file of transform {content['transform']!r} has changed since {made}; if the change "
         f"affects the output, change transform_version (now {content['transform_version']!r}), so that the step is "
@@ -293,7 +305,11 @@ def changed_code(located: LocatedStep) -> str:
 
 
 def _code_hash(node: Node) -> str:
-    """Return the hash of the file that defines the node's transform; "" if there is no transform or no such file."""
+    """Return the hash of the file that defines the node's transform, or the hashes of those of its annotators; "" if
+    there is no function of the user or no such file.
+    """
+    if node.stage == annotate.NAME:
+        return annotate.code_of(node.settings.operations)
     transform = node.settings.content.get("transform")
     return hash_of(transform, node.settings.operations.get(CODE_FOLDER, "")) if transform else ""
 

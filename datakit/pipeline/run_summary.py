@@ -161,7 +161,9 @@ def _line(stage: str, steps: Sequence[StepResult]) -> StageLine:
         rows_in=sum(counters[name] for name in CAME_IN[stage]) if stage in CAME_IN else None,
         rows_out=sum(map(_rows_out, manifests)) if stage in PASSES_ON else None,
         dropped={name: counters[key] for key, name in _dropped(stage, counters).items() if counters[key]},
-        found={name: counters[key] for key, name in FOUND.get(stage, {}).items() if counters[key]} | _marked(manifests),
+        found={name: counters[key] for key, name in FOUND.get(stage, {}).items() if counters[key]}
+        | _marked(manifests)
+        | _attributes(manifests),
         text_bytes=_sum([manifest.totals.text_bytes for manifest in manifests]),
         tokens=_sum([manifest.totals.tokens for manifest in manifests]),
         disk_bytes=sum(manifest.totals.bytes for manifest in manifests),
@@ -243,6 +245,19 @@ def _marked(manifests: Sequence[Manifest]) -> dict[str, int]:
         if manifest.stage == "train-tokenizer":
             found["tokens in the vocabulary"] = manifest.totals.rows
     return dict(found)
+
+
+def _attributes(manifests: Sequence[Manifest]) -> dict[str, int]:
+    """Return what annotators counted in addition to the rows of their tables, such as the documents with items of each
+    evaluation set.
+    """
+    found: dict[str, int] = {}
+    for manifest in manifests:
+        for name, count in manifest.counters.items() if manifest.stage == "annotate" else ():
+            if name.count("/") > 1:
+                shown = name.removeprefix("annotate/")
+                found[shown] = found.get(shown, 0) + count
+    return dict(sorted(found.items()))
 
 
 def _sum(values: Sequence[int | None]) -> int | None:

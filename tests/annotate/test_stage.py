@@ -84,9 +84,9 @@ class SevensSettings:
 def _two_annotators(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(TABLES, "lengths", Table(f"{__name__}:LengthsSettings"))
     monkeypatch.setitem(TABLES, "sevens", Table(f"{__name__}:SevensSettings"))
-    tables.annotators_of.cache_clear()
+    tables.built_in.cache_clear()
     yield
-    tables.annotators_of.cache_clear()
+    tables.built_in.cache_clear()
 
 
 def annotated(source: StepInput, root: Path, **annotators: dict[str, Any]) -> Manifest:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from datakit.annotate.annotator import SPAN, SPANS, TEXT
 from datakit.annotate.contamination.evaluation_sets import EvaluationSet, ItemFile
@@ -75,6 +76,15 @@ class ContaminationAnnotator:
         found = group(data, offsets, table, index, matches, self._max_hits)
         items = pa.array(found.items.astype(np.uint32), pa.uint32(), mask=found.items == 0)
         return pa.record_batch([items, self._hits(found), _all_spans(found)], schema=SCHEMA)
+
+    def counts(self, attributes: pa.Table) -> dict[str, int]:
+        """Return for each evaluation set the number of documents with a hit among those that are listed."""
+        lengths = attributes["hits"].combine_chunks().value_lengths().to_numpy(zero_copy_only=False)
+        documents = np.repeat(np.arange(attributes.num_rows), lengths.astype(np.int64))
+        sets = pc.list_flatten(attributes["hits"]).combine_chunks().field("set")
+        pairs = pa.table({"set": sets, "document": documents}).group_by(["set", "document"]).aggregate([])
+        found = pairs.group_by("set").aggregate([([], "count_all")]).to_pylist()
+        return dict.fromkeys(self._names.to_pylist(), 0) | {one["set"]: one["count_all"] for one in found}
 
     def _hits(self, found: Hits) -> pa.Array:
         items, matches, ends = found.hits[:, 0], found.hits[:, 1], found.hits[:, 2]

@@ -1,23 +1,52 @@
-"""Defines the options of decontamination, and their limits."""
+"""Defines the settings of the annotator `contamination`. Kernels and the index are loaded by `annotator` only."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from datakit.annotate.contamination.annotator import ContaminationAnnotator
-from datakit.annotate.contamination.evaluation_sets import EvaluationSet, list_files
-from datakit.annotate.contamination.index_file import IndexRules, open_index
+from datakit.annotate.input_files import check_optional_sha256
 from datakit.toml_config import key
+
+if TYPE_CHECKING:
+    from datakit.annotate.contamination.annotator import ContaminationAnnotator
 
 LONGEST_NGRAM = 64  # the lengths of short passages are bits of a uint64
 
 
 @dataclass(frozen=True)
-class Config:
-    """The parameters of decontamination."""
+class EvaluationFiles:
+    """The files of one evaluation set, and the columns that hold the texts of an item."""
 
-    sets: Annotated[tuple[EvaluationSet, ...], key("The evaluation sets.", [{"name": "mmlu", "path": "mmlu.jsonl"}])]
+    path: Annotated[
+        str,
+        key("A local file (JSON lines, Parquet or Arrow), relative to the recipe's file, or a pattern with `*`.",
+            "evals/mmlu*.jsonl.gz"),
+    ]  # fmt: skip
+    columns: Annotated[
+        tuple[str, ...], key("The columns with texts or lists of texts; each text is a passage.", ["question"])
+    ] = ("question",)  # fmt: skip
+    sha256: Annotated[
+        str,
+        key("If given, files with another sha256 are refused.",
+            "8f3472cfe8738a7b6099e8e999c3cbfae0dcd15696aac7d7738a8039db603e83"),
+    ] = ""  # fmt: skip
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            raise ValueError("path is empty; give the path of an evaluation set")
+        if not all(self.columns) or not 0 < len(self.columns) == len(set(self.columns)):
+            raise ValueError("columns must name at least one column, and no column twice")
+        check_optional_sha256(self.sha256)
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings of the annotator `contamination`. sets: the evaluation sets by name; their order has no effect."""
+
+    VERSION: ClassVar[int] = 1
+
+    sets: dict[str, EvaluationFiles]
     ngram: Annotated[int, key("The number of consecutive words that count as a match.", 13)] = 13
     min_words: Annotated[
         int,
@@ -31,16 +60,14 @@ class Config:
         int, key("The maximum number of items reported per document, those with the largest overlap first.", 100)
     ] = 100  # fmt: skip
     index_folder: Annotated[
-        str, key("A local folder in which the index is kept, so that all processes share its memory; does not change "
-                 "the output. Without it, each process builds the index.", "cache/contamination")
+        str, key("A local folder, relative to the recipe's file, in which the index is kept, so that all processes "
+                 "share its memory; does not change the output. Without it, each fork server builds the index in "
+                 "memory.", "cache/contamination")
     ] = ""  # fmt: skip
 
     def __post_init__(self) -> None:
-        if not self.sets:
-            raise ValueError("sets is empty; name at least one evaluation set")
-        names = [one.name for one in self.sets]
-        if len(set(names)) < len(names):
-            raise ValueError("two evaluation sets have the same name; give each its own")
+        if not self.sets or not all(self.sets):
+            raise ValueError("sets is empty; add at least one table such as [annotate.contamination.sets.mmlu]")
         if not 2 <= self.ngram <= LONGEST_NGRAM:
             raise ValueError(f"ngram is {self.ngram}; it must be from 2 to {LONGEST_NGRAM}")
         if not 1 <= self.min_words <= self.ngram:
@@ -51,10 +78,17 @@ class Config:
             raise ValueError(f"max_hits is {self.max_hits}; it must be from 1 to 10000")
 
     def annotator(self) -> ContaminationAnnotator:
-        """Hash the evaluation sets, open or build their index, and return the annotator. A process that is forked
-        after the first call shares the index. Raises the errors of `list_files` and `read_passages`, and CorruptError.
+        """Find and hash the evaluation sets, open or build their index, and return the annotator with its kernels
+        loaded. A process that is forked after the first call shares the index. Raises the errors of `list_files` and
+        `read_passages`, and CorruptError.
         """
-        files = tuple(tuple(list_files(one)) for one in self.sets)
+        from datakit.annotate.contamination.annotator import ContaminationAnnotator
+        from datakit.annotate.contamination.evaluation_sets import EvaluationSet, list_files
+        from datakit.annotate.contamination.index_file import IndexRules, open_index
+        from datakit.annotate.warming import warmed
+
+        sets = tuple(EvaluationSet(name, one.path, one.columns, one.sha256) for name, one in sorted(self.sets.items()))
+        files = tuple(tuple(list_files(one)) for one in sets)
         rules = IndexRules(self.ngram, self.min_words, self.min_characters)
-        index = open_index(self.sets, files, rules, self.index_folder)
-        return ContaminationAnnotator(self.sets, files, rules, self.max_hits, index)
+        index = open_index(sets, files, rules, self.index_folder)
+        return warmed(ContaminationAnnotator(sets, files, rules, self.max_hits, index))

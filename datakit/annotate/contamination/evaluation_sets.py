@@ -10,36 +10,29 @@ All files of a set are read into memory one after another; this happens once, wh
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
 
-from datakit.annotate.contamination.item_files import FORMATS, read_columns
-from datakit.errors import ChangedInputError, ColumnError, NoInputError, UnreadableError, suggestion
+from datakit.annotate.contamination.item_files import read_columns
+from datakit.annotate.input_files import check_files
+from datakit.errors import ChangedInputError, ColumnError, suggestion
 from datakit.storage.atomic import hash_file
-from datakit.toml_config import key
 
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """One evaluation set: its name, its files and the columns that hold the texts of an item."""
+    """One evaluation set: its name, its files (a path or a pattern), the columns that hold the texts of an item, and
+    the hash that its files must have (see `annotate/input_files.py`), or "".
+    """
 
-    name: Annotated[str, key("The name of the evaluation set in the output.", "mmlu")]
-    path: Annotated[str, key(f"A local file ({', '.join(FORMATS)}), or a pattern with `*`.", "evals/mmlu*.jsonl.gz")]
-    columns: Annotated[
-        tuple[str, ...], key("The columns with texts or lists of texts; each text is a passage.", ["question"])
-    ] = ("question",)  # fmt: skip
-
-    def __post_init__(self) -> None:
-        if not self.name or not self.path:
-            raise ValueError("an evaluation set needs a name and a path")
-        if not self.columns or len(set(self.columns)) < len(self.columns):
-            raise ValueError(f"columns of {self.name!r} must name at least one column, and no column twice")
+    name: str
+    path: str
+    columns: tuple[str, ...] = ("question",)
+    sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,17 +58,12 @@ class Passages:
 
 
 def list_files(chosen: EvaluationSet) -> list[ItemFile]:
-    """List and hash the files of a set, sorted by path. Raises NoInputError and UnreadableError."""
-    path = Path(chosen.path).expanduser()
-    paths = sorted(glob.glob(str(path), recursive=True)) if glob.has_magic(str(path)) else [str(path)]
-    if not paths:
-        raise NoInputError(f"evaluation set {chosen.name!r}: no file matches {chosen.path}; correct its path")
-    return [_hashed(chosen.name, path) for path in paths]
+    """List and hash the files of a set, sorted by path. Raises NoInputError, UnreadableError and ChangedInputError."""
+    paths = check_files(chosen.path, chosen.sha256, f"evaluation set {chosen.name!r}")
+    return [_hashed(path) for path in paths]
 
 
-def _hashed(name: str, path: str) -> ItemFile:
-    if not Path(path).is_file():
-        raise UnreadableError(f"evaluation set {name!r}: {path} is not a file; give a file, or a pattern with `*`")
+def _hashed(path: str) -> ItemFile:
     xxh3, size = hash_file(Path(path))
     return ItemFile(path, size, xxh3)
 

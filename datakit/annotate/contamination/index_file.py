@@ -121,7 +121,8 @@ def _hash_of(arrays: Sequence[np.ndarray]) -> bytes:
 def load_index(path: Path) -> OpenIndex:
     """Map an index. Raises CorruptError if the file is not what `write_index` wrote."""
     try:
-        batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+        mapped = pa.memory_map(str(path)).read_buffer()  # a reader of the file itself would start threads
+        batch = pa.ipc.open_file(mapped, options=pa.ipc.IpcReadOptions(use_threads=False)).get_batch(0)
         kinds = {**_ARRAYS, "set_starts": np.int64}
         loaded = [_mapped(batch[name], kind) for name, kind in kinds.items()]
         intact = (batch.schema.metadata or {}).get(_HASH) == _hash_of(loaded)

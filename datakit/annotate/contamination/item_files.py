@@ -46,7 +46,7 @@ def read_columns(path: Path, columns: Sequence[str]) -> FileTexts:
     with _readable(path), open_regular(str(path)) as file:
         if suffix.startswith(".jsonl"):
             return _json_lines(path, _decompressed(file, suffix), columns)
-        return _table_columns(path, pq.read_table(file) if suffix == ".parquet" else _arrow_table(file), columns)
+        return _table_columns(path, _parquet_table(file) if suffix == ".parquet" else _arrow_table(file), columns)
 
 
 @contextmanager
@@ -121,10 +121,14 @@ def _texts_of(value: Any, path: Path, column: str, line: int) -> list[str]:
     raise ColumnError(f"{path}, line {line}: column {column!r} holds neither a text nor a list of texts; leave it out")
 
 
+def _parquet_table(file: BinaryIO) -> pa.Table:
+    return pq.ParquetFile(file, pre_buffer=False).read(use_threads=False)  # a fork server must not start threads
+
+
 def _arrow_table(file: BinaryIO) -> pa.Table:
-    magic = file.read(6)
-    file.seek(0)
-    return pa.ipc.open_file(file).read_all() if magic == b"ARROW1" else pa.ipc.open_stream(file).read_all()
+    data, options = pa.py_buffer(file.read()), pa.ipc.IpcReadOptions(use_threads=False)
+    open_arrow = pa.ipc.open_file if data[:6].to_pybytes() == b"ARROW1" else pa.ipc.open_stream
+    return open_arrow(data, options=options).read_all()
 
 
 def _table_columns(path: Path, table: pa.Table, columns: Sequence[str]) -> FileTexts:

@@ -9,17 +9,17 @@ from __future__ import annotations
 from datakit.engine.ledger.ledger import AttemptLine, DriverLine, drivers, read_ledger
 
 
-def made_with_other_code(directory: str, code: str, *, finished: bool) -> bool:
-    """Return True if a driver recorded a hash that differs from `code`: the driver that finished the step in
-    `directory` or, if the step is unfinished, any driver that finished one of its tasks.
+def made_with_other_code(directory: str, code: str, *, finished: bool) -> str:
+    """Return the hash that differs from `code` and that a driver recorded: the driver that finished the step in
+    `directory` or, if the step is unfinished, any driver that finished one of its tasks. Return "" if there is none.
     """
     if finished:
         recorded = [line.code for line in drivers(directory) if line.code]
-        return bool(recorded) and recorded[-1] != code
+        return recorded[-1] if recorded and recorded[-1] != code else ""
     recorded_code = ""
     for line in read_ledger(directory):
         if isinstance(line, DriverLine):
             recorded_code = line.code
         elif isinstance(line, AttemptLine) and line.result is not None and recorded_code not in ("", code):
-            return True
-    return False
+            return recorded_code
+    return ""

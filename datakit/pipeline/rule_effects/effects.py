@@ -22,8 +22,8 @@ TEXT = "text"
 
 @dataclass(frozen=True)
 class RuleEffect:
-    """The effect of a rule on a source. The counts are described in docs/rules.md. tokens: about how many tokens it removes,
-    if a token cache of the dataset tells how many bytes a token has; otherwise None.
+    """The effect of a rule on a source. The counts are described in docs/rules.md. tokens: about how many tokens it
+    removes, if a token cache of the dataset tells how many bytes a token has; otherwise None.
     """
 
     source: str
@@ -49,8 +49,8 @@ class Sample:
 
 @dataclass(frozen=True)
 class Effects:
-    """The effects of all rules. step: the directory of the step; "" for a preview. documents, leaving: the numbers of all
-    documents and of those that leave, by source.
+    """The effects of all rules. step: the directory of the step; "" for a preview. documents, leaving: the numbers of
+    all documents and of those that leave, by source.
     """
 
     dataset: str

@@ -114,6 +114,7 @@ class GraphRun:
         self._lease.hold([self._graph.directory(node, self._done)])
         try:
             located = self._graph.locate(node, self._done)
+            changed = changed_code(located)
         except (NoSpaceError, RootError):  # these concern every step
             raise
         except DatakitError as error:  # a damaged manifest, for example
@@ -122,7 +123,7 @@ class GraphRun:
         if located.manifest is None:
             self._ready[node.label] = located
             return
-        if changed := changed_code(located):
+        if changed:
             self.notes.append(changed)
         self._reuse(located, started)
 

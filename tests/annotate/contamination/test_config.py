@@ -7,17 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from datakit.annotate.contamination.config import Config
-from datakit.annotate.contamination.evaluation_sets import EvaluationSet
+from datakit.annotate.contamination.config import Config, EvaluationFiles
 
-SETS = (EvaluationSet("one", "one.jsonl"),)
+SETS = {"one": EvaluationFiles("one.jsonl")}
 
 
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"sets": ()}, "sets is empty"),
-        ({"sets": SETS * 2}, "the same name"),
+        ({"sets": {}}, "sets is empty"),
         ({"ngram": 1}, "ngram is 1"),
         ({"ngram": 65}, "ngram is 65"),
         ({"min_words": 0}, "min_words is 0"),
@@ -33,9 +31,24 @@ def test_wrong_options_are_refused(options: dict[str, Any], named: str) -> None:
 
 
 def test_options_are_read_from_plain_data() -> None:
-    plain = {"sets": [{"name": "one", "path": "one.jsonl"}], "ngram": 8}
+    plain = {"sets": {"one": {"path": "one.jsonl"}}, "ngram": 8}
     assert msgspec.convert(plain, Config, strict=True) == Config(SETS, ngram=8)
 
 
 def test_ngrams_of_the_largest_length_are_accepted() -> None:
     assert Config(SETS, ngram=64, min_words=64).ngram == 64
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"columns": ()}, "columns must name"),
+        ({"columns": ("a", "a")}, "columns must name"),
+        ({"columns": ("",)}, "columns must name"),
+        ({"path": ""}, "path is empty"),
+        ({"sha256": "12"}, "sha256 is '12'"),
+    ],
+)
+def test_wrong_settings_of_a_set_are_refused(values: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        EvaluationFiles(**{"path": "one.jsonl", **values})

@@ -117,9 +117,3 @@ def test_a_file_that_changed_since_it_was_hashed_is_refused(tmp_path: Path) -> N
     path.write_bytes(json_lines(ROWS[::-1]))
     with pytest.raises(ChangedInputError, match="changed while it was read"):
         read_passages([chosen], [listed])
-
-
-@pytest.mark.parametrize("columns", [(), ("a", "a")])
-def test_wrong_columns_are_refused(columns: tuple[str, ...]) -> None:
-    with pytest.raises(ValueError, match="columns of 'one'"):
-        EvaluationSet("one", "path", columns)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from datakit.annotate.contamination.config import Config
-from datakit.annotate.contamination.evaluation_sets import EvaluationSet
+from datakit.annotate.contamination.config import Config, EvaluationFiles
 from datakit.annotate.contamination.index_file import load_index, write_index
 from datakit.errors import CorruptError
 
@@ -22,7 +21,7 @@ ITEMS = ["two three four five", "alpha beta gamma", "nothing of this occurs anyw
 def config(tmp_path: Path) -> Config:
     path = tmp_path / "items.jsonl"
     path.write_text("".join(json.dumps({"question": item}) + "\n" for item in ITEMS))
-    return Config((EvaluationSet("one", str(path)),), 4, 3, 0, index_folder=str(tmp_path / "index"))
+    return Config({"one": EvaluationFiles(str(path))}, 4, 3, 0, index_folder=str(tmp_path / "index"))
 
 
 def rows(config: Config) -> list[dict[str, object]]:
@@ -56,7 +55,7 @@ def test_an_index_is_written_once_and_always_with_the_same_bytes(config: Config)
 
 def test_changed_items_get_another_index(config: Config) -> None:
     rows(config)
-    Path(config.sets[0].path).write_text(json.dumps({"question": "one two three four"}) + "\n")
+    Path(config.sets["one"].path).write_text(json.dumps({"question": "one two three four"}) + "\n")
     assert rows(config)[0]["items"] == 1
     assert len([*Path(config.index_folder).iterdir()]) == 2
 

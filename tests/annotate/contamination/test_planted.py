@@ -12,8 +12,7 @@ import pytest
 import zstandard
 
 from datakit.annotate.contamination.annotator import ContaminationAnnotator
-from datakit.annotate.contamination.config import Config
-from datakit.annotate.contamination.evaluation_sets import EvaluationSet
+from datakit.annotate.contamination.config import Config, EvaluationFiles
 from tests.support.annotate.contamination_oracle import words_of
 from tests.support.data import need_data, texts_of
 
@@ -24,7 +23,7 @@ SETS = ("agi_eval", "gsm8k", "mmlu")
 @pytest.fixture(scope="module")
 def annotator() -> ContaminationAnnotator:
     folder = need_data() / "evals"
-    sets = tuple(EvaluationSet(name, str(folder / f"{name}_*.jsonl.gz"), ("question",)) for name in SETS)
+    sets = {name: EvaluationFiles(str(folder / f"{name}_*.jsonl.gz")) for name in SETS}
     return Config(sets, NGRAM, NGRAM, max_hits=10_000).annotator()
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from datakit.annotate.contamination.annotator import ContaminationAnnotator
-from datakit.annotate.contamination.config import Config
-from datakit.annotate.contamination.evaluation_sets import EvaluationSet
+from datakit.annotate.contamination.config import Config, EvaluationFiles
 from datakit.text.unicode_words import ALONE, CHARACTER, WORD, character_table
 
 Words = list[tuple[str, int, int]]  # each word in lowercase, its first byte, and the byte after its last one
@@ -94,7 +93,7 @@ def annotator_of(folder: Path, items: Sequence[Sequence[str]], rules: Rules) -> 
     """Return an annotator for items, each given by its passages."""
     path = folder / "items.jsonl"
     path.write_text("".join(json.dumps({"texts": [*item]}) + "\n" for item in items))
-    sets = (EvaluationSet("one", str(path), ("texts",)),)
+    sets = {"one": EvaluationFiles(str(path), ("texts",))}
     return Config(sets, rules.ngram, rules.min_words, rules.min_characters, rules.max_hits).annotator()
 
 

@@ -1,0 +1,1 @@
+"""Runs annotators that are functions of the user (docs/annotate/user.md)."""
