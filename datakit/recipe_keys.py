@@ -82,13 +82,14 @@ MEANINGS = {
     "annotate": (
         "Computes facts about documents, and writes one table of attributes per annotator. It removes and changes no "
         "document. Each subtable chooses an annotator; `[annotate.script]` has no settings. See "
-        "[language](annotate/language.md), [personal data](annotate/personal.md), "
+        "[language](annotate/language.md), [personal data](annotate/personal.md), [heuristics](annotate/heuristics.md), "
         "[classifiers](annotate/classifier.md), [contamination](annotate/contamination.md) and "
         "[your own functions](annotate/user.md)."
     ),
     "annotate.language": "The language of each document, with its score.",
     "annotate.script": "The scripts of each document.",
     "annotate.personal": "Personal data, as spans of the text.",
+    "annotate.heuristics": "Numbers about words, lines and repetitions, for rules such as those of Gopher and FineWeb.",
     "annotate.classifier_fasttext": "The scores of a fastText classifier.",
     "annotate.classifier_linear": "The scores of a linear classifier that datakit has trained.",
     "annotate.contamination": "The items of evaluation sets of which a document contains n-grams.",

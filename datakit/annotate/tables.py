@@ -62,6 +62,7 @@ TABLES: dict[str, Table] = {
     "language": Table("datakit.annotate.language.config:LanguageConfig", kernels=True),
     "script": Table("datakit.annotate.language.config:ScriptConfig", kernels=True),
     "personal": Table("datakit.annotate.personal.config:PersonalConfig", kernels=True),
+    "heuristics": Table("datakit.annotate.heuristics.config:HeuristicsConfig", kernels=True),
     "classifier_fasttext": Table("datakit.annotate.classifier.config:FasttextClassifierConfig", kernels=True),
     "classifier_linear": Table("datakit.annotate.classifier.config:LinearClassifierConfig", kernels=True),
     "contamination": Table(

@@ -1,0 +1,1 @@
+"""Computes quality heuristics of documents as numbers, from which rules make verdicts."""

@@ -1,0 +1,1 @@
+"""Compiled loops of the annotator `heuristics`: one row of counts per document."""

@@ -1,0 +1,86 @@
+"""Counts duplicate lines and paragraphs: those that occurred before in the same document, byte by byte.
+
+Paragraphs are what two or more newlines in a row separate in the text without the whitespace at its ends.
+"""
+
+# ruff: noqa: PLR0917 - numba kernels take positional arguments
+
+from __future__ import annotations
+
+import numpy as np
+
+from datakit.annotate.heuristics.kernels import counts, lines, spans, words
+from datakit.annotate.heuristics.kernels.counts import (
+    DUPLICATE_LINE_CHARACTERS,
+    DUPLICATE_LINES,
+    DUPLICATE_NONBLANK_CHARACTERS,
+    DUPLICATE_PARAGRAPH_CHARACTERS,
+    DUPLICATE_PARAGRAPHS,
+    PARAGRAPHS,
+)
+from datakit.annotate.heuristics.kernels.lines import Lines
+from datakit.annotate.heuristics.kernels.spans import Numbers, hash_span, number_spans
+from datakit.text import hash_mixing
+from datakit.text.hash_mixing import GOLDEN
+from datakit.text.numba_cache import cached_njit
+
+kernel = cached_njit(counts, hash_mixing, lines, spans, words)
+
+
+@kernel
+def length_of(data: np.ndarray, start: int, stop: int) -> int:
+    """Return the number of characters in some bytes."""
+    length = 0
+    for position in range(start, stop):
+        length += data[position] & 0xC0 != 0x80
+    return length
+
+
+@kernel
+def count_duplicate_lines(data: np.ndarray, lines: Lines, count: int, numbers: Numbers, row: np.ndarray) -> None:
+    """Count the duplicates among `count` filled lines."""
+    if number_spans(data, lines.starts, lines.stops, lines.hashes, count, numbers) == count:
+        return
+    for line in range(count):
+        if numbers.firsts[numbers.ids[line]] != line:
+            length = length_of(data, lines.starts[line], lines.stops[line])
+            row[DUPLICATE_LINES] += 1
+            row[DUPLICATE_LINE_CHARACTERS] += length
+            if not lines.blank[line]:
+                row[DUPLICATE_NONBLANK_CHARACTERS] += length
+
+
+@kernel
+def count_duplicate_paragraphs(
+    data: np.ndarray, start: int, stop: int, lines: Lines, count: int, numbers: Numbers, row: np.ndarray
+) -> None:
+    """Count the duplicates among the paragraphs of `data[start:stop]`, a text without whitespace at its ends. The lines
+    are replaced by the paragraphs.
+    """
+    paragraphs = _join(data, start, stop, lines, count)
+    row[PARAGRAPHS] = paragraphs
+    if number_spans(data, lines.starts, lines.stops, lines.hashes, paragraphs, numbers) == paragraphs:
+        return
+    for one in range(paragraphs):
+        if numbers.firsts[numbers.ids[one]] != one:
+            row[DUPLICATE_PARAGRAPHS] += 1
+            row[DUPLICATE_PARAGRAPH_CHARACTERS] += length_of(data, lines.starts[one], lines.stops[one])
+
+
+@kernel
+def _join(data: np.ndarray, start: int, stop: int, lines: Lines, count: int) -> int:
+    """Replace lines by the paragraphs that they form, and return the number of paragraphs."""
+    paragraphs = 0
+    for line in range(count):
+        first, last = max(lines.starts[line], start), min(lines.stops[line], stop)
+        if first >= last:
+            continue
+        whole = first == lines.starts[line] and last == lines.stops[line]
+        hashed = lines.hashes[line] if whole else hash_span(data, first, last)
+        if paragraphs and lines.stops[paragraphs - 1] + 1 == first:
+            lines.stops[paragraphs - 1] = last
+            lines.hashes[paragraphs - 1] = (lines.hashes[paragraphs - 1] ^ hashed) * GOLDEN
+        else:
+            lines.starts[paragraphs], lines.stops[paragraphs], lines.hashes[paragraphs] = first, last, hashed
+            paragraphs += 1
+    return paragraphs
