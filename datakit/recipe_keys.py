@@ -19,12 +19,14 @@ from datakit.dedup.stage import Config as Dedup
 from datakit.engine.disk_limits import DiskLimits
 from datakit.normalize.config import Config as Normalize
 from datakit.recipe import Recipe, Source
+from datakit.select.edit_config import EditConfig as Edit
 from datakit.select.stage import Config as Select
 from datakit.tokenize.config import Config as Tokenize
 from datakit.tokenize.train_stage import Config as Train
 from datakit.toml_config import key
 
 SOURCES = "sources"
+EDITS = "select.edits.NAME"  # a table for each edit, with a name that the user chooses
 SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -54,6 +56,7 @@ TABLES: dict[str, tuple[type, ...]] = {
     **{f"annotate.{name}": (table.kind,) for name, table in ANNOTATORS.items()},
     "dedup": (_Switch, Dedup),
     "select": (Select,),
+    EDITS: (Edit,),
     "consolidate": (_Write, Consolidate),
     "tokenize": (_Switch, Tokenize),
     "tokenize.train": (Train,),
@@ -78,7 +81,12 @@ MEANINGS = {
         "Removes near duplicates and equal texts. Without this table, a text is removed only if it equals another text "
         "of the same source."
     ),
-    "select": "Decides which documents leave the dataset.",
+    "select": "Decides which documents leave the dataset, and how texts are edited.",
+    EDITS: (
+        "Masks or cuts spans that annotators have found. NAME is any name of lowercase letters, digits, `-` and `_`, "
+        "under which the edit is counted. Edits change the token cache and the published dataset, but not the ids of "
+        "documents. See [Edits](edits.md)."
+    ),
     "consolidate": "Writes the documents that stay as a dataset to publish. The token cache does not depend on it.",
     "tokenize": "Writes a token cache. Without this table, the run ends when the documents are written.",
     "tokenize.train": 'Settings for `tokenizer = "train"`.',
@@ -166,6 +174,8 @@ def json_schema() -> dict[str, Any]:
     """Return the JSON schema of recipes: names, types, choices, defaults and meanings of all keys."""
     tables = {table: _table_schema(table) for table in TABLES}
     recipe = tables.pop("")
+    edits = {"type": "object", "additionalProperties": tables.pop(EDITS)}
+    tables["select"]["properties"]["edits"] = {**edits, "description": "The edits, by name."}
     for nested in [table for table in tables if "." in table]:
         table, _, name = nested.partition(".")
         tables[table]["properties"][name] = tables.pop(nested)

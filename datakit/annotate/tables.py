@@ -19,11 +19,13 @@ from datakit.storage.fingerprint import config_of
 @dataclass(frozen=True)
 class Table:
     """A built-in annotator. settings: the class of its settings, as `module:name`; it has a constant VERSION (that of
-    the annotator) and a method `annotator`. kernels: True if the annotator uses numba kernels.
+    the annotator) and a method `annotator`. kernels: True if the annotator uses numba kernels. spans: its columns of
+    spans, which a recipe can edit.
     """
 
     settings: str
     kernels: bool = False
+    spans: tuple[str, ...] = ()
 
     @property
     def kind(self) -> Any:
@@ -35,7 +37,7 @@ class Table:
 TABLES: dict[str, Table] = {
     "language": Table("datakit.annotate.language.config:LanguageConfig", kernels=True),
     "script": Table("datakit.annotate.language.config:ScriptConfig", kernels=True),
-    "personal": Table("datakit.annotate.personal.config:PersonalConfig", kernels=True),
+    "personal": Table("datakit.annotate.personal.config:PersonalConfig", kernels=True, spans=("spans",)),
     "classifier_fasttext": Table("datakit.annotate.classifier.config:FasttextClassifierConfig", kernels=True),
     "classifier_linear": Table("datakit.annotate.classifier.config:LinearClassifierConfig", kernels=True),
 }

@@ -26,8 +26,11 @@ from datakit.engine.task import TOLERANCES
 from datakit.engine.user_modules import CODE_FOLDER
 from datakit.errors import NotFoundError, RecipeError, TokenizerError
 from datakit.normalize import stage as normalize
+from datakit.pipeline.recipe_checks.edit_tables import edit_mistakes
 from datakit.recipe import Recipe, Source
 from datakit.select import stage as select
+from datakit.select.edit_config import EditConfig
+from datakit.select.plan_edits import EDITS
 from datakit.storage import urls
 from datakit.tokenize import contract_stage, train_stage
 from datakit.tokenize import stage as tokenize
@@ -74,7 +77,7 @@ class _Table:
     kind: type
     place: str
     other_keys: tuple[str, ...] = ()  # valid keys that are not in `values`, because this module reads them itself
-    annotators: tuple[_Table, ...] = ()  # the subtables of [annotate], in the order of TABLES
+    subtables: tuple[_Table, ...] = ()  # those of [annotate], in the order of TABLES, or those of [select.edits]
 
 
 def configure(recipe: Recipe) -> Configuration:
@@ -90,7 +93,7 @@ def configure(recipe: Recipe) -> Configuration:
     for table in (*tables, _limits_table(recipe.limits, recipe.place)):
         for message in _mistakes(table):
             found.setdefault(message.replace(f" of source {table.source!r}", ""), message)
-    refuse(found.values())
+    refuse(found.values() or edit_mistakes(recipe))
     configs = [convert(table.values, table.kind, table.place) for table in tables]
     configuration: Configuration = {}
     for table, config in zip(tables, configs, strict=True):
@@ -124,20 +127,22 @@ def _mistakes(table: _Table) -> list[str]:
     moved = {key: home for (stage, key), home in MOVED.items() if stage == table.stage and key in table.values}
     found = [f"{table.place}: the key {key!r} is now in the table {home}; move it there" for key, home in moved.items()]
     found += mistakes(_without(table.values, moved), table.kind, table.place, other_keys=table.other_keys)
-    return found + [message for annotator in table.annotators for message in _mistakes(annotator)]
+    return found + [message for subtable in table.subtables for message in _mistakes(subtable)]
 
 
 def _present(document: Mapping[str, Any], place: str) -> Iterator[_Table]:
     """Yield the stage tables of a recipe as they are written, but without the keys that this module reads itself."""
     kinds = (
         (normalize.NAME, normalize.Config, ()), (dedup.NAME, dedup.Config, (ENABLED,)),
-        (select.NAME, select.Config, ()), (consolidate.NAME, consolidate.Config, (WRITE,)),
+        (consolidate.NAME, consolidate.Config, (WRITE,)),
         (tokenize.NAME, tokenize.Config, (ENABLED, TRAIN_TABLE)),
     )  # fmt: skip
     if isinstance(limits := document.get(LIMITS), dict):
         yield _limits_table(limits, place)
     if isinstance(values := document.get(annotate.NAME), dict):
         yield _annotate_table(None, values, place)
+    if isinstance(values := document.get(select.NAME), dict):
+        yield _select_table(values, place)
     for name, kind, own in kinds:
         if isinstance(values := document.get(name), dict):
             yield _Table(name, None, _without(values, own), kind, f"{place}, [{name}]", own)
@@ -152,7 +157,7 @@ def _tables(recipe: Recipe) -> Iterator[_Table]:
         yield from _source_tables(recipe, source, annotators, deduplicate)
     if deduplicate is not None:
         yield _Table(dedup.NAME, None, deduplicate, dedup.Config, f"{recipe.place}, [dedup]", (ENABLED,))
-    yield _Table(select.NAME, None, recipe.select, select.Config, f"{recipe.place}, [select]")
+    yield _select_table(recipe.select, recipe.place)
     place = f"{recipe.place}, [consolidate]"
     if (written := _enabled(recipe.consolidate, place, WRITE)) is not None:
         yield _Table(consolidate.NAME, None, written, consolidate.Config, place, (WRITE,))
@@ -184,6 +189,19 @@ def _annotate_table(source: str | None, values: dict[str, Any], place: str) -> _
     )
     own = _without(values, (*chosen, ENABLED))
     return _Table(annotate.NAME, source, own, annotate.Config, f"{place}]", (ENABLED, *TABLES), annotators)
+
+
+def _select_table(values: Any, place: str) -> _Table:
+    """Return the table [select] with a subtable for each edit, in alphabetical order."""
+    place = f"{place}, [{select.NAME}"
+    edits = values.get(EDITS, {}) if isinstance(values, Mapping) else {}
+    if not isinstance(edits, Mapping):
+        raise RecipeError(f"{place}.{EDITS}] must hold one table for each edit, such as [{select.NAME}.{EDITS}.mail]")
+    subtables = tuple(
+        _Table(EDITS, None, found, EditConfig, f"{place}.{EDITS}.{name}]") for name, found in sorted(edits.items())
+    )
+    own = _without(values, (EDITS,)) if isinstance(values, Mapping) else values
+    return _Table(select.NAME, None, own, select.Config, f"{place}]", (EDITS,), subtables)
 
 
 def _tokenize_tables(table: dict[str, Any] | None, place: str) -> Iterator[_Table]:
@@ -222,6 +240,8 @@ def _settings(table: _Table, config: Any, folder: str) -> Settings:
     if table.stage == annotate.NAME:
         content |= _annotator_settings(table)
         operations[annotate.MODELS] = _model_paths(table)
+    if table.stage == select.NAME and table.subtables:
+        content[EDITS] = {_subtable_name(one): _plain(one) for one in table.subtables}
     if table.stage == normalize.NAME:
         content["source"] = table.source
         operations |= {CODE_FOLDER: folder} if content["transform"] else {}
@@ -235,25 +255,30 @@ def _annotator_settings(table: _Table) -> dict[str, Any]:
     """Return the settings of the chosen annotators as they enter the fingerprint: with the version of each, and without
     the paths of models, because the sha256 of a model stands for it.
     """
-    if not table.annotators:
+    if not table.subtables:
         raise RecipeError(
             f"{table.place}: no annotator is chosen; add a subtable such as [annotate.{next(iter(TABLES))}]"
         )
     found = {}
-    for one in table.annotators:
-        values = msgspec.json.decode(msgspec.json.encode(asdict(convert(one.values, one.kind, one.place))))
+    for one in table.subtables:
+        values = _plain(one)
         hashed = (annotate.MODEL,) if values.get("sha256") else ()
-        found[_annotator_name(one)] = {**_without(values, hashed), "version": one.kind.VERSION}
+        found[_subtable_name(one)] = {**_without(values, hashed), "version": one.kind.VERSION}
     return {"annotators": found}
 
 
 def _model_paths(table: _Table) -> dict[str, str]:
     """Return the path of each annotator's model whose sha256 the recipe gives."""
-    hashed = [one for one in table.annotators if one.values.get("sha256") and annotate.MODEL in one.values]
-    return {_annotator_name(one): one.values[annotate.MODEL] for one in hashed}
+    hashed = [one for one in table.subtables if one.values.get("sha256") and annotate.MODEL in one.values]
+    return {_subtable_name(one): one.values[annotate.MODEL] for one in hashed}
 
 
-def _annotator_name(table: _Table) -> str:
+def _plain(table: _Table) -> dict[str, Any]:
+    """Return the settings of a table as JSON values, with every default written out."""
+    return msgspec.json.decode(msgspec.json.encode(asdict(convert(table.values, table.kind, table.place))))
+
+
+def _subtable_name(table: _Table) -> str:
     return table.place.rpartition(".")[2].removesuffix("]")
 
 

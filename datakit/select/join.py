@@ -24,6 +24,7 @@ from datakit.storage.parquet import iterate_shard
 from datakit.storage.selection.leaving_rows import SCHEMA
 
 BETWEEN = "+"  # separates the reasons in the name of a combination
+REASON = pa.string()
 
 
 @dataclass(frozen=True)
@@ -31,34 +32,43 @@ class Joined:
     """A row group after the join. leaving: the documents that leave (see `storage/selection/leaving_rows.py`).
 
     combinations: the number of documents that leave, for each combination of reasons, such as "exact" or "exact+fuzzy".
-    marked_kept: the number of marks without effect, because the recipe does not list their reason.
+    marked_kept: the number of marks without effect, because the recipe does not list their reason. ids: those of all
+    documents, as (high, low).
     """
 
     leaving: pa.Table
     rows_in: int
     combinations: Counter[str]
-    marked_kept: int = 0
+    marked_kept: int
+    ids: tuple[np.ndarray, np.ndarray]
 
 
 def join(dataset: str, marks: Sequence[str], drop: frozenset[str]) -> Iterator[Joined]:
     """Yield, for each row group of the partition at `dataset`, the documents that one of the files `marks` lists with a
     reason in `drop`. Raises CorruptError if ids are out of order in a file, or if a mark matches no document.
     """
-    rows, streams, first = OrderedIds(dataset), [_Marks(url) for url in marks], 0
+    rows, streams, first = OrderedIds(dataset), [Marks(url) for url in marks], 0
     for table in iterate_shard(dataset, ["id"]):
         if not table.num_rows:
             continue
         high, low = rows.parse(table["id"])
         found = [stream.up_to(high, low, dataset) for stream in streams]
-        yield _leaving(table, first, found, drop)
+        yield _leaving(table, (high, low), first, found, drop)
         first += table.num_rows
     for stream in streams:
         stream.expect_end(dataset)
 
 
-def _leaving(table: pa.Table, first: int, found: Sequence[tuple[np.ndarray, pa.Array]], drop: frozenset[str]) -> Joined:
-    """Return the documents that leave. first: the row, in the partition, of the group's first document. found: for each
-    list of marks, the positions of the marked documents in the group, and their reasons.
+def _leaving(
+    table: pa.Table,
+    ids: tuple[np.ndarray, np.ndarray],
+    first: int,
+    found: Sequence[tuple[np.ndarray, pa.Array]],
+    drop: frozenset[str],
+) -> Joined:
+    """Return the documents that leave. ids: those of the group, parsed. first: the row, in the partition, of the
+    group's first document. found: for each list of marks, the positions of the marked documents in the group, and their
+    reasons.
     """
     names, positions, codes = sorted(drop), [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for position, reason in found:
@@ -71,10 +81,10 @@ def _leaving(table: pa.Table, first: int, found: Sequence[tuple[np.ndarray, pa.A
     reasons = pa.array(names, pa.string()).take(pa.array(pairs[:, 1]))
     ends = pa.array(np.append(start, len(pairs)).astype(np.int32))
     lists = pa.ListArray.from_arrays(ends, reasons).cast(SCHEMA.field("reasons").type)
-    ids = table["id"].combine_chunks().take(pa.array(row))
-    leaving = pa.Table.from_arrays([ids, pa.array((first + row).astype(np.uint64)), lists], schema=SCHEMA)
+    names_of_rows = table["id"].combine_chunks().take(pa.array(row))
+    leaving = pa.Table.from_arrays([names_of_rows, pa.array((first + row).astype(np.uint64)), lists], schema=SCHEMA)
     combinations = _combinations(names, pairs[:, 1], start, count)
-    return Joined(leaving, table.num_rows, combinations, int((code < 0).sum()))
+    return Joined(leaving, table.num_rows, combinations, int((code < 0).sum()), ids)
 
 
 def _combinations(names: Sequence[str], codes: np.ndarray, start: np.ndarray, count: np.ndarray) -> Counter[str]:
@@ -89,30 +99,32 @@ def _combinations(names: Sequence[str], codes: np.ndarray, start: np.ndarray, co
     return found
 
 
-class _Marks:
-    """A stream of marks, which is read only as far as each row group of the partition requires."""
+class Marks:
+    """A stream of marks, which is read only as far as each row group of the partition requires. A mark has a value: the
+    reason for which the document is marked or, in a subclass, the value in another column.
+    """
 
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._tables = iterate_shard(url, ["id", "reason"])
+    def __init__(self, url: str, column: str = "reason", kind: pa.DataType = REASON) -> None:
+        self._url, self._column, self._kind = url, column, kind
+        self._tables = iterate_shard(url, ["id", column])
         self._ids = OrderedIds(url)
         self._high = self._low = np.empty(0, np.uint64)
-        self._reason = pa.array([], pa.string())
+        self._values = pa.array([], kind)
 
     def up_to(self, high: np.ndarray, low: np.ndarray, dataset: str) -> tuple[np.ndarray, pa.Array]:
         """Return the marks of the documents in a row group: for each mark, the index of its document in
-        the group (int64) and the reason. high, low: the ids of the documents. dataset: the URL of the partition, for
+        the group (int64) and its value. high, low: the ids of the documents. dataset: the URL of the partition, for
         error messages.
         """
-        positions, reasons = [], []
+        positions, values = [], []
         while True:
             count = count_up_to(self._high, self._low, (int(high[-1]), int(low[-1])))
             positions.append(self._find(high, low, count, dataset))
-            reasons.append(self._reason.slice(0, count))
+            values.append(self._values.slice(0, count))
             self._high, self._low = self._high[count:], self._low[count:]
-            self._reason = self._reason.slice(count)
+            self._values = self._values.slice(count)
             if len(self._high) or not self._read_next():
-                return np.concatenate(positions), pa.concat_arrays(reasons)
+                return np.concatenate(positions), pa.concat_arrays(values)
 
     def expect_end(self, dataset: str) -> None:
         """Raise CorruptError if any marks are left after the last row group."""
@@ -123,11 +135,16 @@ class _Marks:
         for table in self._tables:
             if table.num_rows:
                 self._high, self._low = self._ids.parse(table.column("id"))
-                self._reason = table.column("reason").cast(pa.string()).combine_chunks()
-                if self._reason.null_count:
-                    raise CorruptError(f"{self._url}: the column `reason` contains a null; {ADVICE}")
+                self._values = self._values_of(table)
                 return True
         return False
+
+    def _values_of(self, table: pa.Table) -> pa.Array:
+        """Return the values of a row group's marks. Raises CorruptError if they are not valid."""
+        values = table.column(self._column).cast(self._kind).combine_chunks()
+        if values.null_count:
+            raise CorruptError(f"{self._url}: the column `{self._column}` contains a null; {ADVICE}")
+        return values
 
     def _find(self, high: np.ndarray, low: np.ndarray, count: int, dataset: str) -> np.ndarray:
         position = np.searchsorted(high, self._high[:count])

@@ -2,7 +2,8 @@
 
     signatures    has exactly the normalized documents
     dedup         removes only normalized documents
-    select        lists exactly the documents that dedup marked for a reason in the recipe, each with its row
+    select        lists exactly the documents that dedup marked for a reason in the recipe, each with its row, and those
+                  that leave because of edits
     consolidate   has the normalized documents without those that select lists and those in quarantine
     tokenize      likewise
 
@@ -24,12 +25,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datakit.cache.layout import DOCUMENTS_SUFFIX
+from datakit.select.edit_documents import EMPTY, UNANNOTATED
 from datakit.storage.manifest import Manifest, Partition
 from datakit.storage.parquet import read_shard
 from datakit.validate.finding import Result
 from datakit.validate.id_lists import Ids, contained, first_difference, ids_of, positions, read_ids
 from datakit.validate.subject import Input, Subject, in_parallel
 
+OF_EDITS = ([EMPTY], [UNANNOTATED])  # reasons that do not come from dedup
 Aligned = tuple[Partition, Partition, Partition | None]  # our partition, the input's, and that of the removals
 
 
@@ -145,11 +148,14 @@ def _check_selection(
     if len(rows) and not (rows.max() < len(expected) and (expected[rows].equals(found))):
         result.find(place, "lists rows that hold documents with different ids")
         return
+    because_of_edits = np.array([reasons in OF_EDITS for reasons in table["reasons"].to_pylist()], bool)
+    keep[rows[because_of_edits]] = False  # the check of the edits compares these
     if marked is not None:
         with result.reading(marked):
             _leave_out(keep, expected, marked, drop, result)
             marks = read_shard(marked, ["reason"])["reason"].to_pylist()
-            if table["reasons"].to_pylist() != [[reason] for reason in marks if reason in drop]:
+            reasons = table["reasons"].filter(pa.array(~because_of_edits)).to_pylist()
+            if reasons != [[reason] for reason in marks if reason in drop]:
                 result.find(place, f"gives different reasons than {marked}")
     difference = first_difference(expected[~keep], found)
     if difference:
