@@ -21,6 +21,7 @@ from datakit.engine.disk_limits import DiskLimits
 from datakit.normalize.config import Config as Normalize
 from datakit.recipe import RULES, Recipe, Source
 from datakit.rules.config import Rule
+from datakit.select.edit_config import EditConfig as Edit
 from datakit.select.stage import Config as Select
 from datakit.tokenize.config import Config as Tokenize
 from datakit.tokenize.train_stage import Config as Train
@@ -28,6 +29,7 @@ from datakit.toml_config import key
 
 SOURCES = "sources"
 ARRAYS = (SOURCES, RULES)  # arrays of tables
+EDITS = "select.edits.NAME"  # a table for each edit, with a name that the user chooses
 SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -70,6 +72,7 @@ TABLES: dict[str, tuple[type, ...]] = {
     RULES: (Rule,),
     "dedup": (_Switch, Dedup),
     "select": (Select,),
+    EDITS: (Edit,),
     "consolidate": (_Write, Consolidate),
     "tokenize": (_Switch, Tokenize),
     "tokenize.train": (Train,),
@@ -82,8 +85,8 @@ MEANINGS = {
     "annotate": (
         "Computes facts about documents, and writes one table of attributes per annotator. It removes and changes no "
         "document. Each subtable chooses an annotator; `[annotate.script]` has no settings. See "
-        "[language](annotate/language.md), [personal data](annotate/personal.md), [heuristics](annotate/heuristics.md), "
-        "[classifiers](annotate/classifier.md), [contamination](annotate/contamination.md) and "
+        "[language](annotate/language.md), [personal data](annotate/personal.md), "
+        "[heuristics](annotate/heuristics.md), [classifiers](annotate/classifier.md), [contamination](annotate/contamination.md) and "
         "[your own functions](annotate/user.md)."
     ),
     "annotate.language": "The language of each document, with its score.",
@@ -106,7 +109,12 @@ MEANINGS = {
         "Removes near duplicates and equal texts. Without this table, a text is removed only if it equals another text "
         "of the same source."
     ),
-    "select": "Decides which documents leave the dataset.",
+    "select": "Decides which documents leave the dataset, and how texts are edited.",
+    EDITS: (
+        "Masks or cuts spans that annotators have found. NAME is any name of lowercase letters, digits, `-` and `_`, "
+        "under which the edit is counted. Edits change the token cache and the published dataset, but not the ids of "
+        "documents. See [Edits](edits.md)."
+    ),
     "consolidate": "Writes the documents that stay as a dataset to publish. The token cache does not depend on it.",
     "tokenize": "Writes a token cache. Without this table, the run ends when the documents are written.",
     "tokenize.train": 'Settings for `tokenizer = "train"`.',

@@ -20,7 +20,7 @@ from datakit.annotate.language.builtin_model import builtin_path
 from datakit.download.stage import Config as DownloadConfig
 from datakit.pipeline.configure import configure
 from datakit.recipe import CATALOG, Recipe, parse_recipe
-from datakit.recipe_keys import MEANINGS, TABLES, RecipeKey, heading, json_schema, recipe_keys
+from datakit.recipe_keys import EDITS, MEANINGS, TABLES, RecipeKey, heading, json_schema, recipe_keys
 from tests.support.paths import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "recipe.md"
@@ -67,6 +67,11 @@ def document(key: RecipeKey) -> dict[str, object]:
         return {**BASE, "annotate": _annotator(key.table.split(".")[1:], {**_required(key.table, key), **values})}
     if key.table == "annotate":
         return {**BASE, "annotate": {"script": {}, **values}}
+    if key.table == EDITS:
+        annotate, mask = {"personal": {}}, {"replacement": "x"} if key.name != "replacement" else {}
+        sources = [{"name": "novels", "url": "/x"}]
+        edit = {**_required(key), **mask, **values}
+        return {**BASE, "sources": sources, "annotate": annotate, "select": {"edits": {"mail": edit}}}
     if key.table == "tokenize.train":
         return {**BASE, "tokenize": {"tokenizer": "train", "train": values}}
     return {**BASE, key.table: {**BASE.get(key.table, {}), **values}}  # pyright: ignore[reportGeneralTypeIssues]
@@ -143,6 +148,7 @@ def test_schema_accepts_the_catalog_and_refuses_typos() -> None:
         {"dedupe": {}}, {"dedup": {"treshold": 0.9}}, {"dedup": {"threshold": "much"}}, {"sources": [{"name": "a"}]},
         {"sources": [{"name": "a", "url": "x", "format": "pdf"}]},
         {"tokenize": {"tokenizer": "train", "train": {"v": 1}}}, {"annotate": {"language": {"topk": 2}}},
+        {"select": {"edits": {"mail": {"spans": "personal.spans", "verb": "cut"}}}},
     ):  # fmt: skip
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({**BASE, **wrong}, schema)

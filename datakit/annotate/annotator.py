@@ -14,17 +14,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from datakit.text.spans import SPAN, SPANS
+
+__all__ = ["SPAN", "SPANS", "TEXT", "Annotator"]
 TEXT = "text"
-# A stretch of a text, in bytes of its UTF-8 form: [start, stop). The spans of a document are sorted by (start, stop,
-# kind).
-SPAN = pa.struct(
-    [
-        pa.field("start", pa.uint64(), nullable=False),
-        pa.field("stop", pa.uint64(), nullable=False),
-        pa.field("kind", pa.string(), nullable=False),
-    ]
-)
-SPANS = pa.list_(pa.field("element", SPAN, nullable=False))
 
 
 class Annotator(Protocol):

@@ -26,13 +26,14 @@ class Table:
     """A built-in annotator. settings: the class of its settings, as `module:name`; it has a constant VERSION (that of
     the annotator) and a method `annotator`. kernels: True if the annotator uses numba kernels. files: the setting that
     holds a table of files by name (see `input_files.py`), if there is one. operations: the settings that change no
-    output and are therefore not part of the fingerprint.
+    output and are therefore not part of the fingerprint. spans: its columns of spans, which a recipe can edit.
     """
 
     settings: str
     kernels: bool = False
     files: str = ""
     operations: tuple[str, ...] = ()
+    spans: tuple[str, ...] = ()
 
     @property
     def kind(self) -> Any:
@@ -61,8 +62,8 @@ class Table:
 TABLES: dict[str, Table] = {
     "language": Table("datakit.annotate.language.config:LanguageConfig", kernels=True),
     "script": Table("datakit.annotate.language.config:ScriptConfig", kernels=True),
-    "personal": Table("datakit.annotate.personal.config:PersonalConfig", kernels=True),
     "heuristics": Table("datakit.annotate.heuristics.config:HeuristicsConfig", kernels=True),
+    "personal": Table("datakit.annotate.personal.config:PersonalConfig", kernels=True, spans=("spans",)),
     "classifier_fasttext": Table("datakit.annotate.classifier.config:FasttextClassifierConfig", kernels=True),
     "classifier_linear": Table("datakit.annotate.classifier.config:LinearClassifierConfig", kernels=True),
     "contamination": Table(

@@ -105,6 +105,7 @@ def _pairs(step: Step, entry: StepInput) -> list[Pair]:
             leaving=selection.leaving,
             output=data_path(entry.source, urls.name(partition.path)),
             staying=selection.rows,
+            edits=selection.edits,
         )
         for partition, selection in zip(partitions, selections, strict=True)
     ]

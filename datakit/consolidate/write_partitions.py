@@ -1,5 +1,6 @@
-"""Writes normalized partitions without the rows that leave, and counts the documents of each partition. A partition in
-which all rows stay is not written again but linked or copied (`identical_files.py`).
+"""Writes normalized partitions without the rows that leave and with edited texts, and counts the documents of each
+partition. A partition in which all rows stay and no text is edited is not written again but linked or copied
+(`identical_files.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from datakit.storage.manifest import Partition
 from datakit.storage.parquet import ShardWriter, iterate_shard, open_shard
 from datakit.storage.row_size import row_sizes
 from datakit.storage.selection.leaving_rows import LeavingRows, only
+from datakit.text.edited_texts import EDITED_ID, EditedTexts
 
 QUARANTINED = "quarantined"
 
@@ -28,7 +30,7 @@ QUARANTINED = "quarantined"
 class Pair:
     """A normalized partition, as its manifest describes it, and the directory of its step. leaving: the URL of the list
     of the rows that leave; None if all stay. output: the path of the output partition, relative to the step's
-    directory. staying: the number of documents that stay.
+    directory. staying: the number of documents that stay. edits: the URL of the list of edits; None if there are none.
     """
 
     partition: Partition
@@ -36,6 +38,7 @@ class Pair:
     leaving: str | None
     output: str
     staying: int
+    edits: str | None = None
 
     @property
     def dataset(self) -> str:
@@ -51,13 +54,14 @@ class Pair:
 @dataclass(frozen=True)
 class Written:
     """A written partition, with the number of documents that stay and the number of those that were quarantined.
-    unchanged: True if the partition is the normalized file.
+    unchanged: True if the partition is the normalized file. edited: the number of documents with edited texts.
     """
 
     partition: Partition
     rows_in: int
     quarantined: int = 0
     unchanged: bool = False
+    edited: int = 0
 
 
 def consolidate(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
@@ -66,7 +70,8 @@ def consolidate(arguments: dict[str, Any], shared: dict[str, Any], context: Task
     left_out: list[QuarantinedRecord] = []
     records = bytes_read = 0
     for pair in msgspec.convert(arguments["partitions"], list[Pair]):
-        entry, quarantined = _unchanged(pair, context) if pair.leaving is None else _filtered(pair, context)
+        untouched = pair.leaving is None and pair.edits is None
+        entry, quarantined = _unchanged(pair, context) if untouched else _filtered(pair, context)
         left_out += quarantined
         written.append(entry)
         records, bytes_read = records + pair.partition.rows, bytes_read + pair.text_bytes
@@ -83,6 +88,7 @@ def _counters(written: list[Written]) -> dict[str, int]:
         "consolidate/records_out": sum(entry.partition.rows for entry in written),
         "consolidate/dropped_quarantined": sum(entry.quarantined for entry in written),
         "consolidate/unchanged_partitions": sum(entry.unchanged for entry in written),
+        **({"consolidate/edited": edited} if (edited := sum(entry.edited for entry in written)) else {}),
     }
 
 
@@ -95,10 +101,11 @@ def _unchanged(pair: Pair, context: TaskContext) -> tuple[Written, list[Quaranti
 def _filtered(pair: Pair, context: TaskContext) -> tuple[Written, list[QuarantinedRecord]]:
     with open_shard(pair.dataset) as shard:
         schema = shard.schema_arrow
-    leaving, rows_in, text_bytes, ends, left_out = LeavingRows(pair.leaving, pair.dataset), 0, 0, [], []
+    leaving, edits = LeavingRows(pair.leaving, pair.dataset), EditedTexts(pair.edits, pair.dataset)
+    rows_in, text_bytes, edited, ends, left_out = 0, 0, 0, [], []
     with ShardWriter(urls.join(context.step_directory, pair.output), schema, ["source"]) as writer:
         for table in iterate_shard(pair.dataset):
-            staying = leaving.staying(table["id"])
+            table, staying = edits.apply(table), leaving.staying(table["id"])
             positions = rows_in + (np.arange(table.num_rows) if staying is None else np.flatnonzero(staying))
             rows_in += table.num_rows
             chosen = table if staying is None else only(table, staying)
@@ -107,9 +114,11 @@ def _filtered(pair: Pair, context: TaskContext) -> tuple[Written, list[Quarantin
             if kept.num_rows:
                 ends = [ends[0] if ends else kept["id"][0].as_py(), kept["id"][-1].as_py()]
                 text_bytes += int(row_sizes(kept.select(["text"])).sum())
+                edited += kept.num_rows - kept[EDITED_ID].null_count
                 writer.write(kept)
             context.release()
         leaving.expect_end()
+        edits.expect_end()
     info = writer.info
     if rows_in != pair.partition.rows or info.rows != pair.staying - len(left_out):
         raise CorruptError(
@@ -122,7 +131,7 @@ def _filtered(pair: Pair, context: TaskContext) -> tuple[Written, list[Quarantin
     partition = Partition(
         pair.output, source, info.rows, info.bytes, info.xxh3, text_bytes, first_id=first, last_id=last
     )
-    return Written(partition, pair.staying, len(left_out)), left_out
+    return Written(partition, pair.staying, len(left_out), edited=edited), left_out
 
 
 def _guarded(

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datakit.text.string_buffers import string_buffers
+from datakit.text.white_space import WHITE_SPACE
 
-WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
 _POSSIBLE = np.isin(np.arange(256), list(WHITE_SPACE.encode()))  # bytes that occur in white-space characters
 
 

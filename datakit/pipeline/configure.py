@@ -25,12 +25,16 @@ from datakit.download import stage as download
 from datakit.engine.disk_limits import DiskLimits
 from datakit.engine.task import TOLERANCES
 from datakit.engine.user_modules import CODE_FOLDER
-from datakit.errors import NotFoundError, RecipeError, TokenizerError, suggestion
+from datakit.errors import NotFoundError, RecipeError, TokenizerError
 from datakit.normalize import stage as normalize
+from datakit.pipeline.recipe_checks.edit_tables import edit_mistakes
+from datakit.pipeline.recipe_checks.rule_tables import rule_mistakes
 from datakit.recipe import USER, Recipe, Source
 from datakit.rules import stage as rules
 from datakit.rules.config import Rule
 from datakit.select import stage as select
+from datakit.select.edit_config import EditConfig
+from datakit.select.plan_edits import EDITS
 from datakit.storage import urls
 from datakit.tokenize import contract_stage, train_stage
 from datakit.tokenize import stage as tokenize
@@ -77,7 +81,7 @@ class _Table:
     kind: type
     place: str
     other_keys: tuple[str, ...] = ()  # valid keys that are not in `values`, because this module reads them itself
-    annotators: tuple[_Table, ...] = ()  # the subtables of [annotate], in the order of TABLES
+    subtables: tuple[_Table, ...] = ()  # those of [annotate], in the order of TABLES, or those of [select.edits]
     rules: tuple[_Table, ...] = ()  # the [[rules]] tables, in order
 
 
@@ -94,9 +98,8 @@ def configure(recipe: Recipe) -> Configuration:
     for table in (*tables, _limits_table(recipe.limits, recipe.place)):
         for message in _mistakes(table):
             found.setdefault(message.replace(f" of source {table.source!r}", ""), message)
-    refuse(found.values())
+    refuse(found.values() or [*rule_mistakes(recipe), *edit_mistakes(recipe)])
     configs = [convert(table.values, table.kind, table.place) for table in tables]
-    _check_rules(recipe, [config for config in configs if isinstance(config, rules.Config)])
     configuration: Configuration = {}
     for table, config in zip(tables, configs, strict=True):
         configuration.setdefault(table.stage, {})[table.source] = _settings(table, config, recipe.folder)
@@ -131,12 +134,12 @@ def _mistakes(table: _Table) -> list[str]:
     moved = {key: home for (stage, key), home in MOVED.items() if stage == table.stage and key in table.values}
     found = [f"{table.place}: the key {key!r} is now in the table {home}; move it there" for key, home in moved.items()]
     found += mistakes(_without(table.values, moved), table.kind, table.place, other_keys=table.other_keys)
-    return found + [message for annotator in table.annotators for message in _annotator_mistakes(annotator)]
+    return found + [message for one in table.subtables for message in _subtable_mistakes(one)]
 
 
-def _annotator_mistakes(table: _Table) -> list[str]:
+def _subtable_mistakes(table: _Table) -> list[str]:
     """Return a message for each mistake in an annotator's table, and for each unknown key in its tables of files."""
-    found, about = _mistakes(table), TABLES.get(_annotator_name(table))
+    found, about = _mistakes(table), TABLES.get(_subtable_name(table))
     files = table.values.get(about.files) if about and about.files and isinstance(table.values, Mapping) else None
     for name, values in files.items() if isinstance(files, Mapping) and about else ():
         if isinstance(values, Mapping):
@@ -147,7 +150,7 @@ def _annotator_mistakes(table: _Table) -> list[str]:
 
 def _name_mistakes(table: _Table) -> list[str]:
     """Return a message if the table of a user's annotator has a name that a table of attributes cannot have."""
-    name = _annotator_name(table)
+    name = _subtable_name(table)
     whole = table.place.endswith(f"[{annotate.NAME}.{USER}.{name}]")  # a name may contain dots
     if table.kind is not UserConfig or (whole and TABLE_NAME.fullmatch(name) and name not in TABLES):
         return []
@@ -159,7 +162,7 @@ def _present(document: Mapping[str, Any], place: str) -> Iterator[_Table]:
     """Yield the stage tables of a recipe as they are written, but without the keys that this module reads itself."""
     kinds = (
         (normalize.NAME, normalize.Config, ()), (dedup.NAME, dedup.Config, (ENABLED,)),
-        (select.NAME, select.Config, ()), (consolidate.NAME, consolidate.Config, (WRITE,)),
+        (consolidate.NAME, consolidate.Config, (WRITE,)),
         (tokenize.NAME, tokenize.Config, (ENABLED, TRAIN_TABLE)),
     )  # fmt: skip
     if isinstance(limits := document.get(LIMITS), dict):
@@ -168,6 +171,8 @@ def _present(document: Mapping[str, Any], place: str) -> Iterator[_Table]:
         yield _annotate_table(None, values, place)
     if isinstance(values := document.get(rules.NAME), list):
         yield _rules_table(values, place)
+    if isinstance(values := document.get(select.NAME), dict):
+        yield _select_table(values, place)
     for name, kind, own in kinds:
         if isinstance(values := document.get(name), dict):
             yield _Table(name, None, _without(values, own), kind, f"{place}, [{name}]", own)
@@ -184,7 +189,7 @@ def _tables(recipe: Recipe) -> Iterator[_Table]:
         yield _rules_table(recipe.rules, recipe.place)
     if deduplicate is not None:
         yield _Table(dedup.NAME, None, deduplicate, dedup.Config, f"{recipe.place}, [dedup]", (ENABLED,))
-    yield _Table(select.NAME, None, recipe.select, select.Config, f"{recipe.place}, [select]")
+    yield _select_table(recipe.select, recipe.place)
     place = f"{recipe.place}, [consolidate]"
     if (written := _enabled(recipe.consolidate, place, WRITE)) is not None:
         yield _Table(consolidate.NAME, None, written, consolidate.Config, place, (WRITE,))
@@ -236,25 +241,21 @@ def _rules_table(values: Sequence[Any], place: str) -> _Table:
     return _Table(rules.NAME, None, {rules.NAME: list(values)}, rules.Config, f"{place}, [[{rules.NAME}]]", rules=found)
 
 
-def _check_rules(recipe: Recipe, configs: Sequence[rules.Config]) -> None:
-    """Raise RecipeError if a rule names an unknown source or annotator, or its SQL is not allowed."""
-    sources = [source.name for source in recipe.sources]
-    enabled = _enabled(recipe.annotate, f"{recipe.place}, [{annotate.NAME}]") or {}
-    annotators = [*(name for name in TABLES if name in enabled), *enabled.get(USER, {})]
-    for config in configs:
-        for rule in config.rules:
-            for source in rule.sources:
-                if source not in sources:
-                    advice = suggestion(source, sources)
-                    raise RecipeError(f"{recipe.place}, rule {rule.name!r}: no source {source!r}; {advice}")
-        try:
-            rules.check_conditions(config.rules, annotators)
-        except RecipeError as error:
-            raise RecipeError(f"{recipe.place}: {error}") from error
-
-
 def _rule_name(value: Any, number: int) -> str:
     return repr(value.get("name", number)) if isinstance(value, Mapping) else str(number)
+
+
+def _select_table(values: Any, place: str) -> _Table:
+    """Return the table [select] with a subtable for each edit, in alphabetical order."""
+    place = f"{place}, [{select.NAME}"
+    edits = values.get(EDITS, {}) if isinstance(values, Mapping) else {}
+    if not isinstance(edits, Mapping):
+        raise RecipeError(f"{place}.{EDITS}] must hold one table for each edit, such as [{select.NAME}.{EDITS}.mail]")
+    subtables = tuple(
+        _Table(EDITS, None, found, EditConfig, f"{place}.{EDITS}.{name}]") for name, found in sorted(edits.items())
+    )
+    own = _without(values, (EDITS,)) if isinstance(values, Mapping) else values
+    return _Table(select.NAME, None, own, select.Config, f"{place}]", (EDITS,), subtables)
 
 
 def _tokenize_tables(table: dict[str, Any] | None, place: str) -> Iterator[_Table]:
@@ -294,6 +295,8 @@ def _settings(table: _Table, config: Any, folder: str) -> Settings:
         content["annotators"], paths = _annotator_settings(table, folder)
         operations[annotate.MODELS] = _model_paths(table)
         operations |= {annotate.PATHS: paths} if paths else {}
+    if table.stage == select.NAME and table.subtables:
+        content[EDITS] = {_subtable_name(one): _plain(one) for one in table.subtables}
     if table.stage == normalize.NAME:
         content["source"] = table.source
         operations |= {CODE_FOLDER: folder} if content["transform"] else {}
@@ -307,13 +310,13 @@ def _annotator_settings(table: _Table, folder: str) -> tuple[dict[str, Any], dic
     """Return the settings of the chosen annotators as they enter the fingerprint, and their other settings, by name.
     The former include the version of each annotator, and the hashes of models and other files in place of their paths.
     """
-    if not table.annotators:
+    if not table.subtables:
         raise RecipeError(
             f"{table.place}: no annotator is chosen; add a subtable such as [annotate.{next(iter(TABLES))}]"
         )
     found, paths = {}, {}
-    for one in table.annotators:
-        name, config = _annotator_name(one), convert(one.values, one.kind, one.place)
+    for one in table.subtables:
+        name, config = _subtable_name(one), convert(one.values, one.kind, one.place)
         if isinstance(config, UserConfig):
             found[name], paths[name] = separated(config, name, one.place, folder)
             continue
@@ -327,11 +330,16 @@ def _annotator_settings(table: _Table, folder: str) -> tuple[dict[str, Any], dic
 
 def _model_paths(table: _Table) -> dict[str, str]:
     """Return the path of each annotator's model whose sha256 the recipe gives."""
-    hashed = [one for one in table.annotators if one.values.get("sha256") and annotate.MODEL in one.values]
-    return {_annotator_name(one): one.values[annotate.MODEL] for one in hashed}
+    hashed = [one for one in table.subtables if one.values.get("sha256") and annotate.MODEL in one.values]
+    return {_subtable_name(one): one.values[annotate.MODEL] for one in hashed}
 
 
-def _annotator_name(table: _Table) -> str:
+def _plain(table: _Table) -> dict[str, Any]:
+    """Return the settings of a table as JSON values, with every default written out."""
+    return msgspec.json.decode(msgspec.json.encode(asdict(convert(table.values, table.kind, table.place))))
+
+
+def _subtable_name(table: _Table) -> str:
     return table.place.rpartition(".")[2].removesuffix("]")
 
 

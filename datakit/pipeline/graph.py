@@ -5,7 +5,8 @@ directory that holds a step with other settings.
     annotate                            one per source: normalized texts
     rules                               all sources together: normalized texts (only their ids and columns), attributes
     dedup                               all sources together: normalized texts, signatures, what the rules remove
-    select                              normalized texts (only their ids), and what the rules and dedup remove
+    select                              normalized texts (only their ids), and what the rules and dedup remove; if texts
+                                        are edited, also the texts and the output of annotate
     consolidate                         normalized texts and the selection; no other stage reads its output
     train-tokenizer                     normalized texts and the selection
     contract                            the trained tokenizer, if the recipe trains one; otherwise nothing
@@ -50,6 +51,7 @@ from datakit.pipeline.root_layout import TOKENIZERS, check_root, step_directory
 from datakit.recipe import Recipe, is_hub_name
 from datakit.rules import stage as rules
 from datakit.select import stage as select
+from datakit.select.plan_edits import EDITS
 from datakit.storage import urls
 from datakit.storage.fingerprint import fingerprint
 from datakit.storage.manifest import Manifest, find_manifest, manifest_url
@@ -64,7 +66,7 @@ READS: dict[ModuleType, tuple[ModuleType, ...]] = {
     signatures: (normalize,),
     rules: (normalize, annotate),
     dedup: (normalize, signatures, rules),
-    select: (normalize, rules, dedup),
+    select: (normalize, rules, dedup, annotate),  # annotate only if texts are edited
     consolidate: (normalize, select),
     train_stage: (normalize, select),
     contract_stage: (train_stage,),
@@ -228,10 +230,16 @@ def _graph(
     ]
     for module in modules[1:]:
         for source, settings in configuration[module.NAME].items():
-            upstream = tuple(node for read in READS[module] for node in nodes if _feeds(node, read, source))
+            upstream = tuple(node for read in _reads(module, settings) for node in nodes if _feeds(node, read, source))
             nodes.append(Node(module, source, source or recipe.name, settings, upstream))
     notes = (*notes, *(state.note for state in states if state.note))
     return Graph(recipe.name, root, tuple(nodes), notes, disk_limits(recipe))
+
+
+def _reads(module: ModuleType, settings: Settings) -> tuple[ModuleType, ...]:
+    """Return the stages whose output a step reads. select reads the tables of annotate only if it edits texts."""
+    unread = (annotate,) if module is select and EDITS not in settings.content else ()
+    return tuple(read for read in READS[module] if read not in unread)
 
 
 def _with_hub_tokenizer(recipe: Recipe, root: str, options: ListingOptions) -> tuple[Recipe, tuple[str, ...]]:

@@ -44,6 +44,8 @@ DROPPED = {  # stage -> counter -> the reason shown to users
     "select": {
         "select/dropped_exact": "exact duplicates across sources",
         "select/dropped_fuzzy": "fuzzy duplicates",
+        "select/dropped_empty": "empty after editing",
+        "select/dropped_unannotated": "not annotated",
     },
     "consolidate": {"consolidate/dropped_quarantined": "quarantined"},
     "tokenize": {"tokenize/quarantined": "quarantined"},
@@ -56,6 +58,7 @@ FOUND = {
         "normalize/nul": "with NUL removed",
         "normalize/whitespace_runs": "with white space shortened",
     },
+    "select": {"select/edited": "edited"},
     "tokenize": {"tokenize/messages_without_content": "messages without content (not targets)"},
     "signatures": {"signatures/too_short": "too short for fuzzy dedup", "signatures/saturated": "saturated"},
 }

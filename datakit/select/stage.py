@@ -22,9 +22,10 @@ from datakit.engine.partition_grouping import neighbours
 from datakit.engine.task import BATCH_HANG_SECONDS, Output, Phase, Plan, Step, StepInput, Task
 from datakit.errors import CorruptError, EmptyStageError, RecipeError, suggestion
 from datakit.select.join import BETWEEN
+from datakit.select.plan_edits import EDITS, edit_tasks, edited_pairs, edits_of, edits_written
 from datakit.select.write_selections import Pair, Written
 from datakit.storage import urls
-from datakit.storage.fingerprint import config_of
+from datakit.storage.fingerprint import config_of, spelled_out
 from datakit.storage.manifest import Partition, data_path
 from datakit.storage.selection.leaving_rows import RULE, SCHEMA, aligned
 from datakit.toml_config import key
@@ -64,12 +65,19 @@ class SourceCounts(msgspec.Struct, frozen=True):
 
 def plan(step: Step) -> Plan:
     """Plan tasks that write the selection of every partition."""
-    pairs = [pair for entry in step.inputs_of("normalize") for pair in _pairs(step, entry)]
+    pairs = [pair for entry in step.inputs_of("normalize") for pair in pairs_of(step, entry)]
     drop = [*config_of(step.parameters, Config).drop, *_rules(step)]
-    groups = neighbours([pair.id_bytes for pair in pairs])
-    tasks = tuple(_task(pairs[group.start : group.stop], drop) for group in groups)
-    results = yield Phase("select", tasks, memory_per_input_byte=0, hang_seconds=BATCH_HANG_SECONDS)
+    edits = edits_of(step)
+    with_edits = edited_pairs(step, pairs, edits)
+    edited = {one.pair.output for one in with_edits}
+    others = [pair for pair in pairs if pair.output not in edited]
+    groups = neighbours([pair.id_bytes for pair in others])
+    tasks = (*(_task(others[group.start : group.stop], drop) for group in groups), *edit_tasks(with_edits))
+    shared = {"drop": drop, EDITS: {name: spelled_out(edit) for name, edit in edits.items()}} if edits else {}
+    results = yield Phase("select", tasks, shared, memory_per_input_byte=0, hang_seconds=BATCH_HANG_SECONDS)
     written = [msgspec.convert(entry, Written) for result in results for entry in result.details["partitions"]]
+    place = {pair.output: number for number, pair in enumerate(pairs)}
+    written.sort(key=lambda one: place[one.partition.path])
     by_source = defaultdict[str, list[Written]](list)
     for one in written:
         by_source[one.partition.source].append(one)
@@ -79,11 +87,12 @@ def plan(step: Step) -> Plan:
             f"select removed all {sum(source.records_in for source in sources.values())} documents; check the counters "
             "of earlier steps with `datakit inspect`"
         )
-    details = {"drop": drop, "sources": msgspec.to_builtins(sources)}
-    return Output([entry.partition for entry in written], SCHEMA, details=details)
+    files, counts = edits_written(results)
+    details = {"drop": drop, "sources": msgspec.to_builtins(sources), **({EDITS: counts} if edits else {})}
+    return Output([entry.partition for entry in written], SCHEMA, details=details, files=files)
 
 
-def _pairs(step: Step, entry: StepInput) -> list[Pair]:
+def pairs_of(step: Step, entry: StepInput) -> list[Pair]:
     """Return the partitions of a source, each with the lists of its marked documents."""
     assert entry.source is not None
     partitions = entry.manifest.partitions_of(entry.source)

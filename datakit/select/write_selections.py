@@ -5,6 +5,7 @@ documents that leave by combination of reasons.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ import msgspec
 from datakit.engine.counts import added
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
 from datakit.errors import CorruptError
-from datakit.select.join import join
+from datakit.select.join import Joined, join
 from datakit.storage import urls
 from datakit.storage.manifest import Partition
 from datakit.storage.parquet import ShardWriter
@@ -58,16 +59,17 @@ def select(arguments: dict[str, Any], shared: dict[str, Any], context: TaskConte
     written: list[Written] = []
     records = 0
     for pair in msgspec.convert(arguments["partitions"], list[Pair]):
-        written.append(_select_one(pair, drop, context))
+        written.append(write_selection(pair, join(pair.dataset, pair.marks, drop), context))
         records += pair.rows
         context.report(records, records * ID_BYTES)
     parts = [entry.partition for entry in written]
     outputs = tuple(OutputFile(part.path, part.bytes, part.xxh3, part.rows) for part in parts)
     details = {"partitions": msgspec.to_builtins(written)}
-    return TaskResult(outputs, _counters(written), details, records=records, bytes_read=records * ID_BYTES)
+    return TaskResult(outputs, selection_counters(written), details, records=records, bytes_read=records * ID_BYTES)
 
 
-def _counters(written: list[Written]) -> dict[str, int]:
+def selection_counters(written: list[Written]) -> dict[str, int]:
+    """Return the counters of written selections."""
     leaving = added(entry.combinations for entry in written)
     records_in = sum(entry.rows_in for entry in written)
     return {
@@ -78,10 +80,13 @@ def _counters(written: list[Written]) -> dict[str, int]:
     }
 
 
-def _select_one(pair: Pair, drop: frozenset[str], context: TaskContext) -> Written:
+def write_selection(pair: Pair, groups: Iterable[Joined], context: TaskContext) -> Written:
+    """Write the selection of a partition. groups: its row groups after the join. Raises CorruptError if the counts
+    contradict the partition's manifest.
+    """
     rows_in, marked_kept, combinations, ends = 0, 0, Counter[str](), []
     with ShardWriter(urls.join(context.step_directory, pair.output), SCHEMA, DICTIONARY) as writer:
-        for joined in join(pair.dataset, pair.marks, drop):
+        for joined in groups:
             rows_in += joined.rows_in
             combinations.update(joined.combinations)
             marked_kept += joined.marked_kept

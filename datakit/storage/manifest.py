@@ -146,6 +146,11 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         """The partitions of each source, in order. Computed once, because a step may have thousands of sources."""
         return grouped(self.partitions)
 
+    @cached_property
+    def files_by_path(self) -> dict[str, StepFile]:
+        """The files that belong to no partition, by path."""
+        return {file.path: file for file in self.files}
+
 
 def data_path(source: str, name: str) -> str:
     """Return the path, in a step's directory, of a source's output file (or shard) `name`.

@@ -37,6 +37,7 @@ class PartitionToEncode(msgspec.Struct, frozen=True):
     """One partition that a task encodes. url: the URL of the partition's file. leaving: the URL of the list of the rows
     that leave; None if all stay. name: the file's path relative to the directory of its step. shard: the path, in the
     cache, of the shard to write. rows: the number of documents that stay. text_bytes: the bytes of text in the file.
+    edits: the URL of the list of edits of the texts; None if there are none.
     """
 
     url: str
@@ -46,6 +47,7 @@ class PartitionToEncode(msgspec.Struct, frozen=True):
     source: str
     rows: int
     text_bytes: int
+    edits: str | None = None
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ def encoded_documents(
     """
     kind = config.formats.get(partition.source, TEXT)
     columns, encode = _encoder_for(kind, config, encoding, partition.url)
-    batches = text_batches(partition.url, columns, partition.leaving, part)
+    batches = text_batches(partition.url, columns, partition.leaving, part, partition.edits)
     for batch in guard.batches(batches, lambda one: encode(one, None)):
         yield encode(batch, check)
         if kind == CHAT and (silent := messages_without_content(batch.columns[0])):

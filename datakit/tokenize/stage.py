@@ -40,9 +40,10 @@ from datakit.errors import CorruptError, EmptyStageError, RecipeError, suggestio
 from datakit.storage import urls
 from datakit.storage.fingerprint import config_of, spelled_out
 from datakit.storage.manifest import Partition
+from datakit.storage.selection.edits import has_edits
 from datakit.storage.selection.leaving_rows import selected
 from datakit.tokenize import contract_stage, tasks
-from datakit.tokenize.config import Config
+from datakit.tokenize.config import TEXT, Config
 from datakit.tokenize.document_ranges import RANGE_BYTES, Part, parts_of
 from datakit.tokenize.encode_documents import PartitionToEncode
 from datakit.tokenize.encoders.custom import code_of
@@ -65,6 +66,7 @@ def plan(step: Step) -> Plan:
     contract = contract_stage.contract_of(settled)
     tokenizer = urls.join(settled.directory, TOKENIZER_FILE)
     _check_formats(config, [str(entry.source) for entry in step.inputs_of("normalize")])
+    _check_edits(config, step)
     shared = {"contract": msgspec.to_builtins(contract), "tokenizer": tokenizer, "config": spelled_out(config)}
     preloads = tokenizer_preloads(tokenizer, code_of(config.tokenizer))
     task = Task("tokenizer", f"{tasks.__name__}:take_tokenizer", {})
@@ -100,6 +102,16 @@ def _check_formats(config: Config, sources: Sequence[str]) -> None:
             raise RecipeError(f"tokenize.formats: no source {source!r}; {suggestion(source, sources)}")
 
 
+def _check_edits(config: Config, step: Step) -> None:
+    """Raise RecipeError if texts are edited that are not encoded: conversations and tokens are in other columns."""
+    for source, kind in config.formats.items():
+        if kind != TEXT and any(has_edits(select.manifest, source) for select in step.inputs_of("select")):
+            raise RecipeError(
+                f"tokenize.formats: source {source!r} is encoded from {kind}, not from its texts, so the edits of "
+                "[select] would not reach the token cache; name the other sources in the `sources` of each edit"
+            )
+
+
 def _partitions(step: Step) -> Iterator[PartitionToEncode]:
     """Yield the partitions of the dataset in order, with their selections."""
     (select,) = step.inputs_of("select")
@@ -121,6 +133,7 @@ def _partitions_of(entry: StepInput, select: StepInput) -> Iterator[PartitionToE
             source=entry.source,
             rows=selection.rows,
             text_bytes=partition.text_bytes or 0,
+            edits=selection.edits,
         )
 
 

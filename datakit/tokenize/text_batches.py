@@ -1,9 +1,9 @@
-"""Reads the documents that stay in a normalized partition, or in a range of it, in batches of at most 2 MiB of text (a
-longer document forms a batch by itself), and refuses documents without text. The next batch reuses the memory of a
-batch of this size; with batches of 8 MiB, the tokenize tasks had 36 % more page faults and took 48 % more system time
-(measured). Documents become Python objects only here, because the encoder needs Python strings. A batch is a slice of a
-row group, which is copied only if some of its documents leave. Each batch is released before the next one is made. The
-tokens of a text do not depend on the batch that contains the text.
+"""Reads the documents that stay in a normalized partition, or in a range of it, with their edited texts, in batches of
+at most 2 MiB of text (a longer document forms a batch by itself), and refuses documents without text. The next batch
+reuses the memory of a batch of this size; with batches of 8 MiB, the tokenize tasks had 36 % more page faults and took
+48 % more system time (measured). Documents become Python objects only here, because the encoder needs Python strings. A
+batch is a slice of a row group, which is copied only if some of its documents leave or are edited. Each batch is
+released before the next one is made. The tokens of a text do not depend on the batch that contains the text.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from datakit.cache.lengths import stretches
 from datakit.errors import CorruptError
 from datakit.storage.parquet import open_shard, read_group
 from datakit.storage.selection.leaving_rows import LeavingRows, only
+from datakit.text.edited_texts import EditedTexts
 from datakit.text.string_buffers import string_buffers
 from datakit.tokenize.document_ranges import WHOLE, Part
 
@@ -50,14 +51,19 @@ class TextBatch:
 
 
 def text_batches(
-    url: str, columns: Sequence[str] = (), leaving: str | None = None, part: Part = WHOLE
+    url: str,
+    columns: Sequence[str] = (),
+    leaving: str | None = None,
+    part: Part = WHOLE,
+    edits: str | None = None,
 ) -> Iterator[TextBatch]:
     """Yield the documents in a range of a Parquet file, in order, in batches of up to BATCH_BYTES of text; a longer
     document forms a batch by itself. columns: the names of columns to read in addition to `id` and `text`. leaving: the
-    URL of the list of the rows that leave, which are not yielded; None if all stay. part: the range.
+    URL of the list of the rows that leave, which are not yielded; None if all stay. part: the range. edits: the URL of
+    the list of edits, which are applied to the texts; None if there are none.
     """
     row = position = 0
-    for table, rows in _staying(url, ["id", "text", *columns], LeavingRows(leaving, url), part):
+    for table, rows in _staying(url, ["id", "text", *columns], (leaving, edits), part):
         ids, text = _array(table.column("id")), _array(table.column("text"))
         if text.null_count:
             raise CorruptError(
@@ -79,15 +85,21 @@ def _array(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _staying(url: str, columns: list[str], leaving: LeavingRows, part: Part) -> Iterator[tuple[pa.Table, np.ndarray]]:
-    """For each row group in the range with documents that stay, yield these documents and their rows in the file."""
+def _staying(
+    url: str, columns: list[str], selection: tuple[str | None, str | None], part: Part
+) -> Iterator[tuple[pa.Table, np.ndarray]]:
+    """For each row group in the range with documents that stay, yield these documents, with their edited texts, and
+    their rows in the file. selection: the URLs of the lists of the rows that leave and of the edits.
+    """
+    leaving, edits = LeavingRows(selection[0], url), EditedTexts(selection[1], url)
     with open_shard(url) as shard:
         sizes = [shard.metadata.row_group(group).num_rows for group in range(shard.metadata.num_row_groups)]
         groups = part.row_groups(sizes)
         first = sum(sizes[: groups.start])
         leaving.skip_to(first)
+        edits.skip_to(first)
         for group in groups:
-            table = read_group(shard, group, url, columns)
+            table = edits.apply(read_group(shard, group, url, columns))
             rows = np.arange(first, first + table.num_rows)
             first += table.num_rows
             staying = leaving.staying(table["id"])
@@ -97,3 +109,4 @@ def _staying(url: str, columns: list[str], leaving: LeavingRows, part: Part) -> 
                 yield table, rows
     if part.last:
         leaving.expect_end()
+        edits.expect_end()

@@ -28,6 +28,7 @@ from datakit.errors import EmptyStageError, RecipeError
 from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import config_of, spelled_out
 from datakit.storage.manifest import Partition
+from datakit.storage.selection.edits import FOLDER
 from datakit.storage.selection.leaving_rows import selected
 from datakit.tokenize.encoders.base import ReferenceEncoder
 from datakit.tokenize.encoders.threads import limit_threads
@@ -65,14 +66,17 @@ class Config:
             raise RecipeError(f"tokenize.train.sample_bytes is {self.sample_bytes}; it must be a positive number")
 
 
+Files = tuple[str, str | None, str | None]
+
+
 class Share(msgspec.Struct, frozen=True):
     """One source's share of the sample: the first `bytes` bytes of text of the documents that stay in these partitions.
-    partitions: for each partition, the URL of its file and the URL of the list of the rows that leave (None if all
-    stay).
+    partitions: for each partition, the URL of its file, and the URLs of the list of the rows that leave (None if all
+    stay) and of the list of the edits of the texts (None if there are none).
     """
 
     bytes: int
-    partitions: list[tuple[str, str | None]]
+    partitions: list[Files]
 
 
 def plan(step: Step) -> Plan:
@@ -94,7 +98,7 @@ def _shares(step: Step, config: Config) -> list[Share]:
     """Return the share of each source. If all texts fit in the sample, including those that leave, nothing is cut."""
     (select,) = step.inputs_of("select")
     sources = step.inputs_of("normalize")
-    sizes = [entry.manifest.totals.text_bytes or 0 for entry in sources]
+    sizes = [(entry.manifest.totals.text_bytes or 0) + _growth(entry, select) for entry in sources]
     parts = [_partitions_of(entry, select) for entry in sources]
     if sum(sizes) > config.sample_bytes:
         stay = [
@@ -105,13 +109,19 @@ def _shares(step: Step, config: Config) -> list[Share]:
     return [Share(size, [files for files, _ in part]) for size, part in zip(sizes, parts, strict=True)]
 
 
-def _partitions_of(entry: StepInput, select: StepInput) -> list[tuple[tuple[str, str | None], int]]:
+def _growth(entry: StepInput, select: StepInput) -> int:
+    """Return by how many bytes edits make a source's texts longer; 0 if they make them shorter."""
+    counts = select.manifest.details.get(FOLDER, {}).get(entry.source, {})
+    return max(0, counts.get("text_bytes_after", 0) - counts.get("text_bytes_before", 0))
+
+
+def _partitions_of(entry: StepInput, select: StepInput) -> list[tuple[Files, int]]:
     """For each partition of a source, return its files (see `Share`) and the number of its documents that stay."""
     assert entry.source is not None
     partitions = entry.manifest.partitions_of(entry.source)
     selections = selected(select.directory, select.manifest, entry.source, partitions)
     return [
-        ((urls.join(entry.directory, partition.path), selection.leaving), selection.rows)
+        ((urls.join(entry.directory, partition.path), selection.leaving, selection.edits), selection.rows)
         for partition, selection in zip(partitions, selections, strict=True)
     ]
 
@@ -153,12 +163,12 @@ def train(texts: Iterable[list[str]], config: Config) -> tuple[bytes, int]:
     return tokenizer.to_str(pretty=False).encode(), tokenizer.get_vocab_size()
 
 
-def _first_texts(partitions: list[tuple[str, str | None]], wanted: int) -> Iterator[tuple[list[str], int]]:
+def _first_texts(partitions: list[Files], wanted: int) -> Iterator[tuple[list[str], int]]:
     """Yield the first `wanted` bytes of the texts that stay in these partitions (see `Share`), in batches (texts,
     number of bytes). If the last text must be cut, it is cut between characters.
     """
-    for url, leaving in partitions:
-        for batch in text_batches(url, leaving=leaving):
+    for url, leaving, edits in partitions:
+        for batch in text_batches(url, leaving=leaving, edits=edits):
             if wanted <= 0:
                 return
             yield _cut(batch, wanted) if batch.text_bytes > wanted else (batch.strings(), batch.text_bytes)

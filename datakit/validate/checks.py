@@ -91,6 +91,10 @@ CHECKS = (
         "between.attributes:check", ("annotate",), ARROW,
     ),
     Check(
+        "edits", "texts are edited exactly where annotators found spans", "decodes texts of sources with edits",
+        "between.edits:check", ("select",), ARROW,
+    ),
+    Check(
         "values", "documents keep their other columns", "decodes these columns twice", "between.kept_values:check",
         ("consolidate",), ARROW,
     ),

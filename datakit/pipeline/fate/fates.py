@@ -18,6 +18,7 @@ from datakit.engine.scheduler.finish import read_quarantine
 from datakit.errors import InputError, UsageError
 from datakit.pipeline.fate.absent import absence, left_out
 from datakit.pipeline.fate.behind import Behind, Finished, steps_behind
+from datakit.pipeline.fate.edits import edits_of_document, explained
 from datakit.pipeline.fate.records import Record, Report, documents_with, records_of
 from datakit.pipeline.fate.removals import Comparison, Removal, cluster_of, compared, members_of, removal_of
 from datakit.storage import urls
@@ -152,9 +153,10 @@ def _stages(behind: Behind, source: str, identity: str, removal: Removal | None)
     if select is not None:
         listed = select.row(source, identity, ["reasons"])
         if listed is not None:
-            yield _fate_of(select, "removed", _decided(listed[2]["reasons"]))
+            yield _fate_of(select, "removed", explained(listed[2]["reasons"]))
             return
-        yield _fate_of(select, "kept", "it stays in the dataset")
+        changes = edits_of_document(select, source, behind.normalized[source], identity)
+        yield _fate_of(select, "edited" if changes else "kept", changes or "it stays in the dataset")
     above = behind.normalized[source]
     before = above.row(source, identity, ["id"])
     consolidate = behind.of("consolidate") or behind.published
@@ -181,11 +183,6 @@ def _rules_fate(rules: Finished, removed: tuple[str, int, Any] | None) -> StageF
     others = [reason.removeprefix(RULE) for reason in every if reason != first]
     ending = f"; {', '.join(others)} would have removed it as well" if others else ""
     return _fate_of(rules, "removed", f"by rule {first.removeprefix(RULE)}{ending}")
-
-
-def _decided(reasons: Sequence[str]) -> str:
-    rules = [reason.removeprefix(RULE) for reason in reasons if reason.startswith(RULE)]
-    return f"by rule {rules[0]}" if rules else f"as dedup decided ({' and '.join(reasons)} duplicate)"
 
 
 def _fate_of(step: Finished, outcome: str, explanation: str) -> StageFate:

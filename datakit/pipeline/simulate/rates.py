@@ -58,6 +58,7 @@ RATES: dict[str, Rate] = {
     "datakit.dedup.giants.probe:probe": Rate(0.08, 0.02, 150 * MIB, 0.0),
     "datakit.dedup.attributes:write": Rate(0.08, 0.002, 150 * MIB, 0.0),
     "datakit.select.write_selections:select": Rate(0.03, 0.01, 60 * MIB, 0.0),
+    "datakit.select.edit_documents:select_and_edit": Rate(0.004, 0.01, 150 * MIB, 0.0),  # a guess
     "datakit.consolidate.write_partitions:consolidate": Rate(0.03, 0.0118, 110 * MIB, 0.0),
     "datakit.consolidate.stage:write_card": Rate(0.02, 0.0, 5 * MIB, 0.0),
     "datakit.tokenize.train_stage:train_task": Rate(1.0, 0.1, 500 * MIB, 1.0),

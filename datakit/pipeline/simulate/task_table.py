@@ -41,6 +41,7 @@ SIMULATORS: dict[str, Simulator] = {
     "datakit.dedup.giants.probe:probe": giants.probe,
     "datakit.dedup.attributes:write": dedup.write_attributes,
     "datakit.select.write_selections:select": tokens.select,
+    "datakit.select.edit_documents:select_and_edit": tokens.select_and_edit,
     "datakit.consolidate.write_partitions:consolidate": tokens.consolidate,
     "datakit.consolidate.stage:write_card": tokens.write_card,
     "datakit.tokenize.train_stage:train_task": tokens.train_task,

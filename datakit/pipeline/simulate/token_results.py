@@ -8,19 +8,20 @@ import msgspec
 
 from datakit.cache.layout import TOKENIZER_FILE
 from datakit.consolidate.write_partitions import Written as Consolidated
-from datakit.engine.counts import added
 from datakit.engine.task import OutputFile, Task, TaskResult
 from datakit.pipeline.simulate.effects import CHECKSUM, Effect, PhaseOf, Run, parquet_reads
 from datakit.rules.phase_data import Applied, Ranked, RuleCounts, SearchState, Shared, Work
 from datakit.rules.ranks import BITS, DIGIT
+from datakit.select.edit_documents import WrittenEdits, edit_counters
 from datakit.select.stage import REASONS
-from datakit.select.write_selections import ID_BYTES
+from datakit.select.write_selections import ID_BYTES, selection_counters
 from datakit.select.write_selections import Written as Selected
 from datakit.storage.manifest import Partition
 
 EMPTY_LIST = 1000  # bytes of a list without rows
 SPREAD = 16  # the values of `by` are assumed to differ in each digit of their keys in so many ways
 COPY_REQUESTS = 2  # requests that compare a file with its checksum before the store copies it
+EDITED, EDIT_BYTES = 0.05, 60  # the share of documents that are edited, and the size of their entries: guesses
 
 
 def count_ranks(about: PhaseOf) -> Run:
@@ -88,41 +89,70 @@ def _rule_reads(works: list[Work], document_bytes: int) -> int:
 
 def select(about: PhaseOf) -> Run:
     """Simulate the selections of some partitions."""
-    corpus = about.corpus
-    first = about.step.inputs_of("normalize")[0].source
-
-    def one(pair: dict[str, Any], drop: list[str]) -> Selected:
-        rows, marked = pair["rows"], dict.fromkeys(REASONS, 0)
-        if pair["marks"]:
-            marked["exact"] = int(rows * corpus.exact) if pair["source"] != first else 0
-            marked["fuzzy"] = min(int(rows * corpus.fuzzy), rows - marked["exact"])
-        leaving = {reason: count for reason, count in marked.items() if reason in drop and count}
-        count = sum(leaving.values())
-        ends = ("0" * 32, "f" * 32) if count else (None, None)
-        size = 1000 + count * corpus.removal_bytes
-        part = Partition(pair["output"], pair["source"], count, size, CHECKSUM, first_id=ends[0], last_id=ends[1])
-        return Selected(part, rows, leaving, sum(marked.values()) - count)
 
     def run(task: Task) -> Effect:
         pairs = task.arguments["partitions"]
-        written = [one(pair, task.arguments["drop"]) for pair in pairs]
-        outputs = tuple(OutputFile(e.partition.path, e.partition.bytes, CHECKSUM, e.partition.rows) for e in written)
-        leaving = added(entry.combinations for entry in written)
-        records = sum(entry.rows_in for entry in written)
-        counters = {
-            "select/records_in": records,
-            "select/records_out": records - leaving.total(),
-            "select/marked_kept": sum(entry.marked_kept for entry in written),
-            **{f"select/dropped_{reason}": count for reason, count in sorted(leaving.items())},
-        }
-        groups = [pair["rows"] * corpus.document_bytes >> 24 for pair in pairs]
-        reads = sum(parquet_reads(ID_BYTES * pair["rows"], group) + 3 * len(pair["marks"])
-                    for pair, group in zip(pairs, groups, strict=True))  # fmt: skip
+        written = [_selected(about, pair, task.arguments["drop"]) for pair in pairs]
         details = {"partitions": msgspec.to_builtins(written)}
-        result = TaskResult(outputs, counters, details, records=records, bytes_read=ID_BYTES * records)
-        return Effect(result, reads, len(outputs), ID_BYTES * records)
+        records = sum(entry.rows_in for entry in written)
+        size = ID_BYTES * records
+        result = TaskResult(_files(written), selection_counters(written), details, records=records, bytes_read=size)
+        return Effect(result, sum(_reads(about, pair) for pair in pairs), len(written), size)
 
     return run
+
+
+def select_and_edit(about: PhaseOf) -> Run:
+    """Simulate the selections and edits of some partitions."""
+
+    def edits(one: dict[str, Any]) -> WrittenEdits:
+        rows, stretches = int(one["pair"]["rows"] * EDITED), dict[str, int]()
+        if rows:
+            stretches[one["edits"][0]] = rows
+        return WrittenEdits(
+            one["pair"]["source"], OutputFile(one["output"], 1000 + rows * EDIT_BYTES, CHECKSUM, rows), stretches, 0, 0
+        )
+
+    def run(task: Task) -> Effect:
+        pairs = task.arguments["partitions"]
+        written = [_selected(about, one["pair"], about.phase.shared["drop"]) for one in pairs]
+        lists = [edits(one) for one in pairs]
+        details = {"partitions": msgspec.to_builtins(written), "edits": msgspec.to_builtins(lists)}
+        counters = {**selection_counters(written), **edit_counters(lists)}
+        files = (*_files(written), *(entry.file for entry in lists))
+        records, size = sum(entry.rows_in for entry in written), sum(one["text_bytes"] for one in pairs)
+        reads = sum(
+            _reads(about, one["pair"]) + parquet_reads(one["text_bytes"], one["text_bytes"] >> 24) for one in pairs
+        )
+        result = TaskResult(files, counters, details, records=records, bytes_read=size)
+        return Effect(result, reads, len(files), size)
+
+    return run
+
+
+def _selected(about: PhaseOf, pair: dict[str, Any], drop: list[str]) -> Selected:
+    corpus, first = about.corpus, about.step.inputs_of("normalize")[0].source
+    rows, marked = pair["rows"], dict.fromkeys(REASONS, 0)
+    if pair["marks"]:
+        marked["exact"] = int(rows * corpus.exact) if pair["source"] != first else 0
+        marked["fuzzy"] = min(int(rows * corpus.fuzzy), rows - marked["exact"])
+    leaving = {reason: count for reason, count in marked.items() if reason in drop and count}
+    count = sum(leaving.values())
+    ends = ("0" * 32, "f" * 32) if count else (None, None)
+    size = 1000 + count * corpus.removal_bytes
+    part = Partition(pair["output"], pair["source"], count, size, CHECKSUM, first_id=ends[0], last_id=ends[1])
+    return Selected(part, rows, leaving, sum(marked.values()) - count)
+
+
+def _files(written: list[Selected]) -> tuple[OutputFile, ...]:
+    return tuple(OutputFile(e.partition.path, e.partition.bytes, CHECKSUM, e.partition.rows) for e in written)
+
+
+def _reads(about: PhaseOf, pair: dict[str, Any]) -> int:
+    """Return the number of requests that read the ids of a partition and its marks."""
+    return parquet_reads(ID_BYTES * pair["rows"], pair["rows"] * about.corpus.document_bytes >> 24) + 3 * len(
+        pair["marks"]
+    )
 
 
 def consolidate(about: PhaseOf) -> Run:
@@ -133,7 +163,7 @@ def consolidate(about: PhaseOf) -> Run:
 
     def one(pair: dict[str, Any]) -> Consolidated:
         whole, kept = msgspec.convert(pair["partition"], Partition), pair["staying"]
-        if pair["leaving"] is None:
+        if pair["leaving"] is None and pair["edits"] is None:
             return Consolidated(msgspec.structs.replace(whole, path=pair["output"]), kept, unchanged=True)
         text = (whole.text_bytes or whole.bytes) * kept // max(1, whole.rows)
         size = max(1000, int(text * corpus.normalized))
@@ -151,7 +181,7 @@ def consolidate(about: PhaseOf) -> Run:
             "consolidate/dropped_quarantined": 0,
             "consolidate/unchanged_partitions": sum(entry.unchanged for entry in written),
         }
-        parts = [pair["partition"] for pair in pairs if pair["leaving"] is not None]
+        parts = [pair["partition"] for pair in pairs if pair["leaving"] is not None or pair["edits"] is not None]
         read = sum(part["bytes"] for part in parts)
         reads = sum(5 + parquet_reads(part["bytes"], (part["text_bytes"] or 0) >> 24) for part in parts)
         reads += COPY_REQUESTS * (len(pairs) - len(parts))

@@ -25,7 +25,8 @@ import pyarrow as pa
 from datakit.errors import CorruptError
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest, Partition
-from datakit.storage.parquet import iterate_shard
+from datakit.storage.selection.edits import edits_url
+from datakit.storage.selection.listed_rows import ListedRows
 
 SCHEMA = pa.schema(
     [
@@ -36,17 +37,18 @@ SCHEMA = pa.schema(
 )
 RULE = "rule:"  # before the name of a rule that is the reason
 DICTIONARY = ("reasons.list.element",)
-ADVICE = "remove the directory of the step that wrote this file, and run again"
 
 
 @dataclass(frozen=True)
 class Selected:
     """The selection of one partition, as far as a plan needs it. leaving: the URL of the list of the rows that leave;
-    None if all stay. rows: the number of documents that stay.
+    None if all stay. rows: the number of documents that stay. edits: the URL of the list of the edits of their texts;
+    None if there are none.
     """
 
     leaving: str | None
     rows: int
+    edits: str | None = None
 
 
 def selected(directory: str, manifest: Manifest, source: str, partitions: Sequence[Partition]) -> list[Selected]:
@@ -56,7 +58,11 @@ def selected(directory: str, manifest: Manifest, source: str, partitions: Sequen
     """
     lists = aligned(directory, manifest, source, partitions)
     return [
-        Selected(urls.join(directory, listed.path) if listed.rows else None, partition.rows - listed.rows)
+        Selected(
+            urls.join(directory, listed.path) if listed.rows else None,
+            partition.rows - listed.rows,
+            edits_url(directory, manifest, source, urls.name(partition.path)),
+        )
         for listed, partition in zip(lists, partitions, strict=True)
     ]
 
@@ -74,37 +80,20 @@ def aligned(directory: str, manifest: Manifest, source: str, partitions: Sequenc
     return found
 
 
-class LeavingRows:
-    """The rows of one partition that leave. The list is read only as far as each batch of the partition requires.
+class LeavingRows(ListedRows):
+    """The rows of one partition that leave.
 
     url: the list of these rows; None if all rows stay. dataset: the URL of the partition, for messages.
     """
 
     def __init__(self, url: str | None, dataset: str) -> None:
-        self._url, self._dataset = url, dataset
-        self._tables = iterate_shard(url, ["id", "row"]) if url is not None else iter(())
-        self._rows = np.empty(0, np.int64)
-        self._ids = pa.nulls(0, pa.string())
-        self._first, self._last = 0, -1  # the partition's next row; the last row read from the list
+        super().__init__(url, dataset, pa.schema([SCHEMA.field("id"), SCHEMA.field("row")]))
 
     def among(self, ids: pa.ChunkedArray) -> np.ndarray:
         """Take the partition's next documents, which have these ids. Return the positions of those that leave, int64,
         ascending. Raises CorruptError if the list states a different id for one of them.
         """
-        if self._url is None:
-            self._first += len(ids)
-            return np.empty(0, np.int64)
-        found = []
-        while True:
-            count = int(np.searchsorted(self._rows, self._first + len(ids)))
-            positions = self._rows[:count] - self._first
-            if not ids.take(_int64(positions)).combine_chunks().equals(self._ids.slice(0, count)):
-                raise CorruptError(f"{self._url} lists different ids than {self._dataset} has in these rows; {ADVICE}")
-            found.append(positions)
-            self._rows, self._ids = self._rows[count:], self._ids.slice(count)
-            if len(self._rows) or not self._read_next():
-                self._first += len(ids)
-                return np.concatenate(found)
+        return self.take(ids)[0]
 
     def staying(self, ids: pa.ChunkedArray) -> np.ndarray | None:
         """Like `among`, but return which documents stay, bool [N], or None if all stay."""
@@ -115,48 +104,8 @@ class LeavingRows:
         staying[leaving] = False
         return staying
 
-    def skip_to(self, row: int) -> None:
-        """Continue at this row of the partition. The rows before it that leave are not compared with the partition."""
-        while True:
-            count = int(np.searchsorted(self._rows, row))
-            self._rows, self._ids = self._rows[count:], self._ids.slice(count)
-            if len(self._rows) or not self._read_next():
-                break
-        self._first = row
-
-    def expect_end(self) -> None:
-        """Raise CorruptError if the list contains rows beyond the end of the partition."""
-        if len(self._rows) or self._read_next():
-            raise CorruptError(
-                f"{self._url} lists row {self._rows[0]}, but {self._dataset} has only {self._first} rows; {ADVICE}"
-            )
-
-    def _read_next(self) -> bool:
-        for table in self._tables:
-            if not table.num_rows:
-                continue
-            rows = np.concatenate([_numbers(chunk) for chunk in table["row"].chunks])
-            if rows[0] <= self._last or (np.diff(rows) <= 0).any():
-                raise CorruptError(f"{self._url}: its rows are not strictly ascending; {ADVICE}")
-            self._rows, self._last = rows, int(rows[-1])
-            self._ids = table["id"].combine_chunks()
-            return True
-        return False
-
 
 def only(table: pa.Table, staying: np.ndarray) -> pa.Table:
     """Return the rows of a table for which `staying`, bool [N], is true."""
     bits = pa.py_buffer(np.packbits(staying, bitorder="little"))
     return table.filter(pa.BooleanArray.from_buffers(pa.bool_(), len(staying), [None, bits]))
-
-
-# If pandas is installed, `pa.array` and `to_numpy` would import it in every task, which takes 0.25 s of CPU time
-# (measured).
-def _int64(values: np.ndarray) -> pa.Array:
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
-
-
-def _numbers(column: pa.Array) -> np.ndarray:
-    """Return a column of uint64 without nulls as int64 [N]."""
-    values = np.frombuffer(column.buffers()[1], np.int64)
-    return values[column.offset : column.offset + len(column)]

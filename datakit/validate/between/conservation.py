@@ -24,10 +24,16 @@ from datakit.storage import urls
 from datakit.storage.manifest import UNSEALED, Manifest, Partition
 from datakit.storage.parquet import iterate_shard
 from datakit.storage.selection.leaving_rows import RULE
+from datakit.validate.between.edit_counts import (
+    Equation,
+    edit_equations,
+    edited_size_equations,
+    growths,
+    is_edited,
+)
 from datakit.validate.finding import Result
 from datakit.validate.subject import Subject, in_parallel
 
-Equation = tuple[str, object, str, object]  # (name, value, name, value): two values that must be equal
 REASONS = ("exact", "fuzzy")
 SKIPPED = ("too_short", "saturated", "quarantined")
 
@@ -170,6 +176,7 @@ def _select(step: Subject, result: Result) -> Iterator[Equation]:
         for combination, number in entry["combinations"].items():
             reasons.update(dict.fromkeys(combination.split("+"), number))
         yield f"the count by reason of {source!r}", entry["leaving"], "the sum of combinations", dict(reasons)
+    yield from edit_equations(manifest)
     if not step.missing("normalize"):
         totals = _rows(above for _, above in step.inputs_of("normalize"))
         for source, entry in details.items():
@@ -256,6 +263,7 @@ def _train_tokenizer(step: Subject, result: Result) -> Iterator[Equation]:
     yield "train-tokenizer/text_bytes", text, "the size of the sample", manifest.details["sampled_bytes"]
     above = step.inputs_of("consolidate") or step.inputs_of("normalize")
     size = sum(texts.totals.text_bytes or 0 for _, texts in above)
+    size += sum(max(0, growth) for _, select in step.inputs_of("select") for growth in growths(select).values())
     if above and not step.missing("normalize"):
         most = min(manifest.parameters["sample_bytes"], size)
         yield "the size of the sample at most", min(text, most), "its size", text
@@ -318,7 +326,10 @@ def _tokenize_inputs(step: Subject) -> Iterator[Equation]:
         shards = [part.source for part in manifest.partitions]
         yield "the sources of the shards", shards, "those of the partitions", [part.source for part in filled]
         if len(shards) == len(filled):
+            yield from edited_size_equations(manifest, select, filled)
             for ours, theirs in zip(manifest.partitions, filled, strict=True):
+                if is_edited(select, theirs):
+                    continue
                 size, most, gone = ours.text_bytes or 0, theirs.text_bytes or 0, leaving.get(theirs.path, 0)
                 least = most if not gone and not manifest.quarantine.records else 0
                 yield f"the bytes of text of {ours.path}", size, f"those of {theirs.path}", min(max(size, least), most)

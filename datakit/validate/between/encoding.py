@@ -27,6 +27,7 @@ from datakit.errors import TokenizerError
 from datakit.storage.parquet import open_shard, read_group
 from datakit.text.string_buffers import string_buffers
 from datakit.tokenize.encoders.tokenizer import Tokenizer
+from datakit.validate.between.edited_sample import with_edits
 from datakit.validate.finding import Result
 from datakit.validate.id_lists import distinct, ids_of, positions, read_ids
 from datakit.validate.subject import Subject
@@ -108,7 +109,7 @@ def _sample(step: Subject, above: list[tuple[str, str]], cache: Cache, result: R
         shard = cache.shards[index]
         listed = read_ids(step.url(shard.path) + DOCUMENTS_SUFFIX)
         found = step.texts.sample(url, number) if step.texts is not None else None
-        for name, text in _texts(url, number) if found is None else found:
+        for name, text in with_edits(step, url, list(_texts(url, number)) if found is None else found):
             row = int(positions(ids_of(pa.array([name])), listed)[0]) if len(listed) else -1
             if row >= 0:
                 yield _Document(shard, row, name, text)

@@ -16,6 +16,7 @@ from functools import partial
 import numpy as np
 
 from datakit.rules.config import DROP
+from datakit.select.edit_documents import EMPTY, UNANNOTATED
 from datakit.storage.manifest import Manifest, Partition
 from datakit.storage.parquet import read_shard
 from datakit.storage.selection.leaving_rows import RULE
@@ -23,6 +24,7 @@ from datakit.validate.finding import Result
 from datakit.validate.id_lists import Ids, first_difference, ids_of, positions, read_ids
 from datakit.validate.subject import Subject, in_parallel
 
+OF_EDITS = ([EMPTY], [UNANNOTATED])  # reasons that come from edits; the check of the edits compares these documents
 STAGES = ("rules", "select")
 Aligned = tuple[Partition, str, tuple[str, ...]]  # the list, the URL of its partition, those of the marks for it
 
@@ -77,7 +79,9 @@ def _compare(step: Subject, result: Result, drop: frozenset[str], aligned: Align
             elif step.manifest.stage == "rules":
                 _check_rules(place, reasons, drop, result)
             else:
-                _check_marks(place, (found, expected), reasons, _marked(expected, marks, drop, result), result)
+                others = np.array([reason not in OF_EDITS for reason in reasons], bool)
+                reasons = [reason for reason in reasons if reason not in OF_EDITS]
+                _check_marks(place, (found[others], expected), reasons, _marked(expected, marks, drop, result), result)
         return len(found)
     return 0
 

@@ -1,0 +1,42 @@
+"""Describes how the text of a document was edited, and why select left a document out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from datakit.errors import counted
+from datakit.pipeline.fate.behind import Finished
+from datakit.storage import urls
+from datakit.storage.parquet import find_rows
+from datakit.storage.selection.edits import edits_url
+from datakit.storage.selection.leaving_rows import RULE
+
+REASONS = {
+    "empty": "nothing is left of its text after editing",
+    "unannotated": "it could not be annotated, so nobody knows what would have to be edited",
+}
+
+
+def explained(reasons: Sequence[str]) -> str:
+    """Return why a document leaves. reasons: those that the selection lists."""
+    parts = [f"by rule {reason.removeprefix(RULE)}" for reason in reasons if reason.startswith(RULE)]
+    duplicate = [reason for reason in reasons if reason not in REASONS and not reason.startswith(RULE)]
+    parts += [f"as dedup decided ({' and '.join(duplicate)} duplicate)"] if duplicate else []
+    return "; ".join([*parts, *(REASONS[reason] for reason in reasons if reason in REASONS)])
+
+
+def edits_of_document(select: Finished, source: str, normalized: Finished, identity: str) -> str:
+    """Return how a document was edited, such as "3 stretches masked by mail"; "" if it was not."""
+    place = normalized.row(source, identity, ["id"])
+    if place is None:
+        return ""
+    url = edits_url(select.directory, select.manifest, source, urls.name(place[0]))
+    found = find_rows(url, identity, ["stretches"]) if url is not None else []
+    changes = Counter[tuple[str, str]]()
+    for _, values in found:
+        for stretch in values["stretches"]:
+            changes["cut" if stretch["replacement"] is None else "masked", stretch["edit"]] += 1
+    return ", ".join(
+        f"{counted(count, 'stretch', 'stretches')} {verb} by {edit}" for (verb, edit), count in sorted(changes.items())
+    )

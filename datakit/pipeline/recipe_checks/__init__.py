@@ -1,0 +1,1 @@
+"""Checks the tables of a recipe against one another."""

@@ -1,0 +1,124 @@
+"""Plans the tasks that edit texts: finds, for each partition, the tables of spans that its edits read and the documents
+that could not be annotated; and adds up what the tasks have written.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from datakit.engine.counts import added
+from datakit.engine.partition_grouping import neighbours
+from datakit.engine.task import OutputFile, Step, StepInput, Task, TaskResult
+from datakit.errors import CorruptError
+from datakit.select.edit_config import EditConfig
+from datakit.select.edit_documents import EditedPair, WrittenEdits
+from datakit.select.write_selections import Pair
+from datakit.storage import urls
+from datakit.storage.manifest import data_path
+from datakit.storage.selection.edits import FOLDER, edits_path
+from datakit.storage.selection.listed_rows import ADVICE
+
+EDITS = "edits"  # the parameter that holds the settings of the edits, by name; absent if there are none
+
+
+class EditCounts(msgspec.Struct, frozen=True):
+    """The edits of one source: the number of edited documents, the number of stretches that each edit changes, and the
+    bytes of these documents' texts before and after.
+    """
+
+    documents: int
+    stretches: dict[str, int]
+    text_bytes_before: int
+    text_bytes_after: int
+
+
+def edits_of(step: Step) -> dict[str, EditConfig]:
+    """Return the edits of a step, by name."""
+    return msgspec.convert(step.parameters.get(EDITS, {}), dict[str, EditConfig])
+
+
+def edited_pairs(step: Step, pairs: Sequence[Pair], edits: Mapping[str, EditConfig]) -> list[EditedPair]:
+    """Return the partitions whose texts are edited. pairs: all partitions."""
+    by_source = defaultdict[str, list[Pair]](list)
+    for pair in pairs:
+        by_source[pair.source].append(pair)
+    found = list[EditedPair]()
+    for entry in step.inputs_of("normalize"):
+        source = str(entry.source)
+        mine = {name: edit for name, edit in sorted(edits.items()) if edit.applies_to(source)}
+        if mine:
+            found += _pairs_of(entry, _annotated(step, source), by_source[source], mine)
+    return found
+
+
+def _annotated(step: Step, source: str) -> StepInput:
+    for entry in step.inputs_of("annotate"):
+        if entry.source == source:
+            return entry
+    raise CorruptError(f"the step edits source {source!r}, but its inputs lack the annotate step of this source")
+
+
+def _pairs_of(
+    entry: StepInput, annotated: StepInput, pairs: Sequence[Pair], edits: Mapping[str, EditConfig]
+) -> Iterator[EditedPair]:
+    """Yield the partitions of a source. entry: its normalize step."""
+    tables = {part.path: part for part in annotated.manifest.partitions}
+    unannotated = _unannotated(annotated)
+    for pair, partition in zip(pairs, entry.manifest.partitions_of(str(entry.source)), strict=True):
+        name = urls.name(pair.output)
+        paths = {edit.spans: data_path(pair.source, f"{edit.table}/{name}") for edit in edits.values()}
+        for path in paths.values():
+            if path not in tables:
+                raise CorruptError(f"{annotated.directory}: its manifest lists no table {path}; {ADVICE}")
+        found = {place: urls.join(annotated.directory, path) for place, path in paths.items()}
+        size = partition.text_bytes or partition.bytes
+        left_out = sorted(unannotated.get(partition.path, ()))
+        yield EditedPair(pair, sorted(edits), found, edits_path(pair.source, name), left_out, size)
+
+
+def _unannotated(annotated: StepInput) -> dict[str, set[int]]:
+    """Return the rows of the documents that could not be annotated, by partition."""
+    found = defaultdict[str, set[int]](set)
+    if annotated.manifest.quarantine.records:
+        from datakit.engine.scheduler.finish import read_quarantine  # a tenth of a second to import
+
+        for record in read_quarantine(annotated.directory):
+            found[record.file].update(range(record.position, record.position + record.records))
+    return found
+
+
+def edit_tasks(pairs: Sequence[EditedPair]) -> Iterator[Task]:
+    """Yield the tasks that write the selections and the edits of these partitions."""
+    for group in neighbours([one.text_bytes for one in pairs]):
+        mine = pairs[group.start : group.stop]
+        first = mine[0].pair.output
+        yield Task(
+            first if len(mine) == 1 else f"{first} and {len(mine) - 1} more",
+            "datakit.select.edit_documents:select_and_edit",
+            {"partitions": msgspec.to_builtins(mine)},
+            sum(one.text_bytes for one in mine),
+            bisect_argument="partitions",
+        )
+
+
+def edits_written(results: Sequence[TaskResult]) -> tuple[list[OutputFile], dict[str, Any]]:
+    """Return the lists of edits that tasks have written, and the counts of each source with edits."""
+    lists = [msgspec.convert(one, WrittenEdits) for result in results for one in result.details.get(FOLDER, ())]
+    by_source = defaultdict[str, list[WrittenEdits]](list)
+    for one in lists:
+        by_source[one.source].append(one)
+    counts = {source: msgspec.to_builtins(_counts(mine)) for source, mine in by_source.items()}
+    return [one.file for one in lists], counts
+
+
+def _counts(mine: Sequence[WrittenEdits]) -> EditCounts:
+    return EditCounts(
+        sum(one.file.rows for one in mine),
+        dict(sorted(added(one.stretches for one in mine).items())),
+        sum(one.text_bytes_before for one in mine),
+        sum(one.text_bytes_after for one in mine),
+    )
