@@ -86,8 +86,8 @@ MEANINGS = {
         "Computes facts about documents, and writes one table of attributes per annotator. It removes and changes no "
         "document. Each subtable chooses an annotator; `[annotate.script]` has no settings. See "
         "[language](annotate/language.md), [personal data](annotate/personal.md), "
-        "[heuristics](annotate/heuristics.md), [classifiers](annotate/classifier.md), [contamination](annotate/contamination.md) and "
-        "[your own functions](annotate/user.md)."
+        "[heuristics](annotate/heuristics.md), [classifiers](annotate/classifier.md), "
+        "[contamination](annotate/contamination.md) and [your own functions](annotate/user.md)."
     ),
     "annotate.language": "The language of each document, with its score.",
     "annotate.script": "The scripts of each document.",

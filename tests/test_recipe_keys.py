@@ -70,7 +70,7 @@ def document(key: RecipeKey) -> dict[str, object]:
     if key.table == EDITS:
         annotate, mask = {"personal": {}}, {"replacement": "x"} if key.name != "replacement" else {}
         sources = [{"name": "novels", "url": "/x"}]
-        edit = {**_required(key), **mask, **values}
+        edit = {**_required(key.table, key), **mask, **values}
         return {**BASE, "sources": sources, "annotate": annotate, "select": {"edits": {"mail": edit}}}
     if key.table == "tokenize.train":
         return {**BASE, "tokenize": {"tokenizer": "train", "train": values}}
