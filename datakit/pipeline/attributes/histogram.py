@@ -31,8 +31,8 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Extent:
-    """The facts on which the choice of bins depends. least_positive: the smallest number above 0; infinite if there is none.
-    whole: True if all numbers are integers.
+    """The facts on which the choice of bins depends. least_positive: the smallest number above 0; infinite if there is
+    none. whole: True if all numbers are integers.
     """
 
     least: float

@@ -25,8 +25,8 @@ EXCERPT = 300  # characters
 
 @dataclass(frozen=True)
 class Wanted:
-    """A request for a sample: the number of documents, and which of them match. between: the smallest and the largest number. label: the
-    label that a document has. Without both, all documents with a value match.
+    """A request for a sample: the number of documents, and which of them match. between: the smallest and the largest
+    number. label: the label that a document has. Without both, all documents with a value match.
     """
 
     count: int

@@ -57,8 +57,8 @@ class Labels:
 
 @dataclass(frozen=True)
 class ColumnSummary:
-    """The content of a column. rows: the rows of its tables. not_finite: how many numbers are NaN or infinite; `numbers`
-    leaves them out, and is None if there are no others. labels: None if the column cannot have any.
+    """The content of a column. rows: the rows of its tables. not_finite: how many numbers are NaN or infinite;
+    `numbers` leaves them out, and is None if there are no others. labels: None if the column cannot have any.
     """
 
     column: str
