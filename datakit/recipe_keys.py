@@ -67,7 +67,8 @@ MEANINGS = {
         "Computes facts about documents, and writes one table of attributes per annotator. It removes and changes no "
         "document. Each subtable chooses an annotator; `[annotate.script]` has no settings. See "
         "[language](annotate/language.md), [personal data](annotate/personal.md) and "
-        "[classifiers](annotate/classifier.md)."
+        "[classifiers](annotate/classifier.md); [choosing thresholds](annotate/choosing-thresholds.md) shows how to "
+        "look at the results."
     ),
     "annotate.language": "The language of each document, with its score.",
     "annotate.script": "The scripts of each document.",

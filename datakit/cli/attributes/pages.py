@@ -73,15 +73,13 @@ def summary_page(summary: ColumnSummary, documents: int) -> str:
 
 
 def _columns(names: Sequence[str], values: Sequence[str]) -> str:
-    """Return the values below their names, in lines of at most WIDTH characters."""
+    """Return the values below their names; in two blocks if one would be wider than WIDTH."""
     widths = [max(len(name), len(value)) for name, value in zip(names, values, strict=True)]
-    lines = list[list[int]]([[]])
-    for number in range(len(names)):
-        if sum(widths[one] + len(GAP) for one in [*lines[-1], number]) + len(GAP) > WIDTH:
-            lines.append([])
-        lines[-1].append(number)
+    half = -(-len(names) // 2)
+    fits = sum(widths) + len(GAP) * len(names) <= WIDTH
+    parts = [range(len(names))] if fits else [range(half), range(half, len(names))]
     return "\n".join(
-        "  " + GAP.join(cells[one].rjust(widths[one]) for one in line) for line in lines for cells in (names, values)
+        GAP + GAP.join(cells[one].rjust(widths[one]) for one in part) for part in parts for cells in (names, values)
     )
 
 

@@ -60,7 +60,8 @@ def show_attributes(
     bins
         Maximum number of bins, and of labels.
     scale
-        The scale of the bins. With auto, it is logarithmic if the largest number exceeds 20 medians.
+        The scale of the bins. With auto, it is logarithmic if the largest number exceeds 20 medians and 1, so that
+        scores have a linear scale.
     plot
         Also draw the histogram to this file (.png, .svg or .pdf); needs `pip install '.[report]'`.
     sample

@@ -16,7 +16,7 @@ from decimal import Decimal
 import numpy as np
 
 LINEAR, LOG, AUTO = "linear", "log", "auto"
-SKEWED = 20  # `auto` chooses a logarithmic scale if the largest number exceeds so many medians
+SKEWED = 20  # `auto` chooses a logarithmic scale if the largest number exceeds 1 and so many medians
 _ROUND = (Decimal(1), Decimal(2), Decimal(5))
 
 
@@ -48,7 +48,7 @@ def chosen_scale(wanted: str, extent: Extent) -> str:
         return LINEAR
     if wanted == AUTO:
         middle = extent.median or extent.least_positive
-        return LOG if extent.most > SKEWED * middle else LINEAR
+        return LOG if extent.most > max(SKEWED * middle, 1) else LINEAR
     return wanted
 
 

@@ -57,6 +57,11 @@ def test_logarithmic_bins_are_1_2_5_and_zero_has_its_own() -> None:
     assert count_in(edges, np.array([0.0, 1, 1, 2, 180])).tolist() == [1, 2, 1, 0, 0, 0, 0, 1]
 
 
+def test_scores_have_a_linear_scale_even_if_most_are_small() -> None:
+    assert chosen_scale("auto", Extent(1e-9, 1e-4, 1.0, 1e-9, False)) == "linear"
+    assert chosen_scale("auto", Extent(1.0, 2.0, 41.0, 1.0, True)) == "log"
+
+
 def test_numbers_below_zero_are_never_on_a_logarithmic_scale() -> None:
     assert chosen_scale("log", Extent(-1.0, 1.0, 1e9, 1.0, False)) == "linear"
 
