@@ -87,7 +87,8 @@ MEANINGS = {
         "document. Each subtable chooses an annotator; `[annotate.script]` has no settings. See "
         "[language](annotate/language.md), [personal data](annotate/personal.md), "
         "[heuristics](annotate/heuristics.md), [classifiers](annotate/classifier.md), "
-        "[contamination](annotate/contamination.md) and [your own functions](annotate/user.md)."
+        "[contamination](annotate/contamination.md) and [your own functions](annotate/user.md); "
+        "[choosing thresholds](annotate/choosing-thresholds.md) shows how to look at the results."
     ),
     "annotate.language": "The language of each document, with its score.",
     "annotate.script": "The scripts of each document.",

@@ -21,8 +21,10 @@ from typing import Annotated, Any
 from cyclopts import App, CycloptsError, Group, Parameter
 
 from datakit import messages
+from datakit.cli.attributes.show_command import show_attributes
 from datakit.cli.cache_command import show, stats
 from datakit.cli.cache_files_command import export_cache, import_cache
+from datakit.cli.classifier.train_command import train_classifier
 from datakit.cli.compare.diff_command import diff
 from datakit.cli.compare.ls_command import ls
 from datakit.cli.console import ENDED, note
@@ -63,6 +65,8 @@ GROUPS: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {  # a group's na
         "Inspect, import and export token caches.",
         {"show": show, "stats": stats, "import": import_cache, "export": export_cache},
     ),
+    "classifier": ("Train a classifier of documents.", {"train": train_classifier}),
+    "attributes": ("Look at the attributes that annotators have computed.", {"show": show_attributes}),
     "mixture": (
         "Preview a mixture of caches before a training run, and prepare it.",
         {"preview": preview, "pack": pack},

@@ -33,10 +33,12 @@ def hash_folder(root: str) -> str:
 
 
 class HashCache:
-    """The cached hashes of one source. frozen: if true, never write the cache file (for `datakit plan`)."""
+    """The cached hashes of one source, or of a recipe's models. frozen: if true, never write the cache file (for
+    `datakit plan`). kind: the start of the file's name.
+    """
 
-    def __init__(self, root: str, source: str, frozen: bool = False) -> None:
-        self.url: str = urls.join(hash_folder(root), f"hashes-{source}.json")
+    def __init__(self, root: str, source: str, frozen: bool = False, kind: str = "hashes") -> None:
+        self.url: str = urls.join(hash_folder(root), f"{kind}-{source}.json")
         self._root = root
         self._frozen = frozen
         self._entries = _load(self.url)

@@ -18,6 +18,7 @@ from datakit.errors import counted
 from datakit.normalize import stage as normalize
 from datakit.normalize.inspection.first_records import missing_columns
 from datakit.pipeline import estimate
+from datakit.pipeline.annotators.model_files import require_models
 from datakit.pipeline.configure import PATH
 from datakit.pipeline.earlier_steps import EarlierStep
 from datakit.pipeline.estimate import Concurrency, Resources
@@ -95,6 +96,7 @@ def plan(
     check_workers(workers)
     root = urls.absolute(root)
     graph = build(recipe, root, ListingOptions(offline=offline, dry_run=True), until)
+    graph = require_models(graph, recipe.place, frozen=True)
     available = estimate.resources(root, workers)
     planner = _Planner(graph, available)
     steps = tuple(planner.plan(node) for node in graph.nodes)

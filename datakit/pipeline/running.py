@@ -23,6 +23,7 @@ from datakit.leases.exclusive_removal import remove_unused
 from datakit.leases.lease import Lease
 from datakit.leases.lease_files import USE
 from datakit.leases.pins import refuse_pinned
+from datakit.pipeline.annotators.model_files import require_models
 from datakit.pipeline.graph import Graph, LocatedStep, build, check_workers
 from datakit.pipeline.lazy_executor import LazyExecutor
 from datakit.pipeline.resolve_sources import ListingOptions, local_folders
@@ -66,7 +67,7 @@ def run(
         RunReport(start, observer or Observer(), [EventLog(urls.parent(start.log)), *metrics]) as report,
         Lease(root, USE, f"datakit run {recipe.name}", report.note) as lease,
     ):
-        graph = build(recipe, root, ListingOptions(offline=offline), until)
+        graph = require_models(build(recipe, root, ListingOptions(offline=offline), until), recipe.place)
         lease.hold(graph.directories())
         removed = _remove_own_steps(graph, lease, report) if fresh else []
         remove_dead_nonces(root)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from datakit.annotate.annotator import Annotator
 from datakit.annotate.fasttext.checks import check_max_bytes, check_sha256
+from datakit.annotate.model_file import ModelFile
 from datakit.errors import UsageError, suggestion
 from datakit.toml_config import key
 
@@ -40,6 +41,10 @@ class FasttextClassifierConfig:
         if not all(self.labels) or not 0 < len(self.labels) == len(set(self.labels)):
             raise ValueError(f"labels is {list(self.labels)}; it must name at least one label, and none twice")
         check_max_bytes(self.max_bytes)
+
+    def model_file(self) -> ModelFile:
+        """Return the file that the annotator needs."""
+        return ModelFile(self.model, self.sha256.lower())
 
     def load(self) -> Model:
         """Load the model, once per process. Raises UsageError if it lacks one of the labels, and otherwise what
@@ -79,6 +84,10 @@ class LinearClassifierConfig:
         if not self.model:
             raise ValueError("model is empty; give the path of a linear classifier")
         check_sha256(self.sha256)
+
+    def model_file(self) -> ModelFile:
+        """Return the file that the annotator needs."""
+        return ModelFile(self.model, self.sha256.lower())
 
     def annotator(self) -> Annotator:
         """Return the annotator with its model and kernels loaded. Raises what `load_linear_model` raises."""

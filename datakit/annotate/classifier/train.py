@@ -12,6 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -128,6 +129,12 @@ def _features(data: np.ndarray, offsets: np.ndarray, bits: int) -> Any:
 _MISSING = "training a classifier needs scikit-learn; run pip install '.[classifier]' in datakit's checkout"
 
 
+def require_sklearn() -> None:
+    """Raise UsageError if scikit-learn is not installed."""
+    if find_spec("sklearn") is None:
+        raise UsageError(_MISSING)
+
+
 def _fitted(
     features: Any, targets: np.ndarray, rows: np.ndarray, settings: TrainSettings
 ) -> tuple[np.ndarray, float, bool]:
@@ -135,10 +142,11 @@ def _fitted(
     try:
         from sklearn.exceptions import ConvergenceWarning  # pyright: ignore[reportMissingImports]
         from sklearn.linear_model import LogisticRegression  # pyright: ignore[reportMissingImports]
+        from threadpoolctl import threadpool_limits  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise UsageError(_MISSING) from error
     model = LogisticRegression(C=settings.strength, max_iter=settings.iterations, solver="lbfgs")
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), threadpool_limits(1):  # more threads would sum in another order
         warnings.simplefilter("ignore", ConvergenceWarning)  # the model's file says it
         model.fit(features[rows], targets[rows])
     converged = int(np.max(model.n_iter_)) < settings.iterations

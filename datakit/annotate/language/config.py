@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from datakit.annotate.annotator import Annotator
 from datakit.annotate.fasttext.checks import check_max_bytes, check_sha256
 from datakit.annotate.language.builtin_model import BUILTIN, BUILTIN_SHA256, builtin_path
+from datakit.annotate.model_file import ModelFile
 from datakit.toml_config import key
 
 if TYPE_CHECKING:
@@ -51,13 +52,17 @@ class LanguageConfig:
         """The sha256 that the model's file must have, in lower case."""
         return BUILTIN_SHA256 if self.model == BUILTIN else self.sha256.lower()
 
+    def model_file(self) -> ModelFile:
+        """Return the file that the annotator needs. Raises UsageError if the default model is not installed."""
+        return ModelFile(builtin_path() if self.model == BUILTIN else self.model, self.effective_sha256)
+
     def load(self) -> Model:
         """Load the model, once per process. Raises UsageError if the default model is not installed, and otherwise what
         `load_model` raises.
         """
         from datakit.annotate.fasttext.model import load_model
 
-        return load_model(builtin_path() if self.model == BUILTIN else self.model, self.effective_sha256)
+        return load_model(*self.model_file())
 
     def annotator(self) -> Annotator:
         """Return the annotator with its model and kernels loaded. Raises what `load` raises."""

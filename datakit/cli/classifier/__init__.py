@@ -1,0 +1,1 @@
+"""Implements the commands of the group `datakit classifier`."""

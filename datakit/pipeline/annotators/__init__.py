@@ -1,0 +1,1 @@
+"""Answers questions about the annotators of a recipe before a run starts."""

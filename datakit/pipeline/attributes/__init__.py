@@ -1,0 +1,1 @@
+"""Reads the tables of finished annotate steps: totals, distributions and samples, to choose thresholds."""
