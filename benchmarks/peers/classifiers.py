@@ -29,7 +29,9 @@ def train(folder: Path) -> Path:
     with open(lines, "w", encoding="utf-8") as file:
         for label in ("positive", "negative"):
             file.writelines(f"__label__{label} {' '.join(text.split())}\n" for text in texts_of(folder, label))
-    model = fasttext.train_supervised(str(lines), wordNgrams=2, bucket=1 << 18, dim=16, epoch=5, thread=1, verbose=0)
+    model = fasttext.train_supervised(  # pyright: ignore[reportAttributeAccessIssue]
+        str(lines), wordNgrams=2, bucket=1 << 18, dim=16, epoch=5, thread=1, verbose=0
+    )
     model.save_model(str(folder / "model.bin"))
     return folder / "model.bin"
 

@@ -140,8 +140,10 @@ def _mistakes(table: _Table) -> list[str]:
 def _subtable_mistakes(table: _Table) -> list[str]:
     """Return a message for each mistake in an annotator's table, and for each unknown key in its tables of files."""
     found, about = _mistakes(table), TABLES.get(_subtable_name(table))
-    files = table.values.get(about.files) if about and about.files and isinstance(table.values, Mapping) else None
-    for name, values in files.items() if isinstance(files, Mapping) and about else ():
+    if about is None:
+        return found + _name_mistakes(table)
+    files = table.values.get(about.files) if about.files and isinstance(table.values, Mapping) else None
+    for name, values in files.items() if isinstance(files, Mapping) else ():
         if isinstance(values, Mapping):
             place = f"{table.place.removesuffix(']')}.{about.files}.{name}]"
             found += unknown_keys(values, names_of(about.file_kind), place)

@@ -81,7 +81,7 @@ class ContaminationAnnotator:
         """Return for each evaluation set the number of documents with a hit among those that are listed."""
         lengths = attributes["hits"].combine_chunks().value_lengths().to_numpy(zero_copy_only=False)
         documents = np.repeat(np.arange(attributes.num_rows), lengths.astype(np.int64))
-        sets = pc.list_flatten(attributes["hits"]).combine_chunks().field("set")
+        sets = pc.call_function("list_flatten", [attributes["hits"]]).combine_chunks().field("set")
         pairs = pa.table({"set": sets, "document": documents}).group_by(["set", "document"]).aggregate([])
         found = pairs.group_by("set").aggregate([([], "count_all")]).to_pylist()
         return dict.fromkeys(self._names.to_pylist(), 0) | {one["set"]: one["count_all"] for one in found}

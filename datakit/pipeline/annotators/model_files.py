@@ -27,6 +27,7 @@ from datakit.regular_files import open_regular
 from datakit.storage import urls
 from datakit.storage.fingerprint import config_of
 
+PIECE = 1 << 20  # bytes that are read and hashed at a time
 KIND = "models"  # the stored hashes are in <root>/.cache/models-<dataset>.json
 NEEDED = (download.NAME, normalize.NAME, annotate.NAME)
 
@@ -117,7 +118,10 @@ def _sha256(path: str, cache: HashCache) -> str:
         return known
     with open_regular(path) as file:
         status = os.fstat(file.fileno())
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hashlib.sha256()
+        while piece := file.read(PIECE):
+            digest.update(piece)
+        found = digest.hexdigest()
         after = os.fstat(file.fileno())
     if _stamp(status) != _stamp(after):
         raise RefusedError(f"{path} changed while it was read; run again once nothing is writing to it")

@@ -4,6 +4,8 @@ A *number* is a value, or the number of elements of a list. A *label* is a strin
 are its elements or, if these have fields, each element's first field of type string, such as the kind of a span.
 """
 
+# pyright: reportAttributeAccessIssue=false
+# Arrow adds the functions of pyarrow.compute when it is imported.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -71,13 +73,13 @@ class AttributeColumn:
 
     def numbers(self, values: pa.ChunkedArray) -> np.ndarray:
         """Return the number of each row, float64 [N]; NaN for null. Integers above 2**53 are rounded."""
-        found = pc.list_value_length(values) if self.kind == LIST else values
+        found = pc.call_function("list_value_length", [values]) if self.kind == LIST else values
         return found.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
 
     def labels(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
         """Return all labels without nulls, as strings; those of lists are concatenated."""
         if self.kind == LIST:
-            values = pc.list_flatten(values)
+            values = pc.call_function("list_flatten", [values])
             if self.label_field is not None:
                 values = pc.struct_field(values, self.label_field)
         return values.cast(pa.large_string()).drop_null()

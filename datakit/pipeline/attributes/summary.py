@@ -5,6 +5,8 @@ Memory: one row group of the columns, at most 16 MiB for the quantiles of a colu
 DISTINCT labels or LABEL_BYTES bytes of them per column. If a column has more, its labels are not counted.
 """
 
+# pyright: reportAttributeAccessIssue=false
+# Arrow adds the functions of pyarrow.compute when it is imported.
 from __future__ import annotations
 
 from collections.abc import Sequence

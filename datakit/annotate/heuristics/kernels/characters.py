@@ -58,12 +58,12 @@ def decode(data: np.ndarray, position: int) -> tuple[int, int]:
     """Return the character that starts at `position` and the position after it. The text must be valid UTF-8."""
     byte = np.int64(data[position])
     if byte < ASCII_END:
-        return byte, position + 1
+        return byte, position + 1  # pyright: ignore[reportReturnType] - a kernel
     length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2
     character = byte & ((1 << (7 - length)) - 1)
     for i in range(1, length):
         character = (character << 6) | (np.int64(data[position + i]) & 63)
-    return character, position + length
+    return character, position + length  # pyright: ignore[reportReturnType] - a kernel
 
 
 @kernel

@@ -64,7 +64,7 @@ def new_buffers(size: int) -> Buffers:
         Words(*(np.empty(pieces, kind) for kind in (np.int64, np.int64, np.int64, np.int16, np.uint64))),
         Marks(*(np.empty(breaks, kind) for kind in (np.int64, np.int64, np.int64, np.uint8))),
         Lines(*(np.empty(pieces, kind) for kind in (np.int64, np.int64, np.uint64, np.bool_))),
-        Numbers(*(np.empty(pieces, np.int32) for _ in range(3)), np.empty(slots_for(pieces), np.int32)),
+        Numbers(*(np.empty(size, np.int32) for size in (pieces, pieces, pieces, slots_for(pieces)))),
         Grams(*(np.empty(pieces + 1, kind) for kind in (np.int32, np.int32, np.uint64, np.int64))),
     )
 

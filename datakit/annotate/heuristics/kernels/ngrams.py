@@ -105,7 +105,7 @@ def _top(count: int, n: int, numbers: Numbers, grams: Grams) -> int:
             best = i
     first = grams.positions[best]
     length = grams.ends[first + n] - grams.ends[first] + n - 1
-    return length * numbers.totals[grams.ids[best]]
+    return length * numbers.totals[grams.ids[best]]  # pyright: ignore[reportReturnType] - a kernel
 
 
 @kernel
@@ -123,4 +123,4 @@ def _duplicates(count: int, n: int, numbers: Numbers, grams: Grams) -> int:
             reading = first + n
         else:
             numbers.totals[number] = -1
-    return characters
+    return characters  # pyright: ignore[reportReturnType] - a kernel
