@@ -245,7 +245,6 @@ BUDGETS = {  # crossing one is a memory failure, which tests/engine/worker/test_
 NOT_SIZES = {
     "engine.freed_memory:KEPT_BYTES": "an option of the C library, which changes only where memory comes from",
     "engine.freed_memory:LARGEST_KEPT": "an option of the C library, which changes only where memory comes from",
-    "pipeline.annotators.model_files:PIECE": "the number of bytes that are hashed at a time",
     "pipeline.estimates.forecast:TASK_BYTES": "an estimate of the text of a task, for forecasts",
     "pipeline.simulate.component_results:LAST_NODES": "an estimate or a threshold of simulated runs",
     "pipeline.simulate.giant_results:ANSWER_BYTES": "an estimate or a threshold of simulated runs",

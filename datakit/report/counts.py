@@ -19,7 +19,12 @@ from datakit.storage.manifest import Manifest, totals_of
 from datakit.storage.selection.leaving_rows import RULE
 
 MOST_SOURCES = 200
-REASONS = {"exact": "exact duplicates across sources", "fuzzy": "fuzzy duplicates"}
+REASONS = {
+    "exact": "exact duplicates across sources",
+    "fuzzy": "fuzzy duplicates",
+    "empty": "empty after editing",
+    "unannotated": "not annotated",
+}
 
 
 @dataclass(frozen=True)

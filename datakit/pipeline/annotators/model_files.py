@@ -27,7 +27,6 @@ from datakit.regular_files import open_regular
 from datakit.storage import urls
 from datakit.storage.fingerprint import config_of
 
-PIECE = 1 << 20  # bytes that are read and hashed at a time
 KIND = "models"  # the stored hashes are in <root>/.cache/models-<dataset>.json
 NEEDED = (download.NAME, normalize.NAME, annotate.NAME)
 
@@ -63,13 +62,13 @@ def model_files(settings: Settings) -> dict[str, ModelFile | UsageError]:
     paths: Mapping[str, str] = settings.operations.get(annotate.MODELS, {})
     found: dict[str, ModelFile | UsageError] = {}
     for name, values in settings.content["annotators"].items():
+        if name not in TABLES or not hasattr(TABLES[name].kind, "model_file"):
+            continue
         chosen: dict[str, Any] = values | ({annotate.MODEL: paths[name]} if name in paths else {})
-        config = config_of(chosen, TABLES[name].kind)
-        if hasattr(config, "model_file"):
-            try:
-                found[name] = config.model_file()
-            except UsageError as error:
-                found[name] = error
+        try:
+            found[name] = config_of(chosen, TABLES[name].kind).model_file()
+        except UsageError as error:
+            found[name] = error
     return found
 
 
@@ -118,10 +117,7 @@ def _sha256(path: str, cache: HashCache) -> str:
         return known
     with open_regular(path) as file:
         status = os.fstat(file.fileno())
-        digest = hashlib.sha256()
-        while piece := file.read(PIECE):
-            digest.update(piece)
-        found = digest.hexdigest()
+        found = hashlib.file_digest(file, "sha256").hexdigest()  # pyright: ignore[reportArgumentType]
         after = os.fstat(file.fileno())
     if _stamp(status) != _stamp(after):
         raise RefusedError(f"{path} changed while it was read; run again once nothing is writing to it")

@@ -34,8 +34,8 @@ class _Rows:
 def check(step: Subject, result: Result) -> None:
     """Compare the edits of every partition with those that follow from the step's inputs."""
     if FOLDER not in step.manifest.details:
-        return result.skip("the step edits no text")
-    if missing := next(filter(None, map(step.missing, ("normalize", "dedup", "annotate"))), ""):
+        return None
+    if missing := next(filter(None, map(step.missing, ("normalize", "rules", "dedup", "annotate"))), ""):
         return result.skip(missing)
     made = _step(step)
     pairs = [pair for entry in made.inputs_of("normalize") for pair in pairs_of(made, entry)]
@@ -49,7 +49,7 @@ def _step(step: Subject) -> Step:
     """Return the step as the engine ran it."""
     inputs = tuple(
         StepInput(stage, manifest.dataset if stage in ("normalize", "annotate") else None, entry.directory, manifest)
-        for stage in ("normalize", "dedup", "annotate")
+        for stage in ("normalize", "rules", "dedup", "annotate")
         for entry, manifest in step.inputs_of(stage)
     )
     manifest = step.manifest
@@ -70,6 +70,7 @@ def _compare(step: Subject, made: Step, result: Result, work: EditedPair) -> int
         found = read_shard(place)
         if not pa.concat_tables(written.tables).combine_chunks().equals(found.combine_chunks()):
             result.find(place, "does not list the edits that follow from the tables of annotate")
+            return 0
         if left and not pa.concat_tables(left).combine_chunks().equals(read_shard(leaving).combine_chunks()):
             result.find(leaving, "does not list the documents that leave because of edits or duplicates")
         texts = EditedTexts(place if found.num_rows else None, work.pair.dataset)
