@@ -44,6 +44,7 @@ class Attempt:
     its budget exceeds `cpus` times the node's memory per slot.
     try_singly, skip: see TaskContext. tolerance: see Phase. stage: the name of the stage, for display.
     limits: how much each task may write, and how much disk space must stay free.
+    own_child: True if the attempt follows a failed one. It then runs in a child that runs nothing else.
     """
 
     task: Task
@@ -62,6 +63,7 @@ class Attempt:
     tolerance: Tolerance = field(default_factory=Tolerance)
     stage: str = ""
     limits: DiskLimits = field(default_factory=DiskLimits)
+    own_child: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ _OURS = str(Path(__file__).parents[1])
 _QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
 _LIBRARY_TYPES = ("pyarrow.", "numpy.", "pandas.", "datetime.")
 _DECLARED = "required_text"
+_used = False
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
@@ -54,6 +55,17 @@ def requires_text(column: str, *fields: str) -> Callable[[_Function], _Function]
 def required_text(transform: str | None) -> RequiredText | None:
     """Return the requirement that the transform named `package.module:function` has declared, or None."""
     return None if transform is None else getattr(resolve(transform), _DECLARED, None)
+
+
+def note_user_code() -> None:
+    """Note that this process has imported a user's own code, which may have changed anything in it."""
+    global _used  # noqa: PLW0603 - imported code belongs to the process
+    _used = True
+
+
+def user_code_was_used() -> bool:
+    """Return True if this process, or one from which it was forked, has imported a user's own code."""
+    return _used
 
 
 @contextmanager

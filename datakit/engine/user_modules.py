@@ -16,7 +16,7 @@ import xxhash
 
 from datakit.engine.arrow_without_pandas import find_pandas_again
 from datakit.engine.task import Preload, resolve
-from datakit.engine.user_code import describe
+from datakit.engine.user_code import describe, note_user_code
 from datakit.errors import DatakitError, suggestion
 
 OWN_PACKAGE = "datakit."
@@ -41,6 +41,7 @@ def loaded(function: str, what: str, remedy: str, error_type: type[DatakitError]
     module.
     """
     if not function.startswith(OWN_PACKAGE):
+        note_user_code()
         find_pandas_again()  # the user's code may exchange pandas objects with Arrow
     try:
         return resolve(function)

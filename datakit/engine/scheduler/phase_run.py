@@ -228,7 +228,8 @@ class PhaseRun:
         """Queue each task of a failed batch separately. It is unknown which task failed, so none is blamed."""
         self._observer.attempt_ended(outcome, Verdict.RETRY)
         for task in (batch.task, *batch.more):
-            self._put_back(self._attempt(task, self._estimates.declared(task)))
+            attempt = self._attempt(task, self._estimates.declared(task))
+            self._put_back(replace(attempt, own_child=True))
 
     def _enter(self, task: TaskState, outcome: Outcome) -> None:
         digest = self._digests.of(task.attempt.task)

@@ -154,6 +154,7 @@ def next_attempt(attempt: Attempt, history: TaskHistory, memory_bytes: int) -> A
         exclusive=passes or history.memory_level == MEMORY_LEVELS - 1,
         try_singly=tuple(history.try_singly),
         skip=tuple(history.skip),
+        own_child=True,
     )
 
 

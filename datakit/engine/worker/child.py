@@ -1,5 +1,10 @@
-"""Runs in the forked child: checks what the child inherited, diverts standard output and error to a file, runs the task
-functions, and reports results or errors.
+"""Runs in the forked child: checks what the child inherited, runs the task functions of one attempt or of several in a
+row, and reports results or errors.
+
+A child runs another attempt only if its parent asks for it, and only if the previous one ended with a result and left
+everything in the process as it was (`reuse/process_state.py`). It may have kept at most 128 MiB of memory. Anything
+else ends the child, and the next attempt gets a new one. Staying saves the fork, the copies of the memory pages that a
+new child writes to, and the end of the process, together some 15 ms of CPU time (docs/measurements.md).
 
 The child exits with `os._exit` once its result is written. During an ordinary interpreter exit, Arrow's exit handlers
 sometimes abort the process (in 7 of 40 measured exits), so a parent that trusted exit codes would count finished work
@@ -11,9 +16,9 @@ they fail, and this input is document text. With DATAKIT_DEBUG=1, the message is
 from __future__ import annotations
 
 import contextlib
-import faulthandler
+import gc
 import os
-import signal
+import resource
 import socket
 import sys
 import time
@@ -28,61 +33,135 @@ from datakit.engine.task import Preload, TaskContext, decode, encode, resolve
 from datakit.engine.worker.disk_use import excess, write_limit, written_bytes
 from datakit.engine.worker.framing import receive_frame, send_frame
 from datakit.engine.worker.heartbeat import Heartbeat
-from datakit.engine.worker.memory import limit_own_memory, used_memory
-from datakit.engine.worker.memory_watcher import die_with
+from datakit.engine.worker.memory import forget_peak, peak_resident, return_unused_memory, used_memory
+from datakit.engine.worker.memory_watcher import OwnMemory, die_with
+from datakit.engine.worker.reuse.attempt_files import AttemptFiles, flush
+from datakit.engine.worker.reuse.process_state import State, differences, process_state
 from datakit.errors import DatakitError, InputError, PartialError, RefusedError, TaskError, chain_of, messages_of
-from datakit.storage.stale_files import share_scratch
 
 FORBIDDEN = ("ray", "jax", "datakit.cli")  # heavy, multi-threaded, or needed only by the parent
 BENIGN_THREADS = ("jemalloc_bg_thd",)  # started by `import pyarrow`; holds no lock that a child needs
-FAULT_FILE = "faults.txt"
-OUTPUT_FILE = "output.txt"
-DUMP_SIGNAL = signal.SIGUSR1
 OOM_SCORE = "900"  # out of 1000, so that the kernel's OOM killer chooses a child rather than the driver
+MOST_RETAINED = 128 << 20  # a child that keeps more memory than this from its attempts, in bytes, is not used again
 
 
 @dataclass(frozen=True)
 class Request:
-    """A child's work: the attempt, the shared data of its phase, a scratch directory, and a memory budget in bytes."""
+    """A child's work: the attempt, the shared data of its phase, a scratch directory, and a memory budget in bytes.
+
+    may_stay: True if the child may wait for another attempt afterward.
+    """
 
     attempt: Attempt
     shared: bytes | None
     scratch: str
     budget: int
+    may_stay: bool = False
 
 
-def run(channel_descriptor: int, heartbeat_descriptor: int, preloads: tuple[Preload, ...]) -> None:
-    """Receive a request, run its attempt, send the reply and exit. Never returns."""
+def run(
+    channel_descriptor: int, heartbeat_descriptor: int, preloads: tuple[Preload, ...], own_memory: OwnMemory
+) -> None:
+    """Receive requests, run their attempts and send the replies. Never returns."""
     _die_with_the_server()
     channel = socket.socket(fileno=channel_descriptor)
-    request = decode(receive_frame(channel), Request)
-    scratch = Path(request.scratch)
-    share_scratch(scratch)  # if the driver dies first, the next run must not remove this directory while we use it
-    faults = open(scratch / FAULT_FILE, "w")  # noqa: SIM115 - open until the process ends
-    faulthandler.enable(faults)
-    faulthandler.register(DUMP_SIGNAL, faults, all_threads=False)
-    _divert_output(scratch)
+    child, request = _Child(own_memory, Heartbeat(heartbeat_descriptor)), decode(receive_frame(channel), Request)
     try:
-        assert_clean_boot(preloads)
-        _limit_threads(request.attempt.cpus)
-        limit_own_memory(request.budget)
-        results = list(_run_tasks(request, scratch, Heartbeat(heartbeat_descriptor)))
-        reply = {"results": results, "memory": used_memory("self")[0]}
+        child.begin(request, preloads)
     except BaseException as error:  # noqa: BLE001 - reported to the parent, which decides
         reply = describe_error(error)
-    send_frame(channel, encode({**reply, "written": written_bytes("self")}))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+    else:
+        reply = child.attempt(request)
+    while True:
+        reply |= child.usage()
+        stays = request.may_stay and "results" in reply and child.may_stay()
+        send_frame(channel, encode({**reply, "stays": stays, "retained": child.retained()}))
+        if not stays:
+            flush()
+            os._exit(0)
+        reply.clear()  # or the next attempt would hold the results of this one
+        request = _next_request(channel)
+        child.begin_again(request)
+        reply = child.attempt(request)
 
 
-def _divert_output(scratch: Path) -> None:
-    """Redirect libraries' output to a file, because it may quote documents and would garble the progress display."""
-    if not os.environ.get("DATAKIT_DEBUG"):
-        output = os.open(scratch / OUTPUT_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.close(output)
+def _next_request(channel: socket.socket) -> Request:
+    try:
+        return decode(receive_frame(channel), Request)
+    except (EOFError, ConnectionError):
+        os._exit(0)  # the parent needs this child no longer
+
+
+class _Child:
+    """The process that runs attempts one after another."""
+
+    def __init__(self, own_memory: OwnMemory, heartbeat: Heartbeat) -> None:
+        self._memory, self._heartbeat = own_memory, heartbeat
+        self._files = AttemptFiles()
+        self._clean: State | None = None  # the state of this process before its first attempt
+        self._written_before = 0
+
+    def begin(self, request: Request, preloads: tuple[Preload, ...]) -> None:
+        """Prepare this process for its first attempt. Raises TaskError if the process has not inherited what it
+        should.
+        """
+        self._memory.begin(request.budget)
+        _limit_threads(request.attempt.cpus)
+        if request.may_stay:
+            with contextlib.suppress(OSError):
+                self._clean = process_state()
+        self._files.open(Path(request.scratch))
+        assert_clean_boot(preloads)
+
+    def begin_again(self, request: Request) -> None:
+        """Prepare this process for a further attempt. If this fails, the process ends before the attempt has begun."""
+        self._written_before = written_bytes("self")
+        self._files.open(Path(request.scratch))
+        self._memory.begin_again(request.budget)
+
+    def attempt(self, request: Request) -> dict[str, Any]:
+        """Run the tasks of an attempt; return the reply."""
+        try:
+            return {"results": list(_run_tasks(request, Path(request.scratch), self._heartbeat))}
+        except BaseException as error:  # noqa: BLE001 - reported to the parent, which decides
+            return describe_error(error)
+
+    def usage(self) -> dict[str, Any]:
+        """Return what the attempt has used, and what this process has used since its fork."""
+        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        written = written_bytes("self")
+        return {
+            "peak_memory": self._memory.peak(),
+            "peak_resident": peak_resident(),
+            "written": written - self._written_before,
+            "written_in_all": written,
+            "cpu_seconds_in_all": sum(use.ru_utime + use.ru_stime for use in used),
+        }
+
+    def may_stay(self) -> bool:
+        """Return True if the attempt has left nothing in this process that could affect another attempt."""
+        self._files.close()
+        if self._clean is None or self._memory.reached_limit():
+            return False
+        try:
+            if self._has_changed():
+                gc.collect()  # what a cycle of objects holds, such as an open file, will not be used again
+                if self._has_changed():
+                    return False
+            if self.retained() > MOST_RETAINED:
+                return_unused_memory()
+            forget_peak()
+        except OSError:  # without /proc, nothing is known
+            return False
+        return self.retained() <= MOST_RETAINED
+
+    def _has_changed(self) -> bool:
+        assert self._clean is not None
+        return bool(differences(self._clean, process_state()) or _forbidden_modules())
+
+    def retained(self) -> int:
+        """Return how many bytes this process has kept from its attempts."""
+        return used_memory("self").used - self._memory.inherited
 
 
 def _run_tasks(request: Request, scratch: Path, heartbeat: Heartbeat) -> Iterator[tuple[Any, float]]:
@@ -118,9 +197,12 @@ def assert_clean_boot(preloads: tuple[Preload, ...]) -> None:
     missing = [preload.module for preload in preloads if preload.module not in sys.modules]
     if missing:
         raise TaskError(f"the fork server did not preload {', '.join(missing)}")
-    brought = [module for module in FORBIDDEN if module in sys.modules]
-    if brought:
+    if brought := _forbidden_modules():
         raise TaskError(f"the fork server has imported {', '.join(brought)}, which tasks must not inherit")
+
+
+def _forbidden_modules() -> list[str]:
+    return [module for module in FORBIDDEN if module in sys.modules]
 
 
 def foreign_threads() -> list[str]:

@@ -82,13 +82,14 @@ def shortage(step_directory: str, limits: DiskLimits) -> NoSpaceError | None:
 class DiskWatch:
     """Checks the disk use of one attempt's child.
 
-    written: the number of bytes that the child had written at the last check. report: called with `written` after each
-    measurement.
+    written: the number of bytes that the child had written in this attempt at the last check. report: called with
+    `written` after each measurement. before: the number of bytes that the child had written before this attempt.
     """
 
     attempt: Attempt
     report: Callable[[int], None] = lambda written: None
     written: int = 0
+    before: int = 0
     _due: float = field(default_factory=time.monotonic)
 
     def check(self, pid: int, heartbeat: Heartbeat) -> DatakitError | None:
@@ -99,9 +100,10 @@ class DiskWatch:
             return None
         self._due = time.monotonic() + CHECK_SECONDS
         # Read before `state`: otherwise, if a task began in between, its writes would be charged to the previous task.
-        self.written = max(self.written, written_bytes(pid))
+        self.written = max(self.written, written_bytes(pid) - self.before)
         state = heartbeat.state()
         self.report(self.written)
         file = state.in_progress.file if state.in_progress is not None else ""
-        too_much = excess(self.attempt, state.task, self.written - state.written_before, file)
+        before = max(0, state.written_before - self.before)  # 0 if the first task has not begun
+        too_much = excess(self.attempt, state.task, self.written - before, file)
         return too_much or shortage(self.attempt.step_directory, self.attempt.limits)

@@ -30,10 +30,10 @@ from typing import Any
 import msgspec
 
 from datakit.engine.executor import Attempt, BatchedResult, Cause, Outcome
-from datakit.engine.task import TaskResult, decode
-from datakit.engine.worker import child
+from datakit.engine.task import TaskResult
 from datakit.engine.worker.heartbeat import HeartbeatState
 from datakit.engine.worker.memory_watcher import MemoryUse
+from datakit.engine.worker.reuse.attempt_files import FAULT_FILE, OUTPUT_FILE
 from datakit.errors import DatakitError
 
 FAILED_ALLOCATION = re.compile(rb"memory allocation of \d+ bytes failed|std::bad_alloc|out of memory", re.I)
@@ -42,18 +42,22 @@ TAIL_BYTES = 64 << 10  # number of bytes read at the end of a child's output, wh
 
 @dataclass(frozen=True)
 class ExitStatus:
-    """A child's wait status, its peak resident memory in bytes, and its CPU time in seconds."""
+    """A child's wait status, its peak resident memory in bytes, and its CPU time in seconds. If the child is to run
+    another attempt, the status is 0.
+    """
 
     wait_status: int
     peak_resident: int
     user_seconds: float
-    system_seconds: float
+    system_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class ChildExit:
-    """All that is known about a child that has exited. status: None if the fork server is gone. stopped_by: the error
-    that made us kill the child, if any. written: the number of bytes that the child had written at the last check.
+    """All that is known about a child that has ended an attempt. status: None if the fork server is gone. stopped_by:
+    the error that made us kill the child, if any. written: the number of bytes that the child had written in this
+    attempt at the last check. retained: the bytes that the child had kept from earlier attempts; they are part of its
+    peak, because a new child would have used them, too. cpu_before: the CPU time of earlier attempts.
     """
 
     status: ExitStatus | None
@@ -65,28 +69,36 @@ class ChildExit:
     scratch: Path
     stopped_by: DatakitError | None = None
     written: int = 0
+    retained: int = 0
+    cpu_before: float = 0.0
+
+    @property
+    def peak(self) -> int:
+        """The peak of the child's memory in this attempt, in bytes beyond what it inherited from the fork server."""
+        return self.memory.peak + self.retained
 
 
-def conclude(attempt: Attempt, ended: ChildExit, reply: bytes | None, started: float) -> Outcome:
-    """Return the outcome of an attempt whose child has exited. reply: the child's reply; None if it is incomplete."""
-    status = ended.status or ExitStatus(0, 0, 0.0, 0.0)
+def conclude(attempt: Attempt, ended: ChildExit, content: dict[str, Any] | None, started: float) -> Outcome:
+    """Return the outcome of an attempt that its child has ended. content: the child's reply; None if there is no
+    complete one.
+    """
+    status = ended.status or ExitStatus(0, 0, 0.0)
     facts: dict[str, Any] = {
-        "peak_memory": ended.memory.peak,
+        "peak_memory": ended.peak,
         "peak_resident": status.peak_resident,
         "budget": ended.budget,
-        "cpu_seconds": status.user_seconds + status.system_seconds,
+        "cpu_seconds": max(0.0, status.user_seconds + status.system_seconds - ended.cpu_before),
         "in_progress": ended.heartbeat.in_progress,
         "written": ended.written,
     }
-    if reply is None or ended.killed_for is not None:
+    if content is None or ended.killed_for is not None:
         cause, kind, message = _cause_of_death(attempt, ended)
         return make_outcome(attempt, cause, started, message=message, error_type=kind, **facts)
-    content = decode(reply)
     facts["written"] = content["written"]
     if "results" not in content:
         cause, message = _reported_failure(content, ended)
         return make_outcome(attempt, cause, started, message=message, error_type=content["error"], **facts)
-    facts |= {"in_progress": None, "peak_memory": max(ended.memory.peak, content["memory"] - ended.memory.inherited)}
+    facts |= {"in_progress": None, "peak_memory": max(ended.peak, content["peak_memory"])}
     (first, seconds), *others = [(msgspec.convert(result, TaskResult), spent) for result, spent in content["results"]]
     more = tuple(BatchedResult(task.key, *done) for task, done in zip(attempt.more, others, strict=True))
     return make_outcome(attempt, Cause.DONE, started, result=first, work_seconds=seconds, more=more, **facts)
@@ -119,12 +131,12 @@ def _cause_of_death(attempt: Attempt, ended: ChildExit) -> tuple[Cause, str, str
     code = os.waitstatus_to_exitcode(ended.status.wait_status)
     how = signal_name(-code) if code < 0 else f"exit code {code} without a result"
     if code == -signal.SIGKILL and ended.kernel_killed:
-        used = f"it used {_megabytes(ended.memory.peak)} of its budget of {_megabytes(ended.budget)}"
+        used = f"it used {_megabytes(ended.peak)} of its budget of {_megabytes(ended.budget)}"
         rest = "other processes used up the rest of the memory"
         return Cause.MEMORY, "KernelKill", f"the kernel killed it for lack of memory; {used}, and {rest}"
     if code == -signal.SIGKILL:
         return Cause.KILLED, how, f"killed by an external SIGKILL{_progress(ended)}"
-    if ended.memory.met_hard_limit or FAILED_ALLOCATION.search(_tail(ended.scratch / child.OUTPUT_FILE)):
+    if ended.memory.met_hard_limit or FAILED_ALLOCATION.search(_tail(ended.scratch / OUTPUT_FILE)):
         return Cause.MEMORY, "FailedAllocation", f"{_used(ended)}; an allocation failed ({how}){place}"
     return Cause.CRASH, how, f"{how}{_progress(ended)}{place}"
 
@@ -138,7 +150,7 @@ def signal_name(number: int) -> str:
 
 
 def _used(ended: ChildExit) -> str:
-    return f"used {_megabytes(ended.memory.peak)} (budget: {_megabytes(ended.budget)})"
+    return f"used {_megabytes(ended.peak)} (budget: {_megabytes(ended.budget)})"
 
 
 def _megabytes(count: int) -> str:
@@ -157,7 +169,7 @@ def _innermost_frames(scratch: Path) -> str:
     """Return the child's two innermost frames, read from the end of the file that faulthandler wrote; "" if there are
     none.
     """
-    written = _tail(scratch / child.FAULT_FILE).decode(errors="replace")
+    written = _tail(scratch / FAULT_FILE).decode(errors="replace")
     starts = [start for title in ("Current thread", "Stack (") if (start := written.rfind(title)) >= 0]
     frames = [line.strip() for line in written[max(starts, default=len(written)) :].splitlines()]
     frames = [line for line in frames if line.startswith("File ")]

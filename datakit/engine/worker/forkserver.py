@@ -123,14 +123,18 @@ class _ForkServer(Forker):
         super().__init__(control)
         self._preloads, self._watcher = preloads, watcher
         self._entries: dict[int, int] = {}  # pid -> entry in the watcher's table
+        self._reserved = 0  # the entry of the next child
+
+    def _prepare(self, message: bytes) -> None:
+        self._reserved = self._watcher.reserve()
 
     def _become(self, message: bytes, *descriptors: int) -> None:
-        os.close(self._watcher.descriptor)
         channel, heartbeat = descriptors
-        child.run(channel, heartbeat, self._preloads)
+        child.run(channel, heartbeat, self._preloads, self._watcher.own_memory(self._reserved))
 
     def _started(self, pid: int, message: bytes) -> None:
-        self._entries[pid] = self._watcher.add(pid, *BUDGET.unpack(message))
+        self._watcher.add(self._reserved, pid, *BUDGET.unpack(message))
+        self._entries[pid] = self._reserved
 
     def _ended(self, pid: int) -> bytes:
         if pid == self._watcher.pid:

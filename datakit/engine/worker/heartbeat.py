@@ -50,6 +50,10 @@ class Heartbeat:
         self._memory = mmap.mmap(descriptor, SIZE)
         self._task = self._records = self._bytes = self._written_before = 0
 
+    def clear(self) -> None:
+        """Forget all reports, before a child that has run an attempt gets another one."""
+        self._memory[:] = bytes(SIZE)
+
     def begin(self, task: int, written: int = 0) -> None:
         """Report the start of the task with this index in the attempt's batch. `written`: the number of bytes that this
         process has written so far.

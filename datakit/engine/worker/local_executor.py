@@ -11,6 +11,10 @@ An attempt that has been silent for a quarter of its `hang_seconds` lends its sl
 attempt until the silent attempt makes progress again. A hung task either uses no CPU time or wastes it, and without
 this rule a few such tasks could block a whole machine for half an hour each. At most two attempts per slot run at a
 time.
+
+A child that has finished an attempt is kept while an attempt that may run in it waits (`handles/kept_children.py`).
+Kept and running children together are never more than attempts have run at the same time. What kept children hold in
+memory counts against the memory of all attempts; they are ended when an attempt needs this memory.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ from datakit.engine.executor import Attempt, Cause, Executor, Outcome
 from datakit.engine.task import Preload
 from datakit.engine.worker import child
 from datakit.engine.worker.forkserver_client import ForkServerPool
+from datakit.engine.worker.handles.child_process import ChildProcess
+from datakit.engine.worker.handles.kept_children import KeptChildren, Seat, kind_of
 from datakit.engine.worker.memory import usable_memory
 from datakit.engine.worker.run_attempt import run_attempt
 from datakit.storage import stale_files
@@ -43,6 +49,8 @@ class LocalExecutor(Executor):
         self._servers = ForkServerPool()
         self._waiting: deque[Attempt] = deque()
         self._running: dict[int, Attempt] = {}  # keyed by id()
+        self._retained: dict[int, int] = {}  # bytes that children kept from earlier attempts, keyed like `_running`
+        self._kept, self._most_running = KeptChildren(), 0
         self._lending: set[int] = set()
         self._written: dict[int, int] = {}  # bytes written by running attempts, keyed like `_running`
         self._ended: queue.SimpleQueue[tuple[Outcome, threading.Event]] = queue.SimpleQueue()
@@ -96,6 +104,7 @@ class LocalExecutor(Executor):
         with self._lock:
             self._waiting.clear()  # otherwise, attempts of one step would start once those of another are cancelled
         self.cancel(*self._cancelled)
+        self._kept.end()
         self._servers.close()
         with self._lock:
             waited_for = list(self._threads)
@@ -103,19 +112,44 @@ class LocalExecutor(Executor):
         for thread in waited_for:  # each removes the scratch directory of its attempt
             if thread.ident is not None:  # otherwise, a signal came before it started
                 thread.join(max(0.0, until - time.monotonic()))
+        self._kept.end()  # those that a thread kept in the meantime
         self._servers.close()  # those that a thread started in the meantime
         if waited_for:
             stale_files.remove_dead_scratch()  # files that the killed children had staged for a store
 
     def _start_what_fits(self) -> None:
         with self._lock:
+            surplus, starting = list[ChildProcess](), list[threading.Thread]()
             while self._waiting and self._fits(self._waiting[0]):
                 attempt = self._waiting.popleft()
+                seat = Seat(not attempt.own_child, self._kept.take(attempt))
+                if (
+                    seat.child is not None
+                    and self._used_memory() + attempt.memory_bytes + seat.child.retained > self._memory
+                ):
+                    surplus += [seat.child]
+                    seat.child = None
                 self._running[id(attempt)] = attempt
+                self._retained[id(attempt)] = seat.child.retained if seat.child is not None else 0
+                self._most_running = max(self._most_running, len(self._running))
+                surplus += self._surplus()
                 cancelled = self._cancelled.setdefault(attempt.step_directory, threading.Event())
-                run = threading.Thread(target=self._run, args=(attempt, cancelled), daemon=True)
-                self._threads.add(run)
-                run.start()
+                starting.append(threading.Thread(target=self._run, args=(attempt, cancelled, seat), daemon=True))
+            surplus += self._surplus()
+            self._threads.update(starting)
+        for idle in surplus:
+            idle.end()
+        for run in starting:
+            run.start()
+
+    def _surplus(self) -> list[ChildProcess]:
+        """Remove and return the idle children that are to end."""
+        needed = {kind_of(attempt) for attempt in self._waiting}
+        return self._kept.surplus(needed, self._most_running - len(self._running), self._memory - self._used_memory())
+
+    def _used_memory(self) -> int:
+        """Return the memory that running attempts may use, in bytes."""
+        return sum(attempt.memory_bytes for attempt in self._running.values()) + sum(self._retained.values())
 
     def _fits(self, attempt: Attempt) -> bool:
         if not self._running:
@@ -124,16 +158,16 @@ class LocalExecutor(Executor):
             return False
         lent = sum(running.cpus for key, running in self._running.items() if key in self._lending)
         cpus = sum(running.cpus for running in self._running.values()) + attempt.cpus
-        memory = sum(running.memory_bytes for running in self._running.values()) + attempt.memory_bytes
+        memory = self._used_memory() + attempt.memory_bytes
         return cpus <= self._slots + min(lent, self._slots) and memory <= self._memory
 
     def _runs_alone(self, attempt: Attempt) -> bool:
         return attempt.exclusive and attempt.memory_bytes > attempt.cpus * self._memory // self._slots
 
-    def _run(self, attempt: Attempt, cancelled: threading.Event) -> None:
+    def _run(self, attempt: Attempt, cancelled: threading.Event, seat: Seat) -> None:
         try:
             reports = partial(self._lend_slot, attempt), partial(self._note_written, attempt)
-            outcome = run_attempt(attempt, self._servers, cancelled, *reports)
+            outcome = run_attempt(attempt, self._servers, cancelled, *reports, seat=seat)
         except BaseException as error:  # noqa: BLE001 - the driver would wait forever for an attempt without an outcome
             message = f"the engine itself failed: {child.describe_error(error)['message']}"
             outcome = Outcome.of(attempt, Cause.INFRASTRUCTURE, message=message)
@@ -141,6 +175,9 @@ class LocalExecutor(Executor):
         with self._lock:
             self._threads.discard(threading.current_thread())
             self._running.pop(id(attempt), None)
+            self._retained.pop(id(attempt), None)
+            if seat.child is not None:
+                self._kept.put(attempt, seat.child)
             self._lending.discard(id(attempt))
             self._written.pop(id(attempt), None)
         self._start_what_fits()

@@ -12,8 +12,11 @@ immediately instead of exhausting the machine's memory between two measurements 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import os
 import resource
+from typing import NamedTuple
 
 import psutil
 
@@ -38,14 +41,22 @@ def usable_memory() -> int:
     return int(memory_limit() * MEMORY_SHARE)
 
 
-def used_memory(pid: int | str) -> tuple[int, int]:
-    """Return (anonymous resident bytes, private reserved bytes) of a process, or (0, 0) if it is gone."""
+class UsedMemory(NamedTuple):
+    """A process's memory in bytes: anonymous resident, private reserved, and resident but shared (mapped files)."""
+
+    used: int = 0
+    reserved: int = 0
+    shared: int = 0
+
+
+def used_memory(pid: int | str) -> UsedMemory:
+    """Return the memory use of a process, all zero if it is gone."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
             _, resident, shared, _, _, data, *_ = map(int, file.read().split())
     except (FileNotFoundError, ProcessLookupError):
-        return 0, 0
-    return (resident - shared) * PAGE, data * PAGE
+        return UsedMemory()
+    return UsedMemory((resident - shared) * PAGE, data * PAGE, shared * PAGE)
 
 
 def backstop_limit(reserved: int, budget: int) -> int:
@@ -64,7 +75,28 @@ def limit_own_memory(budget: int) -> None:
     """Limit the memory of this process. With a small budget, the process gets a hard limit from the start
     (`memory_watcher.py`); otherwise, it gets only the backstop limit.
     """
-    set_memory_limit(0, first_limit(used_memory("self")[1], budget))
+    set_memory_limit(0, first_limit(used_memory("self").reserved, budget))
+
+
+def forget_peak() -> None:
+    """Make the kernel forget the peak of this process's resident memory (`peak_resident`). Raises OSError."""
+    with open("/proc/self/clear_refs", "wb", buffering=0) as file:
+        file.write(b"5")
+
+
+def peak_resident() -> int:
+    """Return the peak of this process's resident memory, in bytes, since its fork or since `forget_peak`."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def return_unused_memory() -> None:
+    """Give memory that Python, Arrow and the C library have freed, but keep for later, back to the system."""
+    import pyarrow as pa
+
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
 
 
 def set_memory_limit(pid: int, limit: int) -> None:

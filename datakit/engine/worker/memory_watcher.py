@@ -20,18 +20,25 @@ could have used up its remaining budget: after 50 ms if the child is far below i
 millisecond if the child is close to its budget. The table of children is in shared memory, so neither the fork server
 nor the watcher waits for the other. Entries are reused in rotation, so a late measurement of a dead child does not
 affect a new child.
+
+A child that runs several attempts in a row keeps its entry. When an attempt begins, the child itself writes the new
+budget and its present use into the entry (`OwnMemory`) and announces the entry like a new one, so the watcher measures
+it at once. While an entry is written or measured, its byte of a file is locked. The watcher therefore never applies the
+budget of one attempt to the next one. It does not wait for a lock: it measures a little later.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import mmap
 import os
 import select
 import signal
 import struct
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -40,6 +47,8 @@ from datakit.engine.worker.memory import (
     SMALL_BUDGET,
     backstop_limit,
     first_limit,
+    limit_own_memory,
+    peak_resident,
     set_memory_limit,
     used_memory,
 )
@@ -54,7 +63,7 @@ HARD_LIMIT_SECONDS = 0.25  # a hard limit remains this long after fast growth: t
 NEAR_LIMIT = 0.95
 ENTRIES = 4096  # size of the table; a fork server has far fewer children, and free entries are reused in rotation
 CHILD = struct.Struct("<qqqq")  # a _Child, written by the fork server
-OBSERVED = struct.Struct("<qq??")  # an _Observed, written by the watcher
+OBSERVED = struct.Struct("<qqq??")  # an _Observed, written by the watcher
 ENTRY_BYTES = 64
 ENTRY_NUMBER = struct.Struct("<q")
 MEMORY_USE = struct.Struct("<qq??")  # a MemoryUse, on the status pipe
@@ -63,7 +72,9 @@ PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15  # <linux/prctl.h>
 
 
 class MemoryUse(NamedTuple):
-    """A child's memory use until its exit: bytes inherited, the peak beyond them, and the limits that were reached."""
+    """A child's memory use in its latest attempt: bytes in use when the attempt began, the peak beyond them, and the
+    limits that were reached.
+    """
 
     inherited: int = 0
     peak: int = 0
@@ -72,7 +83,9 @@ class MemoryUse(NamedTuple):
 
 
 class _Child(NamedTuple):
-    """A child's table entry. inherited, reserved: the bytes in use and reserved at its start. pid: 0 after its exit."""
+    """A child's table entry. inherited, reserved: the bytes in use and reserved when its attempt began. pid: 0 after
+    the child's exit.
+    """
 
     pid: int
     budget: int
@@ -83,6 +96,7 @@ class _Child(NamedTuple):
 class _Observed(NamedTuple):
     peak: int = 0
     most_reserved: int = 0
+    most_shared: int = 0
     over_budget: bool = False
     limited: bool = False  # the child has a hard limit because it grows fast
 
@@ -106,12 +120,81 @@ class _Table:
         OBSERVED.pack_into(self._memory, entry * ENTRY_BYTES + CHILD.size, *observed)
 
 
+class _EntryLocks:
+    """One lock per entry, held by a process until it releases the lock or ends. Two processes exclude each other."""
+
+    def __init__(self) -> None:
+        self._file = os.memfd_create("entry-locks")
+
+    @contextlib.contextmanager
+    def waiting(self, entry: int) -> Iterator[None]:
+        """Hold the lock of an entry during the `with` block, after waiting for it."""
+        fcntl.lockf(self._file, fcntl.LOCK_EX, 1, entry)
+        try:
+            yield
+        finally:
+            self.release(entry)
+
+    def take(self, entry: int) -> bool:
+        """Take the lock of an entry, if it is free. Return True if it was."""
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, entry)
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def release(self, entry: int) -> None:
+        """Release the lock of an entry."""
+        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, entry)
+
+
+class OwnMemory:
+    """A child's own view of what the watcher knows about it. inherited: the bytes in use when the child was forked."""
+
+    def __init__(self, table: _Table, locks: _EntryLocks, announcements: int, entry: int) -> None:
+        self._table, self._locks, self._announcements, self._entry = table, locks, announcements, entry
+        self.inherited: int = 0
+
+    def begin(self, budget: int) -> None:
+        """Limit the memory of the child's first attempt. The fork server has written the entry."""
+        self.inherited = self._table.child(self._entry).inherited
+        limit_own_memory(budget)
+
+    def begin_again(self, budget: int) -> None:
+        """Give a further attempt of this child its budget, beyond what the child already uses."""
+        with self._locks.waiting(self._entry):
+            limit_own_memory(budget)
+            own = used_memory("self")
+            self._table.set_observed(self._entry, _Observed())
+            self._table.set_child(self._entry, _Child(os.getpid(), budget, own.used, own.reserved))
+        os.write(self._announcements, ENTRY_NUMBER.pack(self._entry))
+
+    def peak(self) -> int:
+        """Return the most memory, in bytes beyond `inherited`, that the child is known to have used in this attempt.
+
+        The kernel notes the peak of resident memory, however short it was, but includes mapped files. At that moment,
+        hardly more of these can have been resident than the most that was seen. If it was less, the true peak is
+        higher than this measurement; the watcher's own measurements then come closer.
+        """
+        with self._locks.waiting(self._entry):
+            seen, begun = self._table.observed(self._entry), self._table.child(self._entry)
+        own = used_memory("self")
+        resident = peak_resident() - max(own.shared, seen.most_shared)
+        return max(seen.peak + begun.inherited, own.used, resident) - self.inherited
+
+    def reached_limit(self) -> bool:
+        """Return True if the attempt exceeded its budget or met a hard limit."""
+        with self._locks.waiting(self._entry):
+            use = _memory_use(self._table, self._entry)
+        return use.over_budget or use.met_hard_limit
+
+
 class MemoryWatcher:
     """The fork server's handle to the watcher, which runs as the process `pid`."""
 
     def __init__(self) -> None:
         """Fork the watcher. Call this while the calling process still uses little memory."""
-        self._table, self._next = _Table(), 0
+        self._table, self._locks, self._next = _Table(), _EntryLocks(), 0
         read, descriptor = os.pipe2(os.O_CLOEXEC)
         self.descriptor: int = descriptor
         server = os.getpid()
@@ -121,31 +204,44 @@ class MemoryWatcher:
                 os.close(self.descriptor)
                 die_with(server)
                 ctypes.CDLL(None).prctl(PR_SET_NAME, PROCESS_NAME)
-                _WatcherProcess(self._table, read).run()
+                _WatcherProcess(self._table, self._locks, read).run()
             finally:
                 os._exit(1)
         os.close(read)
 
-    def add(self, pid: int, budget: int) -> int:
-        """Start watching a child that has no work yet, and return the index of its entry."""
+    def reserve(self) -> int:
+        """Return the index of a free entry for the next child."""
         candidates = ((self._next + step) % ENTRIES for step in range(ENTRIES))
         entry = next((number for number in candidates if not self._table.child(number).pid), None)
         if entry is None:
             raise RuntimeError(f"the fork server has {ENTRIES} children; no more can be watched")
         self._next = (entry + 1) % ENTRIES
-        self._table.set_observed(entry, _Observed())
-        self._table.set_child(entry, _Child(pid, budget, *used_memory(pid)))
-        os.write(self.descriptor, ENTRY_NUMBER.pack(entry))
         return entry
+
+    def own_memory(self, entry: int) -> OwnMemory:
+        """Return, in the child for which this entry was reserved, the child's view of it."""
+        return OwnMemory(self._table, self._locks, self.descriptor, entry)
+
+    def add(self, entry: int, pid: int, budget: int) -> None:
+        """Start watching a child that has no work yet, in the entry that was reserved for it."""
+        own = used_memory(pid)
+        self._table.set_observed(entry, _Observed())
+        self._table.set_child(entry, _Child(pid, budget, own.used, own.reserved))
+        os.write(self.descriptor, ENTRY_NUMBER.pack(entry))
 
     def remove(self, entry: int) -> MemoryUse:
         """Stop watching a child that has exited, and return its memory use."""
-        child, observed = self._table.child(entry), self._table.observed(entry)
+        use = _memory_use(self._table, entry)
         self._table.set_child(entry, _Child(0, 0, 0, 0))
-        near_limit = observed.most_reserved > NEAR_LIMIT * first_limit(child.reserved, child.budget)
-        return MemoryUse(
-            child.inherited, observed.peak, observed.over_budget, met_hard_limit=observed.limited or near_limit
-        )
+        return use
+
+
+def _memory_use(table: _Table, entry: int) -> MemoryUse:
+    child, observed = table.child(entry), table.observed(entry)
+    near_limit = observed.most_reserved > NEAR_LIMIT * first_limit(child.reserved, child.budget)
+    return MemoryUse(
+        child.inherited, observed.peak, observed.over_budget, met_hard_limit=observed.limited or near_limit
+    )
 
 
 @dataclass
@@ -165,8 +261,8 @@ class _Measurement:
 class _WatcherProcess:
     """The loop of the watcher process. `announcements`: the pipe through which it gets the indices of new entries."""
 
-    def __init__(self, table: _Table, announcements: int) -> None:
-        self._table, self._announcements = table, announcements
+    def __init__(self, table: _Table, locks: _EntryLocks, announcements: int) -> None:
+        self._table, self._locks, self._announcements = table, locks, announcements
         self._last: dict[int, _Measurement] = {}  # keyed by entry
 
     def run(self) -> None:
@@ -181,14 +277,23 @@ class _WatcherProcess:
                 self._last |= {entry: _Measurement() for (entry,) in ENTRY_NUMBER.iter_unpack(entries)}
             now = time.monotonic()
             for entry in [entry for entry, last in self._last.items() if last.due <= now]:
-                self._measure(entry, self._last[entry])
+                self._measure_if_free(entry, self._last[entry])
+
+    def _measure_if_free(self, entry: int, last: _Measurement) -> None:
+        if not self._locks.take(entry):  # the child is beginning or ending an attempt
+            last.due = time.monotonic() + SHORTEST_INTERVAL
+            return
+        try:
+            self._measure(entry, last)
+        finally:
+            self._locks.release(entry)
 
     def _measure(self, entry: int, last: _Measurement) -> None:
         child = self._table.child(entry)
         if not child.pid:
             del self._last[entry]
             return
-        now, (used, reserved) = time.monotonic(), used_memory(child.pid)
+        now, (used, reserved, shared) = time.monotonic(), used_memory(child.pid)
         used -= child.inherited
         left = child.budget - used
         grows_fast = last.time > 0 and (used - last.used) / (now - last.time) * LATENESS_SECONDS > left
@@ -199,7 +304,8 @@ class _WatcherProcess:
             _set_limit(child, reserved, left, limited)
         seen = self._table.observed(entry)
         over = seen.over_budget or left < 0
-        seen = _Observed(max(seen.peak, used), max(seen.most_reserved, reserved), over, limited)
+        most = max(seen.peak, used), max(seen.most_reserved, reserved), max(seen.most_shared, shared)
+        seen = _Observed(*most, over, limited)
         self._table.set_observed(entry, seen)  # before the kill, so that the exit status never arrives first
         if left < 0:
             kill(child.pid)

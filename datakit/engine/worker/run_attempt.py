@@ -11,27 +11,28 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 from datakit.engine.executor import Attempt, Cause, Outcome
-from datakit.engine.task import encode
-from datakit.engine.worker import child, forking, forkserver
+from datakit.engine.task import decode, encode
 from datakit.engine.worker.boot_output import BootDeathError
 from datakit.engine.worker.cgroups import kernel_kills
+from datakit.engine.worker.child import Request
 from datakit.engine.worker.disk_use import DiskWatch, shortage
 from datakit.engine.worker.exit_causes import ChildExit, ExitStatus, conclude, make_outcome
 from datakit.engine.worker.forkserver_client import BootError, ForkServer, ForkServerPool
-from datakit.engine.worker.framing import receive_frame, send_frame
-from datakit.engine.worker.heartbeat import Heartbeat, create_heartbeat_memory
+from datakit.engine.worker.handles.child_process import ChildProcess
+from datakit.engine.worker.handles.kept_children import Seat
 from datakit.engine.worker.memory import usable_memory
-from datakit.engine.worker.memory_watcher import MEMORY_USE, MemoryUse, kill
-from datakit.errors import DatakitError, RefusedError, StorageError
+from datakit.engine.worker.memory_watcher import MemoryUse
+from datakit.engine.worker.reuse.attempt_files import DUMP_SIGNAL, FAULT_FILE
+from datakit.errors import StorageError
 from datakit.storage import urls
 from datakit.storage.stale_files import scratch_directory
 
@@ -47,12 +48,16 @@ def run_attempt(
     cancelled: threading.Event | None = None,
     report_silence: Callable[[bool], None] = lambda silent: None,
     report_written: Callable[[int], None] = lambda written: None,
+    *,
+    seat: Seat | None = None,
 ) -> Outcome:
     """Run one attempt to its end, and return an outcome even if the child or the fork server dies. Raises RootError if
     access to the shared data is denied. `report_silence` is called repeatedly: with True while there has been no
     heartbeat for more than a quarter of `hang_seconds`, and otherwise with False. `report_written` is called with the
-    number of bytes written so far.
+    number of bytes written so far. `seat` holds a kept child to be used, if any, and afterward the child to be kept, if
+    any. Without a seat, the attempt gets a new child, which then ends.
     """
+    seat = seat or Seat(shared=False)
     started = time.monotonic()
     with scratch_directory() as scratch:
         try:
@@ -63,7 +68,7 @@ def run_attempt(
             budget = min(attempt.memory_bytes, _usable_memory())
             request = _Request(attempt, shared, scratch, budget, started, report_silence, watch)
             with servers.use(attempt.preloads) as server:
-                return _run_in_child(request, server, cancelled)
+                return _run_in_child(request, server, seat, cancelled)
         except BootError as error:
             cause, kind, message = error.reply["cause"], error.reply["error"], error.reply["message"]
             return make_outcome(attempt, Cause(cause), started, message=message, error_type=kind)
@@ -94,116 +99,102 @@ class _Request:
     disk: DiskWatch
     kernel_kills: int = field(default_factory=kernel_kills)
 
-    def encode(self) -> bytes:
-        return encode(child.Request(self.attempt, self.shared, str(self.scratch), self.budget))
+    def encode(self, may_stay: bool) -> bytes:
+        return encode(Request(self.attempt, self.shared, str(self.scratch), self.budget, may_stay))
 
 
-@dataclass
-class _Child:
-    """The parent's view of a running child. dumped: the time at which the child was asked for its stack, or 0.
-    stopped_by: the error that made the parent kill the child, or None.
+def _run_in_child(request: _Request, server: ForkServer, seat: Seat, cancelled: threading.Event | None) -> Outcome:
+    kept = seat.take()
+    if kept is not None:
+        if kept.server is server and not kept.has_ended():
+            request.disk.before = kept.written
+            outcome = _run_on(kept, request, seat, cancelled)
+            if outcome is not None:
+                return outcome
+            request.disk.before = request.disk.written = 0
+        else:
+            kept.end()
+    child = ChildProcess.forked(server, request.budget)
+    if child is None:
+        message = "the fork server died before it forked"
+        return make_outcome(request.attempt, Cause.INFRASTRUCTURE, request.started, message=message)
+    outcome = _run_on(child, request, seat, cancelled)
+    assert outcome is not None
+    return outcome
+
+
+def _run_on(child: ChildProcess, request: _Request, seat: Seat, cancelled: threading.Event | None) -> Outcome | None:
+    """Run the attempt in this child, and leave the child in the seat if it may run another one. Return None if the
+    child had run other attempts and ended by itself before it began this one.
     """
-
-    channel: socket.socket
-    status: int
-    heartbeat: Heartbeat
-    pid: int = 0
-    killed_for: Cause | None = None
-    dumped: float = 0.0
-    stopped_by: DatakitError | None = None
-
-    def stop(self, error: DatakitError) -> None:
-        """Kill the child, and record this error as the reason unless the child was already killed for another one."""
-        if self.killed_for is None:
-            self.stopped_by = error
-        self.kill(Cause.REFUSED if isinstance(error, RefusedError) else Cause.ERROR)
-
-    def kill(self, cause: Cause) -> None:
-        self.killed_for = self.killed_for or cause
-        kill(self.pid)
-
-
-def _run_in_child(request: _Request, server: ForkServer, cancelled: threading.Event | None) -> Outcome:
-    with _forked(server, request.budget) as running:
-        first = os.read(running.status, forking.PID.size)
-        if not first:
-            message = "the fork server died before it forked"
-            return make_outcome(request.attempt, Cause.INFRASTRUCTURE, request.started, message=message)
-        (running.pid,) = forking.PID.unpack(first)
-        with contextlib.suppress(BrokenPipeError):  # if the child died at once, its exit status shows why
-            send_frame(running.channel, request.encode())
-        reply = _await_reply(running, request, cancelled)
-        return conclude(request.attempt, _exit_of(running, request), reply, request.started)
+    may_stay = seat.may_stay(child)
+    try:
+        child.send(request.encode(may_stay))
+        answer = _await_reply(child, request, cancelled)
+        reply = decode(answer) if answer is not None else None
+        if reply is not None and reply["stays"] and child.killed_for is None:
+            outcome = conclude(request.attempt, _end_of(child, request, reply), reply, request.started)
+            child.finish_attempt(reply)
+            seat.child = child
+            return outcome
+        ended = _end_of(child, request)
+        if child.attempts and reply is None and ended.killed_for is None and not child.heartbeat.updated():
+            return None
+        return conclude(request.attempt, ended, reply, request.started)
+    finally:
+        if seat.child is not child:
+            child.close()
 
 
-@contextlib.contextmanager
-def _forked(server: ForkServer, budget: int) -> Iterator[_Child]:
-    """Yield a child requested from the server, and close all descriptors at the end."""
-    with contextlib.ExitStack() as open_files:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        open_files.enter_context(ours)
-        with theirs:
-            status_read, status_write = os.pipe()
-            open_files.callback(os.close, status_read)
-            try:
-                heartbeat = create_heartbeat_memory()
-                open_files.callback(os.close, heartbeat)
-                running = _Child(ours, status_read, Heartbeat(heartbeat))
-                server.fork(budget, status_write, theirs.fileno(), heartbeat)
-            finally:
-                os.close(status_write)
-        yield running
-
-
-def _await_reply(running: _Child, request: _Request, cancelled: threading.Event | None) -> bytes | None:
+def _await_reply(child: ChildProcess, request: _Request, cancelled: threading.Event | None) -> bytes | None:
     """Wait for the child's reply or its exit; return the reply, or None if the child exited without a complete one."""
     poll = select.poll()
-    poll.register(running.channel, select.POLLIN)
-    poll.register(running.status, select.POLLIN)
+    poll.register(child.channel, select.POLLIN)
+    poll.register(child.status, select.POLLIN)
     while not poll.poll(POLL_SECONDS * 1000):
         if cancelled is not None and cancelled.is_set():
-            running.kill(Cause.CANCELLED)
-        elif error := request.disk.check(running.pid, running.heartbeat):
-            running.stop(error)
+            child.kill(Cause.CANCELLED)
+        elif error := request.disk.check(child.pid, child.heartbeat):
+            child.stop(error)
         else:
-            _kill_if_hung(running, request)
-    try:
-        return receive_frame(running.channel)
-    except (EOFError, ConnectionError):
-        return None
+            _kill_if_hung(child, request)
+    return child.receive()
 
 
-def _kill_if_hung(running: _Child, request: _Request) -> None:
+def _kill_if_hung(child: ChildProcess, request: _Request) -> None:
     """If the child has been silent for too long, make it dump its stack; kill it after the dump or after 2 seconds."""
     now, seconds = time.monotonic(), request.attempt.hang_seconds
     if seconds is None:
         return
-    silent_for = now - max(running.heartbeat.updated(), request.started)
+    silent_for = now - max(child.heartbeat.updated(), request.started)
     request.report_silence(silent_for > SILENT_SHARE * seconds)
     if silent_for <= seconds:
-        running.dumped = 0.0
-    elif not running.dumped:
-        running.dumped = now
+        child.dumped = 0.0
+    elif not child.dumped:
+        child.dumped = now
         with contextlib.suppress(ProcessLookupError):
-            os.kill(running.pid, child.DUMP_SIGNAL)
-    elif now - running.dumped > DUMP_SECONDS or (request.scratch / child.FAULT_FILE).stat().st_size:
-        running.kill(Cause.HANG)
+            os.kill(child.pid, DUMP_SIGNAL)
+    elif now - child.dumped > DUMP_SECONDS or (request.scratch / FAULT_FILE).stat().st_size:
+        child.kill(Cause.HANG)
 
 
-def _exit_of(running: _Child, request: _Request) -> ChildExit:
-    ended = os.read(running.status, forkserver.EXIT_BYTES)
-    status, memory = None, MemoryUse()
-    if ended:
-        status = ExitStatus(*forking.EXIT.unpack(ended[: forking.EXIT.size]))
-        memory = MemoryUse(*MEMORY_USE.unpack(ended[forking.EXIT.size :]))
+def _end_of(child: ChildProcess, request: _Request, reply: dict[str, Any] | None = None) -> ChildExit:
+    """Describe the end of an attempt: that of a child that stays, with this reply, or else that of a child's exit."""
+    if reply is None:
+        status, memory = child.exit()
+    else:
+        status = ExitStatus(0, reply["peak_resident"], reply["cpu_seconds_in_all"])
+        memory = MemoryUse()  # the reply contains the peak
     return ChildExit(
         status=status,
-        killed_for=Cause.MEMORY if memory.over_budget else running.killed_for,
+        killed_for=Cause.MEMORY if memory.over_budget else child.killed_for,
         memory=memory,
         budget=request.budget,
         kernel_killed=kernel_kills() > request.kernel_kills,
-        heartbeat=running.heartbeat.state(),
+        heartbeat=child.heartbeat.state(),
         scratch=request.scratch,
-        stopped_by=running.stopped_by,
+        stopped_by=child.stopped_by,
         written=request.disk.written,
+        retained=child.retained,
+        cpu_before=child.cpu_seconds,
     )

@@ -8,7 +8,8 @@ import pytest
 
 from datakit.engine.executor import Attempt, Cause
 from datakit.engine.task import Task, encode
-from datakit.engine.worker import child, exit_causes
+from datakit.engine.worker import exit_causes
+from datakit.engine.worker.reuse.attempt_files import FAULT_FILE
 from tests.support.engine.runs import (
     run_task,
     shared_executor,
@@ -30,7 +31,7 @@ def test_causes_are_distinguished() -> None:
 def test_frames_beyond_the_tail_are_not_guessed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frames = "".join(f'  File "other.py", line {number} in wait\n' for number in range(40))
     crashed = 'Current thread 0x1 (most recent call first):\n  File "task.py", line 7 in work\n'
-    (tmp_path / child.FAULT_FILE).write_text(f"{crashed}\nThread 0x2 (most recent call first):\n{frames}")
+    (tmp_path / FAULT_FILE).write_text(f"{crashed}\nThread 0x2 (most recent call first):\n{frames}")
     assert "task.py" in exit_causes._innermost_frames(tmp_path)
     monkeypatch.setattr(exit_causes, "TAIL_BYTES", 300)
     assert exit_causes._innermost_frames(tmp_path) == ""

@@ -54,7 +54,7 @@ def test_closing_leaves_no_process(tmp_path: Path) -> None:
 def test_closing_starts_nothing_that_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
 
-    def waits(attempt: Attempt, servers: object, cancelled: threading.Event, *reports: object) -> Outcome:
+    def waits(attempt: Attempt, servers: object, cancelled: threading.Event, *reports: object, seat: object) -> Outcome:
         started.append(attempt.task.key)
         assert cancelled.wait(120)
         return Outcome.of(attempt, Cause.CANCELLED)

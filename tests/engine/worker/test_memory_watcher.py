@@ -100,12 +100,18 @@ def test_entry_of_a_long_running_child_is_not_given_to_another(monkeypatch: pyte
     monkeypatch.setattr(memory_watcher, "ENTRIES", 3)
     watcher = object.__new__(memory_watcher.MemoryWatcher)  # without the watcher process
     watcher._table, watcher._next, watcher.descriptor = memory_watcher._Table(), 0, os.open(os.devnull, os.O_WRONLY)
-    long = watcher.add(os.getpid(), 1 << 40)
+
+    def add(budget: int) -> int:
+        entry = watcher.reserve()
+        watcher.add(entry, os.getpid(), budget)
+        return entry
+
+    long = add(1 << 40)
     for _ in range(7):
-        watcher.remove(watcher.add(os.getpid(), 1))
+        watcher.remove(add(1))
     assert watcher._table.child(long).budget == 1 << 40
-    watcher.add(os.getpid(), 1)
-    watcher.add(os.getpid(), 1)
+    add(1)
+    add(1)
     with pytest.raises(RuntimeError, match="has 3 children; no more can be watched"):
-        watcher.add(os.getpid(), 1)
+        watcher.reserve()
     os.close(watcher.descriptor)

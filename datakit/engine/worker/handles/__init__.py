@@ -1,0 +1,1 @@
+"""The handles through which a process that runs attempts uses its children."""
