@@ -12,9 +12,9 @@ attempt until the silent attempt makes progress again. A hung task either uses n
 this rule a few such tasks could block a whole machine for half an hour each. At most two attempts per slot run at a
 time.
 
-A child that has finished an attempt is kept while an attempt that may run in it waits (`handles/kept_children.py`).
-Kept and running children together are never more than attempts have run at the same time. What kept children hold in
-memory counts against the memory of all attempts; they are ended when an attempt needs this memory.
+A child that has finished an attempt is kept for the next one of its kind (`handles/kept_children.py`). Kept and running
+children together are never more than attempts have run at the same time. What kept children hold in memory counts
+against the memory of all attempts; they are ended when an attempt needs this memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from datakit.engine.task import Preload
 from datakit.engine.worker import child
 from datakit.engine.worker.forkserver_client import ForkServerPool
 from datakit.engine.worker.handles.child_process import ChildProcess
-from datakit.engine.worker.handles.kept_children import KeptChildren, Seat, kind_of
+from datakit.engine.worker.handles.kept_children import KeptChildren, Seat
 from datakit.engine.worker.memory import usable_memory
 from datakit.engine.worker.run_attempt import run_attempt
 from datakit.storage import stale_files
@@ -123,11 +123,8 @@ class LocalExecutor(Executor):
             while self._waiting and self._fits(self._waiting[0]):
                 attempt = self._waiting.popleft()
                 seat = Seat(not attempt.own_child, self._kept.take(attempt))
-                if (
-                    seat.child is not None
-                    and self._used_memory() + attempt.memory_bytes + seat.child.retained > self._memory
-                ):
-                    surplus += [seat.child]
+                if seat.child is not None and self._used_memory(attempt, seat.child) > self._memory:
+                    surplus.append(seat.child)
                     seat.child = None
                 self._running[id(attempt)] = attempt
                 self._retained[id(attempt)] = seat.child.retained if seat.child is not None else 0
@@ -144,12 +141,12 @@ class LocalExecutor(Executor):
 
     def _surplus(self) -> list[ChildProcess]:
         """Remove and return the idle children that are to end."""
-        needed = {kind_of(attempt) for attempt in self._waiting}
-        return self._kept.surplus(needed, self._most_running - len(self._running), self._memory - self._used_memory())
+        return self._kept.surplus(self._most_running - len(self._running), self._memory - self._used_memory())
 
-    def _used_memory(self) -> int:
-        """Return the memory that running attempts may use, in bytes."""
-        return sum(attempt.memory_bytes for attempt in self._running.values()) + sum(self._retained.values())
+    def _used_memory(self, more: Attempt | None = None, kept: ChildProcess | None = None) -> int:
+        """Return the memory that running attempts, and one more in a kept child, may use, in bytes."""
+        running = sum(attempt.memory_bytes for attempt in self._running.values()) + sum(self._retained.values())
+        return running + (more.memory_bytes if more is not None else 0) + (kept.retained if kept is not None else 0)
 
     def _fits(self, attempt: Attempt) -> bool:
         if not self._running:
@@ -158,7 +155,7 @@ class LocalExecutor(Executor):
             return False
         lent = sum(running.cpus for key, running in self._running.items() if key in self._lending)
         cpus = sum(running.cpus for running in self._running.values()) + attempt.cpus
-        memory = self._used_memory() + attempt.memory_bytes
+        memory = self._used_memory(attempt)
         return cpus <= self._slots + min(lent, self._slots) and memory <= self._memory
 
     def _runs_alone(self, attempt: Attempt) -> bool:

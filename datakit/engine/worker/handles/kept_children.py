@@ -2,19 +2,21 @@
 
 Attempts may share a child if they need the same libraries and the same number of CPUs and belong to one stage, and if
 none of them follows a failed attempt. Each child runs at most MOST_ATTEMPTS attempts, so that what a library leaks
-cannot add up. The executor decides how long a child is kept; a dead one is noticed here.
+cannot add up. A child that no attempt has needed for IDLE_SECONDS is ended soon afterward, so none outlives its stage
+for long. The executor ends children earlier if there would be too many of them or if their memory is needed.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 
 from datakit.engine.executor import Attempt
 from datakit.engine.task import Preload
 from datakit.engine.worker.handles.child_process import ChildProcess
 
+IDLE_SECONDS = 0.5  # longer than it takes to plan the next phase of a small step
 MOST_ATTEMPTS = 64  # chosen, not measured: starting a child then takes less than 1 % of the time of tiny attempts
 
 
@@ -25,6 +27,15 @@ class Kind:
     stage: str
     preloads: tuple[Preload, ...]
     cpus: int
+
+
+@dataclass(eq=False)
+class _Idle:
+    """An idle child, and since when it is idle, on the monotonic clock."""
+
+    kind: Kind
+    child: ChildProcess
+    since: float = field(default_factory=time.monotonic)
 
 
 @dataclass
@@ -61,47 +72,60 @@ class KeptChildren:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: list[tuple[Kind, ChildProcess]] = []  # the most recently used is last
+        self._idle: list[_Idle] = []  # the most recently used is last
+        self._timer: threading.Timer | None = None
 
     def __len__(self) -> int:
         """Return the number of idle children."""
         return len(self._idle)
 
-    def retained(self) -> int:
-        """Return the bytes of memory that the idle children hold."""
-        with self._lock:
-            return sum(child.retained for _, child in self._idle)
-
     def put(self, attempt: Attempt, child: ChildProcess) -> None:
-        """Keep a child that has run this attempt."""
+        """Keep a child that has run this attempt, unless it stays idle for too long."""
         kind = kind_of(attempt)
         assert kind is not None
         with self._lock:
-            self._idle.append((kind, child))
+            self._idle.append(_Idle(kind, child))
+            self._start_timer()
 
     def take(self, attempt: Attempt) -> ChildProcess | None:
         """Remove and return a child in which the attempt may run; None if there is none."""
         kind = kind_of(attempt)
         with self._lock:
-            for index in reversed(range(len(self._idle))):
-                if self._idle[index][0] == kind:
-                    return self._idle.pop(index)[1]
-        return None
+            found = next((one for one in reversed(self._idle) if one.kind == kind), None)
+            if found is None:
+                return None
+            self._idle.remove(found)
+            return found.child
 
-    def surplus(self, needed: Collection[Kind | None], most: int, most_bytes: int) -> list[ChildProcess]:
-        """Remove and return the children that no kind of waiting attempt needs, and then the least recently used ones
-        until at most `most` are left, which hold at most `most_bytes`. The caller ends them.
+    def surplus(self, most: int, most_bytes: int) -> list[ChildProcess]:
+        """Remove and return the least recently used children until at most `most` are left, which hold at most
+        `most_bytes` of memory. The caller ends them.
         """
+        surplus = list[ChildProcess]()
         with self._lock:
-            surplus = [child for kind, child in self._idle if kind not in needed]
-            self._idle = [pair for pair in self._idle if pair[0] in needed]
-            while self._idle and (
-                len(self._idle) > most or sum(child.retained for _, child in self._idle) > most_bytes
-            ):
-                surplus.append(self._idle.pop(0)[1])
-            return surplus
+            while self._idle and (len(self._idle) > most or sum(one.child.retained for one in self._idle) > most_bytes):
+                surplus.append(self._idle.pop(0).child)
+        return surplus
 
     def end(self) -> None:
         """End all idle children."""
-        for child in self.surplus((), 0, 0):
+        for child in self.surplus(0, 0):
+            child.end()
+
+    def _start_timer(self) -> None:
+        if self._timer is None:
+            self._timer = threading.Timer(IDLE_SECONDS, self._end_old)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _end_old(self) -> None:
+        """End the children that have been idle for IDLE_SECONDS, and look again later if others are left."""
+        with self._lock:
+            before = time.monotonic() - IDLE_SECONDS
+            old = [one.child for one in self._idle if one.since <= before]
+            self._idle = [one for one in self._idle if one.since > before]
+            self._timer = None
+            if self._idle:
+                self._start_timer()
+        for child in old:
             child.end()

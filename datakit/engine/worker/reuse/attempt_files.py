@@ -31,6 +31,7 @@ class AttemptFiles:
         self._faults = os.dup(self._null)
         self._outputs = () if os.environ.get("DATAKIT_DEBUG") else (1, 2)
         self._lock: int | None = None
+        self._lead_nowhere()
         faulthandler.enable(self._faults)
         faulthandler.register(DUMP_SIGNAL, self._faults, all_threads=False)
 
@@ -44,12 +45,15 @@ class AttemptFiles:
     def close(self) -> None:
         """Finish the output of an attempt that has ended, and let go of its scratch directory."""
         flush()
-        os.dup2(self._null, self._faults, inheritable=False)
-        for output in self._outputs:
-            os.dup2(self._null, output)
+        self._lead_nowhere()
         if self._lock is not None:
             locks.release(self._lock)
             self._lock = None
+
+    def _lead_nowhere(self) -> None:
+        os.dup2(self._null, self._faults, inheritable=False)
+        for output in self._outputs:
+            os.dup2(self._null, output)
 
 
 def flush() -> None:

@@ -3,7 +3,8 @@
 The description covers what the kernel and Python keep per process and what would reach the next task: open files,
 environment, signal handlers, timers, limits, identity, working directory, threads, child processes, and whether the
 process runs a user's own code. Memory is judged separately (`child.py`). What libraries cache, such as the words that
-an encoder has seen, is not covered: it may change how fast the next task is, but not what it returns.
+an encoder has seen, is not covered: it may change how fast the next task is, but not what it returns. Nor are the
+threads of a library's pool, as long as all of them wait for work.
 
 Open memory maps of files are not looked for, because /proc/self/maps takes 2.5 ms to read; Python and Arrow keep a
 mapped file open, so the list of open files shows these maps as well. A description takes 0.25 ms.
@@ -17,6 +18,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 from typing import Any
 
 from datakit.engine.user_code import user_code_was_used
@@ -48,7 +50,7 @@ def process_state() -> State:
         "open files": _open_files(),
         "environment": (dict(os.environ), _environment()),
         "working directory": (os.readlink("/proc/self/cwd"), os.readlink("/proc/self/root")),
-        "threads": frozenset(os.listdir("/proc/self/task")),
+        "threads": (len(sys._current_frames()), _busy_threads()),
         "child processes": _has_had_children(),
         "limits": [_limit(number) for number in LIMITS],
         "timers": [signal.getitimer(timer) for timer in TIMERS],
@@ -72,6 +74,19 @@ def _open_files() -> frozenset[tuple[str, str]]:
         with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
             found.add((descriptor, os.readlink(f"/proc/self/fd/{descriptor}")))
     return frozenset(found)
+
+
+def _busy_threads() -> frozenset[str]:
+    """Return the ids of the threads, besides the calling one, that are not waiting for work. The threads of a library's
+    pool, such as Arrow's, wait on a futex. Python's threads do so as well, and are therefore counted separately.
+    """
+    busy = set[str]()
+    for thread in os.listdir("/proc/self/task"):
+        if int(thread) != threading.get_native_id():
+            with contextlib.suppress(FileNotFoundError), open(f"/proc/self/task/{thread}/wchan", "rb") as file:
+                if not file.read().startswith(b"futex"):
+                    busy.add(thread)
+    return frozenset(busy)
 
 
 def _environment() -> tuple[bytes, ...]:
