@@ -3,6 +3,10 @@
 Ray reuses its worker processes, so a fork server boots once per worker process, not once per attempt. The Ray worker
 itself has many threads and never forks. When the Ray worker dies, its control socket closes, and the fork server kills
 the children. The worker asks Ray once per process whether its node has accelerators.
+
+Since a Ray worker runs one attempt at a time, it keeps at most one child for the next attempt, which usually comes at
+once; otherwise the child ends after half a second to a second (`worker/handles/kept_children.py`). Ray does not count
+what a kept child retains, at most 128 MiB.
 """
 
 from __future__ import annotations
@@ -17,10 +21,12 @@ from datakit.engine.ray_backend.disk_reports import Reporter
 from datakit.engine.ray_backend.nodes import has_accelerators
 from datakit.engine.task import decode, encode
 from datakit.engine.worker.forkserver_client import ForkServerPool
+from datakit.engine.worker.handles.kept_children import KeptChildren, Seat
 from datakit.engine.worker.run_attempt import run_attempt
 from datakit.errors import DatakitError, InputError
 
 _SERVERS = ForkServerPool()
+_KEPT = KeptChildren()
 _REPORTER = Reporter()
 _CHECKED: set[bytes] = set()
 
@@ -39,11 +45,21 @@ def run_encoded_attempt(data: bytes, expected: bytes, sparing: bool, variables: 
     try:
         _check_once(expected)
         with _REPORTER.attempt(key):
-            return encode(run_attempt(attempt, _SERVERS, report_written=_REPORTER.note))
+            return encode(_run(attempt))
     except DatakitError as error:
         cause = Cause.REFUSED if isinstance(error, InputError) else Cause.INFRASTRUCTURE
         facts = {"message": str(error), "error_type": type(error).__name__, "node": os.uname().nodename}
         return encode(Outcome.of(attempt, cause, **facts))
+
+
+def _run(attempt: Attempt) -> Outcome:
+    seat = Seat(not attempt.own_child, _KEPT.take(attempt))
+    _KEPT.end()  # a child of another kind
+    try:
+        return run_attempt(attempt, _SERVERS, report_written=_REPORTER.note, seat=seat)
+    finally:
+        if seat.child is not None:
+            _KEPT.put(attempt, seat.child)
 
 
 def adopt_variables(variables: bytes) -> None:
@@ -51,6 +67,7 @@ def adopt_variables(variables: bytes) -> None:
     fork servers, and have the node checked again.
     """
     if node_environment.adopt(decode(variables, dict[str, str])):
+        _KEPT.end()
         _SERVERS.close()
         _CHECKED.clear()
 
