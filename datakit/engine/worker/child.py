@@ -141,7 +141,7 @@ class _Child:
     def may_stay(self) -> bool:
         """Return True if the attempt has left nothing in this process that could affect another attempt."""
         self._files.close()
-        if self._clean is None or self._memory.reached_limit():
+        if self._clean is None or self._memory.over_budget():
             return False
         try:
             if self._has_changed():

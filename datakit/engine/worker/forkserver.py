@@ -1,6 +1,7 @@
-"""Runs the fork server: a single-threaded process that imports the preloads once and then forks a child per attempt.
+"""Runs the fork server: a single-threaded process that imports the preloads once and then forks children on request.
 
-Starting a new interpreter with the same imports would take 150-700 ms per attempt; forking the server takes 3-12 ms.
+Starting a new interpreter with the same imports would take 150-700 ms; forking the server takes 3-12 ms. A child may
+run several attempts (`child.py`).
 The server is itself a fork of the template process (`forkserver_template.py`), which is started with `python -c`, so
 `__main__` is empty in both. A server that re-imported the parent's `__main__` (as the standard library's server does)
 would import `datakit.cli` in every child and, inside a Ray worker, all of Ray. Apart from the preloads, the server runs
@@ -10,8 +11,8 @@ notices that the control socket is closed, kills its children and exits, so no o
 
 The protocol uses a Unix socket pair. The client sends the boot message. If the server has to compile kernels, it
 reports that first; then it reports whether its preloads succeeded. Each subsequent request consists of a memory budget
-and three file descriptors: the status pipe (`forking.py`), the attempt's channel (request in, result out) and the
-heartbeat (shared memory). On the status pipe, the child's memory use follows its exit status.
+and three file descriptors: the status pipe (`forking.py`), the child's channel (requests in, results out) and the
+heartbeat (shared memory). On the status pipe, the memory use of the child's last attempt follows its exit status.
 """
 
 from __future__ import annotations

@@ -182,11 +182,10 @@ class OwnMemory:
         resident = peak_resident() - max(own.shared, seen.most_shared)
         return max(seen.peak + begun.inherited, own.used, resident) - self.inherited
 
-    def reached_limit(self) -> bool:
-        """Return True if the attempt exceeded its budget or met a hard limit."""
+    def over_budget(self) -> bool:
+        """Return True if the watcher has seen the attempt exceed its budget."""
         with self._locks.waiting(self._entry):
-            use = _memory_use(self._table, self._entry)
-        return use.over_budget or use.met_hard_limit
+            return self._table.observed(self._entry).over_budget
 
 
 class MemoryWatcher:
@@ -231,17 +230,12 @@ class MemoryWatcher:
 
     def remove(self, entry: int) -> MemoryUse:
         """Stop watching a child that has exited, and return its memory use."""
-        use = _memory_use(self._table, entry)
+        child, observed = self._table.child(entry), self._table.observed(entry)
         self._table.set_child(entry, _Child(0, 0, 0, 0))
-        return use
-
-
-def _memory_use(table: _Table, entry: int) -> MemoryUse:
-    child, observed = table.child(entry), table.observed(entry)
-    near_limit = observed.most_reserved > NEAR_LIMIT * first_limit(child.reserved, child.budget)
-    return MemoryUse(
-        child.inherited, observed.peak, observed.over_budget, met_hard_limit=observed.limited or near_limit
-    )
+        near_limit = observed.most_reserved > NEAR_LIMIT * first_limit(child.reserved, child.budget)
+        return MemoryUse(
+            child.inherited, observed.peak, observed.over_budget, met_hard_limit=observed.limited or near_limit
+        )
 
 
 @dataclass

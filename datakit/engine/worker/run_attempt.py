@@ -1,9 +1,11 @@
-"""Runs one attempt in one child: requests the child, kills it on a hang or a cancellation, and collects its result.
+"""Runs one attempt: finds or requests a child for it, kills the child on a hang or a cancellation, and collects the
+result.
 
 A child whose heartbeat has not changed for the phase's `hang_seconds` is made to dump its stack and is then killed. A
 process beside the fork server watches the child's memory (`memory_watcher.py`), and `exit_causes.py` determines how the
 child ended. A child that writes too much, or that runs while a disk is nearly full, is killed, too (`disk_use.py`).
-Each attempt takes 3-12 ms in addition to the time for its work.
+In a new child, an attempt takes 3-12 ms in addition to the time for its work. If the child had run other attempts and
+died before it began this one, the attempt has not failed: it starts over in a new child.
 """
 
 from __future__ import annotations

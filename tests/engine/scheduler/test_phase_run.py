@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
 import pytest
 
-from datakit.engine.executor import Cause
+from datakit.engine.executor import Attempt, Cause
 from datakit.engine.ledger.status import read_status
+from datakit.engine.observe.observer import Observer
 from datakit.engine.scheduler import phase_run
+from datakit.engine.scheduler.driver import run_step
+from datakit.engine.worker.local_executor import LocalExecutor
 from datakit.errors import ColumnError, NoSpaceError, PartialError, RefusedInputsError, StepFailedError
 from datakit.storage.manifest import find_manifest
 from tests.support.engine import poison_tasks
@@ -113,6 +117,23 @@ def test_crash_in_a_batch_names_its_task(tmp_path: Path) -> None:
     with pytest.raises(PartialError, match="1 of 400 tasks failed\n  000300: crash after 2 attempts: SIGSEGV"):
         run(tmp_path, poison_tasks.naps(400, 0.001, {300: "segfault"}))
     assert len({line.key for line in attempts(tmp_path) if line.cause is Cause.DONE}) == 399
+
+
+def test_tasks_of_a_failed_batch_get_children_of_their_own(tmp_path: Path) -> None:
+    made: list[Attempt] = []
+
+    class Submits(LocalExecutor):
+        def submit(self, attempt: Attempt) -> None:
+            made.append(attempt)
+            super().submit(attempt)
+
+    with contextlib.closing(Submits(2)) as executor, pytest.raises(PartialError):
+        step = poison_tasks.poison_step(str(tmp_path))
+        run_step(step, poison_tasks.naps(400, 0.001, {300: "segfault"}), lambda: executor, Observer())
+    (broken,) = (one for one in made if "000300" in {task.key for task in one.more})
+    again = {task.key for task in (broken.task, *broken.more)}
+    assert all(one.own_child == (one.task.key in again) for one in made if one is not broken)
+    assert not broken.own_child
 
 
 def test_full_disk_ends_the_step_at_once(tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ def test_memory_death_at_a_skipped_record_gets_the_whole_machine_once() -> None:
     assert judge(history, died) is Verdict.RETRY
     again = next_attempt(first, history, 100)
     assert (again.memory_bytes, again.exclusive) == (ALL_MEMORY, True)
+    assert again.own_child and not first.own_child, "a retry never runs in a child that has run another attempt"
     assert judge(history, died) is Verdict.RETRY
     last = next_attempt(again, history, 100)
     assert (last.memory_bytes, last.exclusive) == (400, True)
