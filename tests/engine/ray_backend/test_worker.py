@@ -57,6 +57,13 @@ def test_attempts_reuse_fork_servers(executor: RayExecutor, tmp_path: Path) -> N
     assert len(before | parents()) <= 2 * executor.slots
 
 
+def test_attempts_reuse_children(executor: RayExecutor, tmp_path: Path) -> None:
+    attempts = [attempt("engine_tasks:look_around", tmp_path, number) for number in range(20)]
+    results = [outcome.result for outcome in run_all(executor, attempts)]
+    assert None not in results
+    assert len({result.details["pid"] for result in results if result}) < len(attempts)
+
+
 def test_compilation_on_a_node_reaches_the_driver(
     executor: RayExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

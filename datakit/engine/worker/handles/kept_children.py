@@ -22,7 +22,7 @@ MOST_ATTEMPTS = 64  # chosen, not measured: starting a child then takes less tha
 
 @dataclass(frozen=True)
 class Kind:
-    """What attempts that share a child have in common."""
+    """The properties that attempts must have in common to share a child."""
 
     stage: str
     preloads: tuple[Preload, ...]

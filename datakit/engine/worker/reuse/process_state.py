@@ -117,7 +117,7 @@ def _status() -> State:
     with open("/proc/self/status", "rb") as file:
         lines = dict(line.split(b":", 1) for line in file.read().splitlines())
     caught = int(lines[b"SigCgt"], 16)
-    numbers = [number for number in signal.valid_signals() if caught >> (number - 1) & 1]
+    numbers = [number for number in range(1, signal.NSIG) if caught >> (number - 1) & 1]
     return {
         **{name: lines.get(line) for line, name in STATUS_LINES.items()},
         "signal handlers": [(number, signal.getsignal(number)) for number in numbers],

@@ -54,7 +54,7 @@ def leaving(what: str = "nothing", index: int = 1) -> Attempt:
 
 def using(function: str, **arguments: object) -> Attempt:
     """Return an attempt at another function of leaving_tasks."""
-    return attempt(f"children.leaving_tasks:{function}", "/nowhere", **arguments)
+    return attempt(f"children.leaving_tasks:{function}", "/nowhere", 1, **arguments)
 
 
 def pid(outcome: Outcome) -> int:
