@@ -23,6 +23,7 @@ from typing import Any
 
 from datakit.errors import ChangedInputError, NoInputError, UnreadableError
 from datakit.regular_files import open_regular
+from datakit.storage.globs import expand
 
 PATH, SHA256 = "path", "sha256"
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
@@ -42,7 +43,7 @@ def find_files(path: str, what: str) -> list[str]:
     whose name is the pattern itself is preferred. what: a description for messages, such as "list 'adult'". Raises
     NoInputError and UnreadableError.
     """
-    path = os.path.expanduser(path)
+    path = os.path.expanduser(expand(path))
     plain = os.path.lexists(path) or not glob.has_magic(path)
     found = [path] if plain else sorted(glob.glob(path, recursive=True))
     if not found or not os.path.lexists(found[0]):
