@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from datakit.api import run
 from datakit.pipeline.rule_effects.effects import SampleOptions, effects
+from datakit.report import rules
 from datakit.report.page import page_of, render
 from datakit.report.rules import rules_section
 from datakit.report.subject import subject_of
@@ -34,6 +37,14 @@ def test_tables_hold_the_counts_of_the_steps(tmp_path: Path) -> None:
     (cache,) = [step.manifest for step in result.steps_of("tokenize")]
     assert by_source.table.total == ("all", 37, 9, 5, 23, cache.totals.text_bytes, cache.totals.tokens)
     assert "Documents removed, by rule" in render(page_of(subject_of(dataset), False))
+
+
+def test_long_table_is_cut_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "MOST_ROWS", 5)
+    run(recipe_with(tmp_path), tmp_path / "root", workers=2, until="rules")
+    (section,) = rules_section(subject_of(str(tmp_path / "root" / "shelf")))
+    (by_rule,) = section.figures
+    assert (len(by_rule.table.rows), by_rule.table.more) == (5, "The first 5 of 6 rows.")
 
 
 def test_dataset_without_rules_has_no_such_section(tmp_path: Path) -> None:
