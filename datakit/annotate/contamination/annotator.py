@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datakit.annotate.annotator import SPAN, SPANS, TEXT
-from datakit.annotate.contamination.config import KIND
 from datakit.annotate.contamination.evaluation_sets import EvaluationSet, ItemFile
 from datakit.annotate.contamination.hit_kernels import Hits, group
 from datakit.annotate.contamination.index_file import IndexRules, OpenIndex, index_parameters
@@ -21,6 +20,7 @@ from datakit.errors import InputError
 from datakit.text.string_buffers import string_buffers
 from datakit.text.unicode_words import character_table
 
+KIND = "evaluation"  # the kind of all spans
 LONGEST_DOCUMENT = 2**32 - 1  # bytes; the kernels pack the two ends of a span into 64 bits
 _BYTES = pa.struct([pa.field("start", pa.uint64(), nullable=False), pa.field("stop", pa.uint64(), nullable=False)])
 _HIT_SPANS = pa.list_(pa.field("element", _BYTES, nullable=False))

@@ -12,7 +12,6 @@ from datakit.toml_config import key
 if TYPE_CHECKING:
     from datakit.annotate.contamination.annotator import ContaminationAnnotator
 
-KIND = "evaluation"  # the kind of all spans
 QUESTION = ("question",)  # the columns of a set without columns and suite
 LONGEST_NGRAM = 64  # the lengths of short passages are bits of a uint64
 
@@ -57,7 +56,7 @@ class Config:
     """The settings of the annotator `contamination`. sets: the evaluation sets by name; their order has no effect."""
 
     VERSION: ClassVar[int] = 1
-    kinds: ClassVar[tuple[str, ...]] = (KIND,)
+    kinds: ClassVar[tuple[str, ...]] = ("evaluation",)  # of spans; that of annotator.py, which is not loaded here
 
     sets: dict[str, EvaluationFiles]
     ngram: Annotated[int, key("The number of consecutive words that count as a match.", 13)] = 13

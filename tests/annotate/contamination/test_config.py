@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from datakit.annotate.contamination.annotator import KIND
 from datakit.annotate.contamination.config import Config, EvaluationFiles
 
 SETS = {"one": EvaluationFiles("one.jsonl")}
@@ -28,6 +29,10 @@ SETS = {"one": EvaluationFiles("one.jsonl")}
 def test_wrong_options_are_refused(options: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         Config(**{"sets": SETS, **options})
+
+
+def test_edits_know_the_kind_of_all_spans() -> None:
+    assert Config.kinds == (KIND,)
 
 
 def test_options_are_read_from_plain_data() -> None:
