@@ -16,13 +16,17 @@ ARGUMENTS ?= --first
 RELEASE_PIP := build/release/bin/python -m pip --disable-pip-version-check
 SBOM := build/datakit.cdx.json
 
-.PHONY: help demo demo-train ferry gpu-check test soak fuzz coverage locked wheel wheel-check audit lint types imports bench clean
+.PHONY: help demo demo-curated demo-train ferry gpu-check test soak fuzz coverage locked wheel wheel-check audit lint types imports bench clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 demo: $(VENV)/.base  ## run the whole pipeline on the standard library's text
 	$(BIN)/datakit run demo
+
+demo-curated: $(VENV)/.curated  ## find languages, quality, personal data and evaluation items; remove and mask; report
+	$(BIN)/datakit run demo-curated
+	$(BIN)/datakit report data/demo-curated
 
 demo-train: $(VENV)/.train  ## train a small mixture-of-experts model on the demo's token cache, and draw its curve
 	$(BIN)/datakit run demo
@@ -53,7 +57,7 @@ coverage: $(VENV)/.dev  ## the tests with coverage, forked children included; li
 locked: $(VENV)/bin/python  ## install exactly the files whose hashes are in locks/ (Linux on x86-64), as CI does
 	$(PIP) install --quiet --require-hashes --requirement locks/all.txt
 	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
-	@touch $(VENV)/.base $(VENV)/.train $(VENV)/.dev
+	@touch $(VENV)/.base $(VENV)/.curated $(VENV)/.train $(VENV)/.dev
 
 wheel: build/release/.done  ## build the wheel with its bill of materials (SBOM), from locked packages
 	rm -rf dist build/wheel-check
@@ -102,6 +106,10 @@ build/release/.done: locks/release.txt
 $(VENV)/.base: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install --quiet --constraint constraints.txt --editable .
 	@touch $@
+
+$(VENV)/.curated: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[language,report]'
+	@touch $@ $(VENV)/.base
 
 $(VENV)/.train: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[train,report]'

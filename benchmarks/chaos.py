@@ -1,10 +1,11 @@
 """Repeat a real run under random kills and faults: every round must leave the bytes of an undisturbed run.
 
-    python -m benchmarks.chaos --rounds 50 [--seed 1] [--ray] [--keep]
+    python -m benchmarks.chaos --rounds 50 [--seed 1] [--curated] [--ray] [--keep]
 
 Prints one line per round and a summary. Exits with 1 if a round left different bytes, committed a task twice with
 different content, or left a process or temporary file behind. A round takes two to three times as long as the recipe
-(5 to 10 s). `tests/support/faults/chaos.py` says what is killed and checked.
+(5 to 10 s). With `--curated`, the recipe has annotators, rules and edits as well.
+`tests/support/faults/chaos.py` says what is killed and checked.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.support.annotate.curated_shelf import write_curated_shelf
 from tests.support.faults.chaos import Quiet, Report, run_round
 from tests.support.faults.cluster import TwoNodes, two_nodes
+from tests.support.stdlib_shelf import write_shelf
 
 
 def rounds(options: argparse.Namespace, folder: Path) -> list[Report]:
     """Run all rounds and print each report as it ends."""
-    quiet = Quiet.run(folder)
+    quiet = Quiet.run(folder, write_curated_shelf if options.curated else write_shelf)
     print(f"undisturbed: {quiet.seconds:.1f} s, {len(quiet.tree)} files", flush=True)
     reports = []
     with contextlib.ExitStack() as stack:
@@ -44,6 +47,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1, help="seed of the first round; later rounds count up from it")
+    parser.add_argument("--curated", action="store_true", help="run a recipe with annotators, rules and edits")
     parser.add_argument("--ray", action="store_true", help="run on a cluster of two nodes, which are killed too")
     parser.add_argument("--keep", action="store_true", help="keep the roots of all rounds, not only of failed ones")
     options = parser.parse_args()

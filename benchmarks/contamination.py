@@ -146,6 +146,11 @@ def short() -> None:
                 rows = rows_of(annotator, texts)
                 found = sum(any(hit["item"] == i for hit in row["hits"]) for i, row in enumerate(rows))
                 print(f"short, min_characters {characters}, {name}: {found} of {len(items)} lines of 8 words found")
+        without = annotator_of(items, Path(folder), min_words=NGRAM)
+        found = sum(
+            any(hit["item"] == i for hit in row["hits"] or ()) for i, row in enumerate(rows_of(without, verbatim))
+        )
+        print(f"short, min_words {NGRAM}, verbatim: {found} of {len(items)} lines of 8 words found")
         rows = rows_of(annotator, documents)
         wanted = [" ".join(word for word, _, _ in words_of(item)) for item in items]
         wrong = 0

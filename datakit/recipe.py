@@ -195,7 +195,7 @@ def _source(table: dict[str, Any], base: Path) -> Source:
 
 def absolute(url: str, base: Path) -> str:
     """Return the absolute form of a path that is relative to `base`. URLs, and paths that start with a placeholder
-    (`{stdlib}`), are returned unchanged.
+    (`{stdlib}`, see `storage/globs.py`), are returned unchanged.
     """
     if "://" in url or url.startswith("{"):
         return url

@@ -155,6 +155,8 @@ ELSEWHERE = {
     "report.pairs:MOST_CHARACTERS": "report/test_pairs.py",
     "report.provenance:MOST_STEPS": "report/test_provenance.py",
     "report.provenance:MOST_PARAMETERS": "report/test_provenance.py",
+    "report.evaluation:MOST_ROWS": "report/test_evaluation.py",
+    "report.rules:MOST_ROWS": "report/test_rules.py",
     "report.training:POINTS": "report/test_training.py",
     "engine.observe.event_tail:PIECE_BYTES": "engine/observe/test_event_tail.py",
     "engine.observe.event_tail:LONGEST_LINE": "engine/observe/test_event_tail.py",

@@ -23,8 +23,10 @@ from typing import Any
 
 from datakit.errors import ChangedInputError, NoInputError, UnreadableError
 from datakit.regular_files import open_regular
+from datakit.storage.globs import expand
 
 PATH, SHA256 = "path", "sha256"
+SUITE = "suite"  # stands for the columns of a file, which are in the table as well
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
 
 
@@ -42,7 +44,7 @@ def find_files(path: str, what: str) -> list[str]:
     whose name is the pattern itself is preferred. what: a description for messages, such as "list 'adult'". Raises
     NoInputError and UnreadableError.
     """
-    path = os.path.expanduser(path)
+    path = os.path.expanduser(expand(path))
     plain = os.path.lexists(path) or not glob.has_magic(path)
     found = [path] if plain else sorted(glob.glob(path, recursive=True))
     if not found or not os.path.lexists(found[0]):
@@ -98,14 +100,14 @@ def check_sha256(found: str, expected: str, path: str, what: str) -> None:
 
 def without_paths(tables: Mapping[str, Mapping[str, Any]], place: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Separate tables with the keys `path` and `sha256` into what enters the fingerprint (the hash) and what does not
-    (the path). place: the place of the tables in the recipe, for messages, such as "[annotate.words.lists". Raises what
-    `check_files` raises.
+    (the path). The name of a suite is left out. place: the place of the tables in the recipe, for messages, such as
+    "[annotate.words.lists". Raises what `check_files` raises.
     """
     content: dict[str, Any] = {}
     for name, table in tables.items():
         what = f"{place}.{name}]"
         found = check_files(table[PATH], table[SHA256], what)
-        others = {key: value for key, value in table.items() if key != PATH}
+        others = {key: value for key, value in table.items() if key not in (PATH, SUITE)}
         content[name] = {**others, SHA256: table[SHA256].lower() or sha256_of(found, what)}
     return content, {name: {PATH: table[PATH]} for name, table in tables.items()}
 

@@ -67,7 +67,11 @@ TABLES: dict[str, Table] = {
     "classifier_fasttext": Table("datakit.annotate.classifier.config:FasttextClassifierConfig", kernels=True),
     "classifier_linear": Table("datakit.annotate.classifier.config:LinearClassifierConfig", kernels=True),
     "contamination": Table(
-        "datakit.annotate.contamination.config:Config", kernels=True, files="sets", operations=("index_folder",)
+        "datakit.annotate.contamination.config:Config",
+        kernels=True,
+        files="sets",
+        operations=("index_folder",),
+        spans=("spans",),
     ),
 }
 

@@ -183,8 +183,15 @@ def _next_steps(result: RunResult) -> list[str]:
     return [
         f"cache:     {result.cache}",
         *(f"card:      {step.directory}/{CARD}" for step in result.steps_of("consolidate")),
+        *(f"rules:     datakit rules show {_dataset(result)}" for _ in result.steps_of("rules")),
         f"inspect:   datakit inspect {result.cache}",
         f"show it:   datakit cache show {result.cache}",
         f"in Python: datakit.open_cache({result.cache!r})",
         *log,
     ]
+
+
+def _dataset(result: RunResult) -> str:
+    from datakit.storage import urls
+
+    return urls.join(result.root, result.dataset)

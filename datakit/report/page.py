@@ -25,11 +25,13 @@ from datakit.printable import printable
 from datakit.report.attempts import read_work
 from datakit.report.content import content_sections
 from datakit.report.counts import source_counts
+from datakit.report.evaluation import evaluation_section
 from datakit.report.figures import Page
 from datakit.report.overview import about, facts, lead
 from datakit.report.pairs import pairs_section
 from datakit.report.performance import performance_sections
 from datakit.report.provenance import lineage_section
+from datakit.report.rules import rules_section
 from datakit.report.subject import Subject, subject_of
 from datakit.report.templates import asset, environment
 from datakit.report.training import training_sections
@@ -75,6 +77,8 @@ def page_of(subject: Subject, show_text: bool) -> Page:
     sections = [
         *training_sections(subject),
         *content_sections(subject, sources),
+        *evaluation_section(subject),
+        *rules_section(subject),
         *([pairs_section(subject)] if show_text else []),
         *performance_sections(subject, work),
         *([described] if (described := lineage_section(lineage)) else []),

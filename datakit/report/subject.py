@@ -21,6 +21,7 @@ from datakit.pipeline.lineage import finished_step
 from datakit.pipeline.root_layout import RUNS, flow_order
 from datakit.signed_urls import split_query
 from datakit.storage import urls
+from datakit.storage.latest import current_attributes
 from datakit.storage.manifest import Manifest, find_manifest
 from datakit.trainer.metrics.json_lines import FILE_NAME as METRICS
 
@@ -80,7 +81,15 @@ def subject_of(target: str, readable: Callable[[str], bool] = lambda place: True
         )
     directory, manifest, _ = found
     steps = with_published(place, upstream_first(directory, manifest, readable), readable)
-    return Subject("dataset", manifest.dataset, directory, tuple(steps))
+    return Subject("dataset", manifest.dataset, directory, tuple(_with_attributes(place, steps, readable)))
+
+
+def _with_attributes(place: str, steps: list[FoundStep], readable: Callable[[str], bool]) -> list[FoundStep]:
+    """Insert a dataset's annotate steps before its last step, even if no step was made from them."""
+    known = {step.directory for step in steps}
+    found = [one for one in current_attributes(place) if one[0] not in known and readable(one[0])]
+    more = [FoundStep(directory, manifest.stage, manifest.identity, manifest) for directory, manifest in found]
+    return [*steps[:-1], *more, steps[-1]]
 
 
 def _is_file(place: str) -> bool:

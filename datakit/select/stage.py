@@ -66,7 +66,7 @@ class SourceCounts(msgspec.Struct, frozen=True):
 def plan(step: Step) -> Plan:
     """Plan tasks that write the selection of every partition."""
     pairs = [pair for entry in step.inputs_of("normalize") for pair in pairs_of(step, entry)]
-    drop = [*config_of(step.parameters, Config).drop, *_rules(step)]
+    drop = reasons_to_leave(step)
     edits = edits_of(step)
     with_edits = edited_pairs(step, pairs, edits)
     edited = {one.pair.output for one in with_edits}
@@ -114,10 +114,13 @@ def pairs_of(step: Step, entry: StepInput) -> list[Pair]:
     ]
 
 
-def _rules(step: Step) -> list[str]:
-    """Return the reasons for which rules remove documents, in the order of the rules."""
+def reasons_to_leave(step: Step) -> list[str]:
+    """Return the reasons for which marked documents leave: those of dedup, and those of rules, in the order of the
+    rules.
+    """
     rules = [rule for one in step.inputs_of("rules") for rule in one.manifest.parameters["rules"]]
-    return [RULE + rule["name"] for rule in rules if rule["action"] == "drop"]
+    by_rule = [RULE + rule["name"] for rule in rules if rule["action"] == "drop"]
+    return [*config_of(step.parameters, Config).drop, *by_rule]
 
 
 def _task(pairs: Sequence[Pair], drop: list[str]) -> Task:

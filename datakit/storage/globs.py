@@ -3,8 +3,8 @@ Skips named pipes, sockets and devices, and refuses links that lead to missing f
 
 A URL names a file, a directory or a glob. A pattern is matched against the path relative to the directory. `*` and `?`
 match within one path component, `[...]` matches one of the characters listed, and `**` matches any number of
-components. A pattern without `/` matches file names at any depth. `{stdlib}` at the start of a URL stands for the
-directory of the running Python's standard library, whose text files exist on every machine.
+components. A pattern without `/` matches file names at any depth. A URL may start with one of the PLACEHOLDERS, which
+stand for folders that every machine with datakit has.
 
 Files and directories whose names start with a dot are never read, but are listed as left out (a directory as one
 entry). The components `.` and `..` of an object's key are ordinary names. Links to directories are followed, except
@@ -26,6 +26,8 @@ import sysconfig
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
 
 from datakit.errors import UnreadableError, counted
 from datakit.printable import one_line
@@ -55,9 +57,25 @@ class Place:
     query: str = field(default="", repr=False)
 
 
+def _packages() -> str:
+    spec = find_spec("pyarrow")  # finds it without importing it
+    assert spec is not None and spec.origin is not None, "datakit needs pyarrow"
+    return str(Path(spec.origin).parents[1])
+
+
+PLACEHOLDERS = {
+    "{stdlib}": lambda: sysconfig.get_paths()["stdlib"],  # the running Python's standard library
+    "{packages}": _packages,  # the folder in which datakit's dependencies are installed
+    "{catalog}": lambda: str(Path(__file__).parents[1] / "catalog"),  # the recipes that come with datakit
+}
+
+
 def expand(url: str) -> str:
-    """Replace the placeholder `{stdlib}` if `url` starts with it, and return the URL."""
-    return url.replace("{stdlib}", sysconfig.get_paths()["stdlib"], 1) if url.startswith("{stdlib}") else url
+    """Replace the placeholder with which a URL or a path starts, if there is one, and return the URL."""
+    for placeholder, folder in PLACEHOLDERS.items():
+        if url.startswith(placeholder):
+            return folder() + url.removeprefix(placeholder)
+    return url
 
 
 def locate(url: str) -> Place:

@@ -150,6 +150,10 @@ def test_pattern_matches_path(pattern: str, path: str, matches: bool) -> None:
     assert bool(matcher([pattern]).fullmatch(path)) == matches
 
 
-def test_stdlib_placeholder_is_expanded_at_the_start_only() -> None:
-    assert Path(expand("{stdlib}/json/__init__.py")).exists()
+@pytest.mark.parametrize("path", ["{stdlib}/json/__init__.py", "{packages}/numpy", "{catalog}/demo.toml"])
+def test_placeholders_stand_for_folders_of_every_machine(path: str) -> None:
+    assert Path(expand(path)).exists()
+
+
+def test_placeholder_is_expanded_at_the_start_only() -> None:
     assert expand("/data/{stdlib}") == "/data/{stdlib}"

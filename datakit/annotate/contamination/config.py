@@ -5,18 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
+from datakit.annotate.contamination.suites import columns_of
 from datakit.annotate.input_files import check_optional_sha256
 from datakit.toml_config import key
 
 if TYPE_CHECKING:
     from datakit.annotate.contamination.annotator import ContaminationAnnotator
 
+QUESTION = ("question",)  # the columns of a set without columns and suite
 LONGEST_NGRAM = 64  # the lengths of short passages are bits of a uint64
 
 
 @dataclass(frozen=True)
 class EvaluationFiles:
-    """The files of one evaluation set, and the columns that hold the texts of an item."""
+    """The files of one evaluation set, and the columns that hold the texts of an item. If there are no columns, those
+    of the suite take their place or, without a suite, `question`.
+    """
 
     path: Annotated[
         str,
@@ -24,8 +28,13 @@ class EvaluationFiles:
             "evals/mmlu*.jsonl.gz"),
     ]  # fmt: skip
     columns: Annotated[
-        tuple[str, ...], key("The columns with texts or lists of texts; each text is a passage.", ["question"])
-    ] = ("question",)  # fmt: skip
+        tuple[str, ...],
+        key("The columns with texts or lists of texts; each text is a passage. `a.b` is the field `b` of the column "
+            "`a`. By default, the columns of `suite` or, without it, `question`.", ["question", "choices.text"]),
+    ] = ()  # fmt: skip
+    suite: Annotated[
+        str, key("A known suite, which names the columns; docs/annotate/contamination.md lists all.", "mmlu")
+    ] = ""
     sha256: Annotated[
         str,
         key("If given, files with another sha256 are refused.",
@@ -35,8 +44,10 @@ class EvaluationFiles:
     def __post_init__(self) -> None:
         if not self.path:
             raise ValueError("path is empty; give the path of an evaluation set")
-        if not all(self.columns) or not 0 < len(self.columns) == len(set(self.columns)):
-            raise ValueError("columns must name at least one column, and no column twice")
+        known = columns_of(self.suite) if self.suite else QUESTION
+        if not all(self.columns) or len(self.columns) != len(set(self.columns)):
+            raise ValueError("columns must name no column twice, and none that is empty")
+        object.__setattr__(self, "columns", tuple(self.columns) or known)
         check_optional_sha256(self.sha256)
 
 
@@ -45,6 +56,7 @@ class Config:
     """The settings of the annotator `contamination`. sets: the evaluation sets by name; their order has no effect."""
 
     VERSION: ClassVar[int] = 1
+    kinds: ClassVar[tuple[str, ...]] = ("evaluation",)  # of spans; that of annotator.py, which is not loaded here
 
     sets: dict[str, EvaluationFiles]
     ngram: Annotated[int, key("The number of consecutive words that count as a match.", 13)] = 13

@@ -1,5 +1,8 @@
 """Reads columns of texts from the formats in which evaluation sets are published: JSON lines (plain, gzip or zstd),
 Parquet and Arrow (IPC file or stream). A value may be a text, a list of texts or null; anything else is refused.
+
+A column with a dot, such as `choices.text`, is a field of structs or of lists of structs, unless a column has this very
+name.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import zstandard
 
@@ -104,14 +108,25 @@ def _json_lines(path: Path, lines: Iterator[bytes], columns: Sequence[str]) -> F
             record = decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise UnreadableError(f"{path}, line {number}: not a JSON object; correct or remove the line") from None
-        known.update(record)
+        known.update(record, (column for column in columns if _value_in(record, column) is not None))
         for column in columns:
-            found = _texts_of(record.get(column), path, column, number)
+            found = _texts_of(_value_in(record, column), path, column, number)
             texts[column] += found
             rows[column] += [count] * len(found)
         count += 1
     read = [(name, pa.array(rows[name], pa.int64()), pa.array(texts[name], pa.large_string())) for name in columns]
     return FileTexts(count, known, read)
+
+
+def _value_in(value: Any, column: str) -> Any:
+    """Return the value of a column or of a field; a list of all values for a field of a list of objects."""
+    if isinstance(value, list):
+        parts = [part for one in value if (part := _value_in(one, column)) is not None]
+        return [text for part in parts for text in (part if isinstance(part, list) else [part])]
+    if not isinstance(value, dict) or column in value:
+        return value.get(column) if isinstance(value, dict) else None
+    first, dot, rest = column.partition(".")
+    return _value_in(value.get(first), rest) if dot else None
 
 
 def _texts_of(value: Any, path: Path, column: str, line: int) -> list[str]:
@@ -132,22 +147,51 @@ def _arrow_table(file: BinaryIO) -> pa.Table:
 
 
 def _table_columns(path: Path, table: pa.Table, columns: Sequence[str]) -> FileTexts:
-    read = [(name, *_column_texts(path, name, table[name])) for name in columns if name in table.column_names]
-    return FileTexts(table.num_rows, set(table.column_names), read)
+    found = {name: path_to for name in columns if (path_to := _path_to(table, name))}
+    read = [(name, *_column_texts(path, name, table[first], fields)) for name, (first, *fields) in found.items()]
+    return FileTexts(table.num_rows, {*table.column_names, *found}, read)
 
 
-def _column_texts(path: Path, name: str, column: pa.ChunkedArray) -> tuple[pa.Array, pa.Array]:
-    rows = np.arange(len(column))
-    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
-        lists = column.combine_chunks()
-        lists = (
-            lists if isinstance(lists, pa.Array) else lists.chunk(0) if lists.num_chunks else pa.array([], lists.type)
+def _path_to(table: pa.Table, name: str) -> list[str]:
+    """Return the name of a column followed by those of the fields that lead to `name`; [] if there is no such field."""
+    if name in table.column_names:
+        return [name]
+    first, *fields = name.split(".")
+    if first not in table.column_names:
+        return []
+    kind: Any = table.schema.field(first).type
+    for field in fields:
+        kind = kind.value_type if _is_list(kind) else kind
+        if not pa.types.is_struct(kind) or kind.get_field_index(field) < 0:
+            return []
+        kind = kind.field(field).type
+    return [first, *fields]
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+
+
+def _column_texts(path: Path, name: str, column: pa.ChunkedArray, fields: Sequence[str]) -> tuple[pa.Array, pa.Array]:
+    """Return the row and the text of each text in a column, or in the fields that lead from it."""
+    rows, column = _flat(np.arange(len(column)), column)
+    for field in fields:
+        structs = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+        rows, column = _flat(
+            rows, pa.chunked_array([pc.call_function("struct_field", [structs], pc.StructFieldOptions([field]))])
         )
-        lengths = np.nan_to_num(lists.value_lengths().to_numpy(zero_copy_only=False)).astype(np.int64)
-        rows, column = np.repeat(rows, lengths), pa.chunked_array([lists.flatten()])
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or pa.types.is_null(column.type)):
         raise ColumnError(f"{path}: column {name!r} holds neither texts nor lists of texts; leave it out")
     present = column.is_valid().to_numpy()
     texts = column.drop_null().cast(pa.large_string()).combine_chunks()
     texts = texts if isinstance(texts, pa.Array) else texts.chunk(0) if texts.num_chunks else pa.array([], texts.type)
     return pa.array(rows[present], pa.int64()), texts
+
+
+def _flat(rows: np.ndarray, column: pa.ChunkedArray) -> tuple[np.ndarray, pa.ChunkedArray]:
+    """Return the elements of a column of lists, with their rows; other columns unchanged."""
+    if _is_list(column.type):
+        lists = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+        lengths = np.nan_to_num(lists.value_lengths().to_numpy(zero_copy_only=False)).astype(np.int64)
+        rows, column = np.repeat(rows, lengths), pa.chunked_array([lists.flatten()])
+    return rows, column

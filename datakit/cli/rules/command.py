@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from datakit.cli.console import bytes_cell, count_text, note, say, say_json, table, visible, wrapped
+from datakit.cli.console import Cell, bytes_cell, count_text, note, say, say_json, table, visible, wrapped
 from datakit.cli.parameters import Flag, Settings
 from datakit.errors import counted
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from datakit.pipeline.rule_effects.effects import Effects
 
 HEADERS = ("rule", "source", "applies", "decides", "missing", "removes", "tokens")
+BY_SOURCE = ("source", "documents", "by rules", "otherwise", "retained", "text", "tokens")
 EXCERPT = 300  # characters of a sample's text
 
 
@@ -19,7 +20,9 @@ def show(dataset: str, /, *, samples: int = 0, rule: str = "", show_text: Flag =
     """Show what each rule did to each source of a dataset.
 
     "applies" counts the documents to which a rule applies, "decides" those to which no earlier rule applies, and
-    "missing" those for which it cannot be decided. "removes" is the text that leaves because of the rule.
+    "missing" those for which it cannot be decided. "removes" is the text that leaves because of the rule. The tokens of
+    removed documents are an estimate (~): their bytes, times the tokens per byte of the retained documents of the
+    source. What each source retains is counted in the token cache.
 
     Examples:
       datakit rules show data/demo-curated
@@ -112,7 +115,9 @@ def _print(found: Effects, *, json: bool) -> None:
         for one in found.rules
     ]  # fmt: skip
     say(table(HEADERS, rows))
-    for source, documents in found.documents.items():
+    if found.retained:
+        say("\n" + table(BY_SOURCE, _by_source(found)))
+    for source, documents in {} if found.retained else found.documents.items():
         leaving = found.leaving[source]
         say(f"{source}: {leaving:,} of {counted(documents, 'document')} leave ({leaving / max(1, documents):.1%})")
     for sample in found.samples:
@@ -125,3 +130,13 @@ def _print(found: Effects, *, json: bool) -> None:
         if sample.text is not None:
             say(wrapped(visible(sample.text[:EXCERPT]), "  "))
     return None
+
+
+def _by_source(found: Effects) -> list[list[Cell]]:
+    """Return a row for each source: its documents, those that leave for other reasons than rules, and the rest."""
+    rows: list[list[Cell]] = []
+    for source, kept in found.retained.items():
+        documents, leaving = found.documents[source], found.leaving[source]
+        others = documents - leaving - kept.documents
+        rows.append([source, documents, leaving, others, kept.documents, bytes_cell(kept.text_bytes), kept.tokens])
+    return rows

@@ -1,6 +1,10 @@
 """Reads from a finished `rules` step what each rule did to each source, and picks some of the documents that it
 removes.
 
+The number of tokens that a rule removes is an estimate, because removed documents are never encoded: the bytes of their
+texts, times the tokens per byte of the source's documents in the token cache (of all sources, if the source has none
+there). What is retained is counted exactly.
+
 The documents of a sample are those with the smallest ids. An id is a hash of the text, so this is a random sample, and
 the same one for any number of partitions and workers.
 """
@@ -8,7 +12,7 @@ the same one for any number of partitions and workers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from datakit.errors import UsageError, suggestion
@@ -23,7 +27,7 @@ TEXT = "text"
 @dataclass(frozen=True)
 class RuleEffect:
     """The effect of a rule on a source. The counts are described in docs/rules.md. tokens: about how many tokens it
-    removes, if a token cache of the dataset tells how many bytes a token has; otherwise None.
+    removes; None without a token cache.
     """
 
     source: str
@@ -33,6 +37,15 @@ class RuleEffect:
     decides: int
     missing: int
     text_bytes: int
+    tokens: int | None
+
+
+@dataclass(frozen=True)
+class Retained:
+    """The documents of a source in the token cache, the bytes of their texts after editing, and their tokens."""
+
+    documents: int
+    text_bytes: int | None
     tokens: int | None
 
 
@@ -50,7 +63,7 @@ class Sample:
 @dataclass(frozen=True)
 class Effects:
     """The effects of all rules. step: the directory of the step; "" for a preview. documents, leaving: the numbers of
-    all documents and of those that leave, by source.
+    all documents and of those that leave, by source. retained: by source; empty for a preview or without a token cache.
     """
 
     dataset: str
@@ -59,6 +72,7 @@ class Effects:
     leaving: Mapping[str, int]
     rules: tuple[RuleEffect, ...]
     samples: tuple[Sample, ...] = ()
+    retained: Mapping[str, Retained] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -81,14 +95,24 @@ def effects(target: str, options: SampleOptions) -> Effects:
     if step is None:
         raise UsageError(f"{target} was made without rules; add [[rules]] tables to its recipe (docs/rules.md)")
     cache = behind.of("tokenize")
-    return effects_of(step, behind.normalized, cache.manifest if cache else None, options)
+    found = effects_of(step, behind.normalized, cache.manifest if cache else None, options)
+    return with_retained(found, cache.manifest if cache else None)
+
+
+def with_retained(found: Effects, cache: Manifest | None) -> Effects:
+    """Add what is retained of each source. cache: the token cache made with these rules, if there is one."""
+    if cache is None:
+        return found
+    totals = {source: totals_of(cache.partitions_of(source)) for source in found.documents}
+    kept = {source: Retained(one.rows, one.text_bytes, one.tokens) for source, one in totals.items()}
+    return replace(found, retained=kept)
 
 
 def effects_of(
     step: Finished, normalized: Mapping[str, Finished], cache: Manifest | None, options: SampleOptions
 ) -> Effects:
-    """Return what the rules did in a `rules` step. normalized: the steps with the documents, by source. cache: a token
-    cache of the dataset, if there is one.
+    """Return what the rules did in a `rules` step, without what is retained. normalized: the steps with the documents,
+    by source. cache: a token cache of the dataset, if there is one; it need not be made with these rules.
     """
     sources, rules = step.manifest.details["sources"], step.manifest.parameters["rules"]
     names = [rule["name"] for rule in rules]
@@ -111,14 +135,19 @@ def effects_of(
 
 
 def _effect(source: str, rule: Mapping[str, Any], counts: Mapping[str, int], cache: Manifest | None) -> RuleEffect:
-    totals = totals_of(cache.partitions_of(source)) if cache is not None else None
-    tokens = None
-    if totals is not None and totals.tokens and totals.text_bytes:
-        tokens = counts["text_bytes"] * totals.tokens // totals.text_bytes
     return RuleEffect(
         source, rule["name"], rule["action"], counts["applies"], counts["decides"], counts["missing"],
-        counts["text_bytes"], tokens,
+        counts["text_bytes"], _tokens(source, counts["text_bytes"], cache),
     )  # fmt: skip
+
+
+def _tokens(source: str, text_bytes: int, cache: Manifest | None) -> int | None:
+    """Return about how many tokens a text of `source` has."""
+    for partitions in () if cache is None else (cache.by_source.get(source, []), cache.partitions):
+        known = totals_of(partitions)
+        if known.tokens and known.text_bytes:
+            return text_bytes * known.tokens // known.text_bytes
+    return None
 
 
 def _samples(step: Finished, rule: str, normalized: Mapping[str, Finished], options: SampleOptions) -> Sequence[Sample]:

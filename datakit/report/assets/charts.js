@@ -98,7 +98,7 @@
         height: top + 30 + 27 * data.categories.length,
         option: {
           legend: legend(theme, data.series),
-          grid: { left: 4, right: 24, top, bottom: 4, containLabel: true },
+          grid: { left: 14, right: 24, top, bottom: 4, containLabel: true },
           xAxis: valueAxis(theme, data.unit, {}, Math.max(...data.categories.map((_, at) =>
             data.series.reduce((sum, one) => sum + (one.values[at] ?? 0), 0)))),
           yAxis: nameAxis(theme, data.categories, { inverse: true }),

@@ -13,7 +13,7 @@ import pyarrow as pa
 from datakit.engine.task import Step, StepInput
 from datakit.select.edit_documents import EditedPair, Editor
 from datakit.select.plan_edits import edited_pairs, edits_of
-from datakit.select.stage import pairs_of
+from datakit.select.stage import pairs_of, reasons_to_leave
 from datakit.storage.parquet import iterate_shard, read_shard
 from datakit.storage.selection.edits import FOLDER, SCHEMA
 from datakit.text.edited_texts import EditedTexts
@@ -64,7 +64,7 @@ def _compare(step: Subject, made: Step, result: Result, work: EditedPair) -> int
         result.skip("damaged files are not compared")
         return 0
     with result.reading(place):
-        edits, drop, written = edits_of(made), frozenset(made.parameters["drop"]), _Rows()
+        edits, drop, written = edits_of(made), frozenset(reasons_to_leave(made)), _Rows()
         editor = Editor(work, {name: edits[name] for name in work.edits})
         left = [joined.leaving for joined in editor.groups(drop, written)]
         found = read_shard(place)
@@ -72,7 +72,7 @@ def _compare(step: Subject, made: Step, result: Result, work: EditedPair) -> int
             result.find(place, "does not list the edits that follow from the tables of annotate")
             return 0
         if left and not pa.concat_tables(left).combine_chunks().equals(read_shard(leaving).combine_chunks()):
-            result.find(leaving, "does not list the documents that leave because of edits or duplicates")
+            result.find(leaving, "does not list the documents that leave because of edits, rules or duplicates")
         texts = EditedTexts(place if found.num_rows else None, work.pair.dataset)
         for table in iterate_shard(work.pair.dataset, ["id", "text"]):
             texts.apply(table)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from datakit.annotate.contamination.annotator import KIND
 from datakit.annotate.contamination.config import Config, EvaluationFiles
 
 SETS = {"one": EvaluationFiles("one.jsonl")}
@@ -30,6 +31,10 @@ def test_wrong_options_are_refused(options: dict[str, Any], named: str) -> None:
         Config(**{"sets": SETS, **options})
 
 
+def test_edits_know_the_kind_of_all_spans() -> None:
+    assert Config.kinds == (KIND,)
+
+
 def test_options_are_read_from_plain_data() -> None:
     plain = {"sets": {"one": {"path": "one.jsonl"}}, "ngram": 8}
     assert msgspec.convert(plain, Config, strict=True) == Config(SETS, ngram=8)
@@ -42,9 +47,9 @@ def test_ngrams_of_the_largest_length_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("values", "named"),
     [
-        ({"columns": ()}, "columns must name"),
         ({"columns": ("a", "a")}, "columns must name"),
         ({"columns": ("",)}, "columns must name"),
+        ({"suite": "mmul"}, "suite is 'mmul'.* did you mean 'mmlu'"),
         ({"path": ""}, "path is empty"),
         ({"sha256": "12"}, "sha256 is '12'"),
     ],
@@ -52,3 +57,9 @@ def test_ngrams_of_the_largest_length_are_accepted() -> None:
 def test_wrong_settings_of_a_set_are_refused(values: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         EvaluationFiles(**{"path": "one.jsonl", **values})
+
+
+def test_columns_are_those_given_or_those_of_the_suite_or_the_question() -> None:
+    assert EvaluationFiles("one.jsonl").columns == ("question",)
+    assert EvaluationFiles("one.jsonl", suite="hellaswag").columns == ("ctx", "endings")
+    assert EvaluationFiles("one.jsonl", ("passage",), suite="boolq").columns == ("passage",)

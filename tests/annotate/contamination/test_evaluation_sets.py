@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,50 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 def passages_of(*sets: EvaluationSet) -> tuple[list[tuple[int, str]], tuple[int, ...]]:
     read = read_passages(sets, [list_files(one) for one in sets])
     return list(zip(read.items.to_pylist(), read.texts.to_pylist(), strict=True)), read.set_starts
+
+
+NESTED: list[dict[str, Any]] = [
+    {"question": "q0", "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "answer": {"value": "v0"}},
+    {"question": "q1", "choices": None, "answer": {"value": None}},
+    {"question": "q2", "choices": {"text": [], "label": []}, "answer": None},
+    {"question": "q3", "choices": {"text": ["c"], "label": ["A"]}, "answer": {"value": "v3"}},
+]
+LISTS: list[dict[str, Any]] = [
+    {"turns": [{"said": "one", "by": ["x", "y"]}, {"said": None, "by": []}]},
+    {"turns": []},
+    {"turns": None},
+    {"turns": [{"said": "two", "by": ["z"]}]},
+]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> EvaluationSet:
+    if path.suffix == ".jsonl":
+        path.write_bytes(json_lines(rows))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=3)
+    return EvaluationSet("one", str(path))
+
+
+@pytest.mark.parametrize("name", ["lines.jsonl", "table.parquet"])
+def test_fields_of_structs_and_of_lists_of_structs_are_columns(tmp_path: Path, name: str) -> None:
+    chosen = replace(write(tmp_path / name, NESTED), columns=("question", "choices.text", "answer.value"))
+    found, starts = passages_of(chosen)
+    expected = [(0, "q0"), (0, "a"), (0, "b"), (0, "v0"), (1, "q1"), (2, "q2"), (3, "q3"), (3, "c"), (3, "v3")]
+    assert (found, starts) == (expected, (0, 4))
+    listed = replace(write(tmp_path / f"lists-{name}", LISTS), columns=("turns.said", "turns.by"))
+    assert passages_of(listed)[0] == [(0, "one"), (0, "x"), (0, "y"), (3, "two"), (3, "z")]
+
+
+@pytest.mark.parametrize("name", ["lines.jsonl", "table.parquet"])
+def test_missing_field_is_refused_with_its_name(tmp_path: Path, name: str) -> None:
+    for column in ("choices.texts", "question.text", "choice.text"):
+        with pytest.raises(ColumnError, match=f"has no column '{column}'"):
+            passages_of(replace(write(tmp_path / name, NESTED), columns=(column,)))
+
+
+def test_column_whose_name_has_a_dot_comes_before_a_field(tmp_path: Path) -> None:
+    chosen = write(tmp_path / "a.jsonl", [{"a.b": "column", "a": {"b": "field"}}])
+    assert passages_of(replace(chosen, columns=("a.b",)))[0] == [(0, "column")]
 
 
 @pytest.mark.parametrize("name", WRITERS)

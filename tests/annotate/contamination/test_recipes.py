@@ -99,6 +99,41 @@ def test_summary_counts_the_documents_of_each_set(tmp_path: Path) -> None:
     assert line.found == {"contamination/mine": 2, "contamination/other": 0}
 
 
+EDIT = """
+[[rules]]
+name = "evaluation"
+where = "contamination.hits[1].overlap >= 1 AND document.n > 1"
+[select.edits.items]
+spans = "contamination.spans"
+{}
+action = "cut"
+[tokenize]
+tokenizer = "bytes"
+"""
+
+
+def test_matching_words_are_cut_and_rules_read_the_overlap(tmp_path: Path) -> None:
+    recipe = small_recipe(tmp_path)
+    texts = ["nothing of this", f"before {ITEM} after", f"only {ITEM}", f"left out {ITEM}"]
+    lines = [json.dumps({"text": text, "n": n // 3 * 2}) + "\n" for n, text in enumerate(texts)]
+    (tmp_path / "docs.jsonl").write_text("".join(lines))
+    recipe.write_text(recipe.read_text() + EDIT.format('kinds = ["evaluation"]'))
+    result = run(recipe, root=tmp_path / "root", workers=1)
+    (step,) = result.steps_of("consolidate")
+    paths = sorted(Path(step.directory).glob("data/docs/*.parquet"))
+    kept = [text for path in paths for text in read_shard(str(path))["text"].to_pylist()]
+    assert sorted(kept) == ["before  after", "nothing of this", "only "]
+    assert result.steps_of("select")[0].manifest.counters["select/dropped_rule:evaluation"] == 1
+    assert validate(str(tmp_path / "root")).findings == []
+
+
+def test_unknown_kind_of_an_edit_is_refused(tmp_path: Path) -> None:
+    recipe = small_recipe(tmp_path)
+    recipe.write_text(recipe.read_text() + EDIT.format('kinds = ["mine"]'))
+    with pytest.raises(RecipeError, match=r"\[annotate.contamination\] has no 'mine'; known names are evaluation"):
+        configure(load_recipe(recipe))
+
+
 def test_moved_files_change_no_fingerprint_and_changed_files_do(tmp_path: Path) -> None:
     configurations = []
     for name in ("a", "b", "c"):

@@ -25,12 +25,17 @@ from datakit.validate.validation import validate
 TEXTS = [f"Letter {number}{'!' * (number % 5)}" for number in range(40)]
 POISON = "Poison"
 MODULE = """
-import ctypes, os, time
+import collections, ctypes, itertools, os, time
 import datakit
 import pyarrow as pa
 import pyarrow.compute as pc
 
 seen = []
+
+def deadlock():
+    library, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)  # zeros are a mutex that nobody holds
+    for _ in range(2):
+        library.pthread_mutex_lock(mutex)
 
 @datakit.annotator(version={version}, writes={{"bangs": pa.int32()}})
 def bangs(batch, mark="!"):
@@ -91,6 +96,9 @@ FAULTS = {
     "exit": f"if {POISON!r} in texts: os._exit(0)",
     "crash in C": f"if {POISON!r} in texts: ctypes.string_at(0)",
     "hang": f"if {POISON!r} in texts: time.sleep(1000)",
+    "hang in C that holds the GIL": f"if {POISON!r} in texts: collections.deque(itertools.repeat(0), maxlen=0)",
+    "hang in C without signals": f"if {POISON!r} in texts: deadlock()",
+    "memory": f"while {POISON!r} in texts: seen.append(bytearray(b'x') * (64 << 20))",
     "exception": f"if {POISON!r} in texts: raise ValueError('bad ' + {POISON!r})",
 }
 

@@ -22,7 +22,11 @@ def test_show_and_preview(tmp_path: Path) -> None:
     recipe, root = recipe_with(tmp_path), str(tmp_path / "root")
     run(recipe, root=root, workers=2)
     out, err = shown("rules", "show", f"{root}/shelf", "--samples", "1")
-    assert "a: 9 of 25 documents leave (36.0%)" in out and LONG[:20] not in out and "according to" in err
+    assert LONG[:20] not in out and "according to" in err
+    by_source = out.partition("\n\n")[2].splitlines()
+    assert by_source[0].split() == ["source", "documents", "by", "rules", "otherwise", "retained", "text", "tokens"]
+    assert by_source[1].split()[:5] == ["a", "25", "9", "0", "16"]
+    assert by_source[2].split()[:5] == ["b", "12", "0", "5", "7"]
     assert max(map(len, out.splitlines())) <= 80
     out, _ = shown("rules", "show", f"{root}/shelf", "--samples", "1", "--rule", "long", "--show-text")
     assert LONG[:20] in out
@@ -31,4 +35,5 @@ def test_show_and_preview(tmp_path: Path) -> None:
     decides = {(one["rule"], one["source"]): one["decides"] for one in json.loads(out)["rules"]}
     assert decides[("early", "a")] == 2
     out, err = shown("rules", "preview", str(recipe), "--root", root, *changed)
+    assert "a: 6 of 25 documents leave (24.0%)" in out and "retained" not in out
     assert "nothing was written; next: datakit run" in err

@@ -8,8 +8,9 @@ import pytest
 
 from datakit.api import run
 from datakit.errors import UsageError
-from datakit.pipeline.rule_effects.effects import SampleOptions, effects
-from tests.support.annotate.rules_recipe import LONG, SHARED, recipe_with
+from datakit.pipeline.rule_effects.effects import Retained, SampleOptions, effects
+from datakit.storage.manifest import totals_of
+from tests.support.annotate.rules_recipe import LONG, RULES, SHARED, recipe_with
 from tests.support.partitions import identity
 
 
@@ -26,8 +27,19 @@ def test_counts_and_samples(tmp_path: Path) -> None:
     assert [one.text for one in found.samples if one.rule == "long"] == [LONG]
     (cache,) = [step.manifest for step in result.steps_of("tokenize")]
     (part,) = cache.partitions_of("a")
+    kept = {source: totals_of(cache.partitions_of(source)) for source in ("a", "b")}
+    assert found.retained == {name: Retained(one.rows, one.text_bytes, one.tokens) for name, one in kept.items()}
     (tokens,) = [one.tokens for one in found.rules if (one.rule, one.source) == ("long", "a")]
     assert tokens == len(LONG) * (part.tokens or 0) // (part.text_bytes or 1)
+
+
+def test_tokens_of_a_source_that_leaves_as_a_whole_are_estimated_from_the_others(tmp_path: Path) -> None:
+    rules = RULES + "[[rules]]\nname = 'all_of_b'\nwhere = 'true'\nsources = ['b']\n"
+    (cache,) = [one.manifest for one in run(recipe_with(tmp_path, rules), tmp_path / "root").steps_of("tokenize")]
+    found = effects(str(tmp_path / "root" / "shelf"), SampleOptions())
+    (effect,) = [one for one in found.rules if (one.rule, one.source) == ("all_of_b", "b")]
+    assert effect.tokens == effect.text_bytes * (cache.totals.tokens or 0) // (cache.totals.text_bytes or 1) > 0
+    assert found.retained["b"] == Retained(0, 0, 0)
 
 
 def test_samples_of_one_rule_without_texts(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from unittest.mock import patch
@@ -53,9 +54,9 @@ class Quiet:
     seconds: float
 
     @classmethod
-    def run(cls, folder: Path) -> Quiet:
-        """Run the recipe once through the command line."""
-        recipe, root = write_shelf(folder / "shelf"), folder / "quiet"
+    def run(cls, folder: Path, write: Callable[[Path], Path] = write_shelf) -> Quiet:
+        """Run a recipe once through the command line. write: writes the recipe into a folder and returns its path."""
+        recipe, root = write(folder / "shelf"), folder / "quiet"
         started = time.monotonic()
         subprocess.run(
             [sys.executable, "-m", "datakit", "run", str(recipe), "--root", str(root), "--workers", str(WORKERS)],

@@ -1,0 +1,59 @@
+"""The section about rules has the counts of the finished steps, and what left and what is retained add up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from datakit.api import run
+from datakit.pipeline.rule_effects.effects import SampleOptions, effects
+from datakit.report import rules
+from datakit.report.page import page_of, render
+from datakit.report.rules import rules_section
+from datakit.report.subject import subject_of
+from tests.support.annotate.rules_recipe import RULES, recipe_with
+
+KEEP = "[[rules]]\nname = 'kept'\nwhere = \"source = 'b'\"\naction = 'keep'\n"
+
+
+def test_tables_hold_the_counts_of_the_steps(tmp_path: Path) -> None:
+    result = run(recipe_with(tmp_path, RULES + KEEP), tmp_path / "root", workers=2)
+    dataset = str(tmp_path / "root" / "shelf")
+    (section,) = rules_section(subject_of(dataset))
+    by_rule, by_source = section.figures
+    expected = effects(dataset, SampleOptions())
+    assert [tuple(row) for row in by_rule.table.rows] == [
+        (one.rule, one.source, one.action, one.applies, one.missing, one.decides, one.text_bytes, one.tokens)
+        for one in expected.rules
+    ]
+    assert by_rule.chart is not None
+    drawn = dict(zip(by_rule.chart.data["categories"], by_rule.chart.data["series"][0]["values"], strict=True))
+    assert drawn == {"early": 5, "mail": 3, "long": 1}, "a rule that keeps documents removes none"
+    for name, documents, *counts in by_source.table.rows:
+        kept = expected.retained[str(name)]
+        assert counts[2:] == [kept.documents, kept.text_bytes, kept.tokens]
+        assert documents == sum(int(count or 0) for count in counts[:3])
+    (cache,) = [step.manifest for step in result.steps_of("tokenize")]
+    assert by_source.table.total == ("all", 37, 9, 5, 23, cache.totals.text_bytes, cache.totals.tokens)
+    assert "Documents removed, by rule" in render(page_of(subject_of(dataset), False))
+
+
+def test_long_table_is_cut_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "MOST_ROWS", 5)
+    run(recipe_with(tmp_path), tmp_path / "root", workers=2, until="rules")
+    (section,) = rules_section(subject_of(str(tmp_path / "root" / "shelf")))
+    (by_rule,) = section.figures
+    assert (len(by_rule.table.rows), by_rule.table.more) == (5, "The first 5 of 6 rows.")
+
+
+def test_dataset_without_rules_has_no_such_section(tmp_path: Path) -> None:
+    run(recipe_with(tmp_path, ""), tmp_path / "root", workers=2)
+    assert list(rules_section(subject_of(str(tmp_path / "root" / "shelf")))) == []
+
+
+def test_without_a_token_cache_only_the_removed_documents_are_counted(tmp_path: Path) -> None:
+    run(recipe_with(tmp_path), tmp_path / "root", workers=2, until="rules")
+    (section,) = rules_section(subject_of(str(tmp_path / "root" / "shelf")))
+    (by_rule,) = section.figures
+    assert {row[-1] for row in by_rule.table.rows} == {None}
