@@ -15,12 +15,12 @@ import msgspec
 from datakit.annotate.stage import Config as Annotate
 from datakit.annotate.tables import TABLES as ANNOTATORS
 from datakit.annotate.user.config import UserConfig
+from datakit.conditions.config import Rule
 from datakit.consolidate.stage import Config as Consolidate
 from datakit.dedup.stage import Config as Dedup
 from datakit.engine.disk_limits import DiskLimits
 from datakit.normalize.config import Config as Normalize
 from datakit.recipe import RULES, Recipe, Source
-from datakit.rules.config import Rule
 from datakit.select.edit_config import EditConfig as Edit
 from datakit.select.stage import Config as Select
 from datakit.tokenize.config import Config as Tokenize

@@ -18,6 +18,7 @@ import msgspec
 from datakit.annotate import stage as annotate
 from datakit.annotate.tables import TABLES
 from datakit.annotate.user.config import TABLE_NAME, UserConfig, separated
+from datakit.conditions.config import Rule
 from datakit.consolidate import stage as consolidate
 from datakit.dedup import stage as dedup
 from datakit.dedup.minhash import signatures_stage as signatures
@@ -31,7 +32,6 @@ from datakit.pipeline.recipe_checks.edit_tables import edit_mistakes
 from datakit.pipeline.recipe_checks.rule_tables import rule_mistakes
 from datakit.recipe import USER, Recipe, Source
 from datakit.rules import stage as rules
-from datakit.rules.config import Rule
 from datakit.select import stage as select
 from datakit.select.edit_config import EditConfig
 from datakit.select.plan_edits import EDITS

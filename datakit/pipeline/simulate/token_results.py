@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from datakit.cache.layout import TOKENIZER_FILE
+from datakit.conditions.phase_data import Applied, Ranked, RuleCounts, SearchState, Shared, Work
+from datakit.conditions.ranks import BITS, DIGIT
 from datakit.consolidate.write_partitions import Written as Consolidated
 from datakit.engine.task import OutputFile, Task, TaskResult
 from datakit.pipeline.simulate.effects import CHECKSUM, Effect, PhaseOf, Run, parquet_reads
-from datakit.rules.phase_data import Applied, Ranked, RuleCounts, SearchState, Shared, Work
-from datakit.rules.ranks import BITS, DIGIT
 from datakit.select.edit_documents import WrittenEdits, edit_counters
 from datakit.select.stage import REASONS
 from datakit.select.write_selections import ID_BYTES, selection_counters

@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from datakit.rules.config import DROP
+from datakit.conditions.config import DROP
 from datakit.select.edit_documents import EMPTY, UNANNOTATED
 from datakit.storage.manifest import Manifest, Partition
 from datakit.storage.parquet import read_shard

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from datakit.conditions.config import DOCUMENT, SOURCE
 from datakit.errors import ColumnError
-from datakit.rules.config import DOCUMENT, SOURCE
 from datakit.storage.ids import OrderedIds
 from datakit.storage.parquet import iterate_shard, open_shard
 from datakit.storage.selection.matching import MatchedRows

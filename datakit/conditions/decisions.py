@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from datakit.rules.config import DROP, Rule
+from datakit.conditions.config import DROP, Rule
 from datakit.storage.selection.leaving_rows import RULE
 
 NONE = -1

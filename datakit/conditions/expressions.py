@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from datakit.conditions.config import DOCUMENT, SOURCE, Rule
 from datakit.errors import RecipeError, suggestion
-from datakit.rules.config import DOCUMENT, SOURCE, Rule
 from datakit.sql.database import open_database, reason
 from datakit.sql.expression import column_paths
 
