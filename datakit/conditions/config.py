@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated
@@ -13,7 +14,8 @@ from datakit.toml_config import key
 DROP, KEEP = "drop", "keep"
 ACTIONS = (DROP, KEEP)
 NAME_RULE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
-DOCUMENT, SOURCE = "document", "source"  # the names under which expressions find a document's own columns, its source
+# the names under which expressions find a document's own columns, its source, and what edits did to its text
+DOCUMENT, SOURCE, EDITED = "document", "source", "edited"
 
 
 @dataclass(frozen=True)
@@ -87,14 +89,8 @@ class Rule:
         return int(Fraction(str(share)) * population)
 
 
-@dataclass(frozen=True)
-class Config:
-    """The rules of a recipe, in order."""
-
-    rules: tuple[Rule, ...]
-
-    def __post_init__(self) -> None:
-        names = [rule.name for rule in self.rules]
-        for name in names:
-            if names.count(name) > 1:
-                raise RecipeError(f"two rules are named {name!r}; give each a unique name")
+def require_unique(names: Sequence[str], what: str) -> None:
+    """Raise RecipeError if a name occurs twice. what: a rule or a bucket."""
+    for name in names:
+        if names.count(name) > 1:
+            raise RecipeError(f"two {what}s are named {name!r}; give each a unique name")

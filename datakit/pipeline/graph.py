@@ -6,7 +6,8 @@ directory that holds a step with other settings.
     rules                               all sources together: normalized texts (only their ids and columns), attributes
     dedup                               all sources together: normalized texts, signatures, what the rules remove
     select                              normalized texts (only their ids), and what the rules and dedup remove; if texts
-                                        are edited, also the texts and the output of annotate
+                                        are edited, also the texts and the output of annotate; likewise for rules and
+                                        buckets of [select]
     consolidate                         normalized texts and the selection; no other stage reads its output
     train-tokenizer                     normalized texts and the selection
     contract                            the trained tokenizer, if the recipe trains one; otherwise nothing
@@ -51,10 +52,12 @@ from datakit.pipeline.root_layout import TOKENIZERS, check_root, step_directory
 from datakit.recipe import Recipe, is_hub_name
 from datakit.rules import stage as rules
 from datakit.select import stage as select
+from datakit.select.final.plan import RULES
 from datakit.select.plan_edits import EDITS
 from datakit.storage import urls
 from datakit.storage.fingerprint import fingerprint
 from datakit.storage.manifest import Manifest, find_manifest, manifest_url
+from datakit.storage.selection.buckets import FOLDER as BUCKETS
 from datakit.tokenize import contract_stage, train_stage
 from datakit.tokenize import stage as tokenize
 
@@ -66,7 +69,7 @@ READS: dict[ModuleType, tuple[ModuleType, ...]] = {
     signatures: (normalize,),
     rules: (normalize, annotate),
     dedup: (normalize, signatures, rules),
-    select: (normalize, rules, dedup, annotate),  # annotate only if texts are edited
+    select: (normalize, rules, dedup, annotate),  # annotate only for edits, and for rules and buckets of [select]
     consolidate: (normalize, select),
     train_stage: (normalize, select),
     contract_stage: (train_stage,),
@@ -237,8 +240,10 @@ def _graph(
 
 
 def _reads(module: ModuleType, settings: Settings) -> tuple[ModuleType, ...]:
-    """Return the stages whose output a step reads. select reads the tables of annotate only if it edits texts."""
-    unread = (annotate,) if module is select and EDITS not in settings.content else ()
+    """Return the stages whose output a step reads. select reads the tables of annotate only for edits, and for rules
+    and buckets of its own.
+    """
+    unread = (annotate,) if module is select and not {EDITS, RULES, BUCKETS} & set(settings.content) else ()
     return tuple(read for read in READS[module] if read not in unread)
 
 

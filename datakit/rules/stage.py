@@ -25,13 +25,14 @@ from dataclasses import replace
 import msgspec
 import pyarrow as pa
 
-from datakit.conditions.config import Config, Rule
+from datakit.conditions.config import Rule
 from datakit.conditions.expressions import Conditions
 from datakit.conditions.find_cuts import find_cuts, phase_of
 from datakit.conditions.phase_data import Applied, RuleCounts, Shared
 from datakit.conditions.works import column_types, works_of
 from datakit.engine.task import Output, Plan, Step, StepInput
 from datakit.errors import CorruptError, EmptyStageError
+from datakit.rules.config import Config
 from datakit.storage.fingerprint import config_of
 from datakit.storage.selection.leaving_rows import SCHEMA as LEAVING
 

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from datakit.conditions.applying import applying
 from datakit.conditions.config import Rule
@@ -20,12 +19,13 @@ from datakit.conditions.decisions import Decisions, decide, reasons
 from datakit.conditions.expressions import Conditions
 from datakit.conditions.phase_data import ID_BYTES, Applied, RuleCounts, Shared, Work
 from datakit.conditions.records import RowGroup, read_records
+from datakit.conditions.text_sizes import text_bytes
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
 from datakit.errors import CorruptError
 from datakit.rules.stage import DICTIONARY, SCHEMA
 from datakit.storage import urls
 from datakit.storage.manifest import Partition
-from datakit.storage.parquet import ShardWriter, open_shard, read_group
+from datakit.storage.parquet import ShardWriter
 from datakit.storage.selection.leaving_rows import RULE
 
 
@@ -76,7 +76,7 @@ def _apply_one(work: Work, shared: Shared, conditions: Conditions, context: Task
             f"{work.part.dataset} has {first} rows, but its manifest lists {work.rows}; remove the directory of the "
             "step that wrote it, and run again"
         )
-    sizes = _text_bytes(work.part.dataset, np.concatenate([np.empty(0, np.int64), *leaving]))
+    sizes = text_bytes(work.part.dataset, np.concatenate([np.empty(0, np.int64), *leaving]))
     which = np.concatenate([np.empty(0, np.int64), *decided])
     counts = [one + RuleCounts(text_bytes=int(sizes[which == number].sum())) for number, one in enumerate(counts)]
     info, (lowest, highest) = writer.info, ends or (None, None)
@@ -97,19 +97,3 @@ def _list(rules: Sequence[Rule], group: RowGroup, applies: np.ndarray, found: De
         reasons(rules, applies, leaving).cast(SCHEMA.field("reasons").type),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
-
-
-def _text_bytes(dataset: str, rows: np.ndarray) -> np.ndarray:
-    """Return the bytes of text of some rows of a partition, int64 [M]. rows: ascending."""
-    sizes, first = np.zeros(len(rows), np.int64), 0
-    if not len(rows):
-        return sizes
-    with open_shard(dataset) as shard:
-        for group in range(shard.metadata.num_row_groups):
-            count = shard.metadata.row_group(group).num_rows
-            low, high = np.searchsorted(rows, [first, first + count]).tolist()
-            if high > low:
-                lengths = pc.call_function("binary_length", [read_group(shard, group, dataset, ["text"])["text"]])
-                sizes[low:high] = lengths.to_numpy()[rows[low:high] - first]
-            first += count
-    return sizes

@@ -23,9 +23,14 @@ def rule_mistakes(recipe: Recipe) -> list[str]:
         for source in rule.sources
         if source not in sources
     ]
-    table = (recipe.annotate or {}) if (recipe.annotate or {}).get("enabled", True) else {}
     try:
-        rules.check_conditions(config.rules, [*(name for name in TABLES if name in table), *table.get(USER, {})])
+        rules.check_conditions(config.rules, annotators_of(recipe))
     except RecipeError as error:
         found.append(f"{recipe.place}: {error}")
     return found
+
+
+def annotators_of(recipe: Recipe) -> list[str]:
+    """Return the names of the recipe's annotators."""
+    table = (recipe.annotate or {}) if (recipe.annotate or {}).get("enabled", True) else {}
+    return [*(name for name in TABLES if name in table), *table.get(USER, {})]
