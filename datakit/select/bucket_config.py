@@ -20,7 +20,7 @@ class Bucket:
 
     name: Annotated[str, key("The bucket's name, unique in the recipe; mixtures name `source.bucket`.", "high")]
     where: Annotated[
-        str, key("A SQL expression, as in a rule; the bucket applies where it is true.", "classifier.score > 0.8")
+        str, key("A SQL expression, as in a rule; the bucket applies where it is true.", "language.score > 0.9")
     ] = ""  # fmt: skip
     lowest: Annotated[
         float | None,
@@ -29,7 +29,7 @@ class Bucket:
     ] = None  # fmt: skip
     highest: Annotated[float | None, key("Like `lowest`, but for those with the highest values.", 0.1)] = None
     by: Annotated[
-        str, key("The number that `lowest` or `highest` refers to, as a SQL expression.", "classifier.score")
+        str, key("The number that `lowest` or `highest` refers to, as a SQL expression.", "language.score")
     ] = ""  # fmt: skip
     sources: Annotated[
         tuple[str, ...], key("The sources that are divided into buckets; all if omitted.", ["web"])

@@ -68,9 +68,7 @@ def inputs(root: Path, documents: list[Text], bits: dict[str, int]) -> list[Any]
     sources = {name: [one for one in documents if one.source == name] for name in dict.fromkeys(bits)}
     steps = [normalized(root / "n", name, [one.text for one in mine], bits[name]) for name, mine in sources.items()]
     marks = {name: {one.id: "fuzzy" for one in mine if one.duplicate} for name, mine in sources.items()}
-    tables = [
-        annotated(root / f"annotate-{entry.source}", entry, facts(sources[str(entry.source)])) for entry in steps
-    ]
+    tables = [annotated(root / f"annotate-{entry.source}", entry, facts(sources[str(entry.source)])) for entry in steps]
     return [*steps, attributes(root / "dedup", marks, bits), *tables]
 
 

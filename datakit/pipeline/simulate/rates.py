@@ -59,6 +59,10 @@ RATES: dict[str, Rate] = {
     "datakit.dedup.attributes:write": Rate(0.08, 0.002, 150 * MIB, 0.0),
     "datakit.select.write_selections:select": Rate(0.03, 0.01, 60 * MIB, 0.0),
     "datakit.select.edit_documents:select_and_edit": Rate(0.004, 0.01, 150 * MIB, 0.0),  # a guess
+    "datakit.select.final.rewrite_lists:rewrite": Rate(0.2, 0.02, 150 * MIB, 1.0),  # a guess
+    "datakit.select.final.equal_texts:route": Rate(0.05, 0.01, 150 * MIB, 0.0),  # a guess
+    "datakit.select.final.equal_texts:find": Rate(0.08, 0.02, 200 * MIB, 0.0),  # a guess
+    "datakit.select.final.assign_buckets:assign": Rate(0.2, 0.02, 150 * MIB, 1.0),  # a guess
     "datakit.consolidate.write_partitions:consolidate": Rate(0.03, 0.0118, 110 * MIB, 0.0),
     "datakit.consolidate.stage:write_card": Rate(0.02, 0.0, 5 * MIB, 0.0),
     "datakit.tokenize.train_stage:train_task": Rate(1.0, 0.1, 500 * MIB, 1.0),

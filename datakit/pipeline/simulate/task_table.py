@@ -8,6 +8,7 @@ from datakit.errors import StepFailedError
 from datakit.pipeline.simulate import component_results as components
 from datakit.pipeline.simulate import dedup_results as dedup
 from datakit.pipeline.simulate import encoding_results as encoding
+from datakit.pipeline.simulate import final_results as final
 from datakit.pipeline.simulate import giant_results as giants
 from datakit.pipeline.simulate import text_results as text
 from datakit.pipeline.simulate import token_results as tokens
@@ -42,6 +43,10 @@ SIMULATORS: dict[str, Simulator] = {
     "datakit.dedup.attributes:write": dedup.write_attributes,
     "datakit.select.write_selections:select": tokens.select,
     "datakit.select.edit_documents:select_and_edit": tokens.select_and_edit,
+    "datakit.select.final.rewrite_lists:rewrite": final.rewrite,
+    "datakit.select.final.equal_texts:route": final.route_edited,
+    "datakit.select.final.equal_texts:find": final.find_equal,
+    "datakit.select.final.assign_buckets:assign": final.assign_buckets,
     "datakit.consolidate.write_partitions:consolidate": tokens.consolidate,
     "datakit.consolidate.stage:write_card": tokens.write_card,
     "datakit.tokenize.train_stage:train_task": tokens.train_task,
