@@ -30,7 +30,7 @@ from datakit.errors import NotFoundError, RecipeError, TokenizerError
 from datakit.normalize import stage as normalize
 from datakit.pipeline.recipe_checks.edit_tables import edit_mistakes
 from datakit.pipeline.recipe_checks.final_tables import final_mistakes
-from datakit.pipeline.recipe_checks.rule_tables import rule_mistakes
+from datakit.pipeline.recipe_checks.rule_tables import prefer_mistakes, rule_mistakes
 from datakit.recipe import USER, Recipe, Source
 from datakit.rules import stage as rules
 from datakit.select import stage as select
@@ -58,6 +58,7 @@ CHOICES = """tokenize.tokenizer can be
 TRAIN_TABLE = "train"  # the subtable [tokenize.train], which holds the settings for training
 LIMITS = "limits"  # the table of limits on disk use, which belongs to no stage
 PATH = "tokenizer_path"  # the operation parameter that holds the path of a tokenizer file
+CHECKS = (rule_mistakes, prefer_mistakes, edit_mistakes, final_mistakes)  # made once all tables are valid
 ENABLED = "enabled"
 WRITE = "write"  # `false` skips the consolidate step; no other step reads its output
 MOVED = {(consolidate.NAME, "drop"): f"[{select.NAME}]"}  # keys that earlier versions read in another table
@@ -103,7 +104,7 @@ def configure(recipe: Recipe) -> Configuration:
     for table in (*tables, _limits_table(recipe.limits, recipe.place)):
         for message in _mistakes(table):
             found.setdefault(message.replace(f" of source {table.source!r}", ""), message)
-    refuse(found.values() or [*rule_mistakes(recipe), *edit_mistakes(recipe), *final_mistakes(recipe)])
+    refuse(found.values() or [message for check in CHECKS for message in check(recipe)])
     configs = [convert(table.values, table.kind, table.place) for table in tables]
     configuration: Configuration = {}
     for table, config in zip(tables, configs, strict=True):

@@ -4,7 +4,8 @@ directory that holds a step with other settings.
     download, normalize, signatures     one per source
     annotate                            one per source: normalized texts
     rules                               all sources together: normalized texts (only their ids and columns), attributes
-    dedup                               all sources together: normalized texts, signatures, what the rules remove
+    dedup                               all sources together: normalized texts, signatures, what the rules remove; if
+                                        `prefer` names a column of an annotator, also the output of annotate
     select                              normalized texts (only their ids), and what the rules and dedup remove; if texts
                                         are edited, also the texts and the output of annotate; likewise for rules and
                                         buckets of [select]
@@ -29,6 +30,7 @@ from datakit.annotate import stage as annotate
 from datakit.consolidate import stage as consolidate
 from datakit.dedup import stage as dedup
 from datakit.dedup.minhash import signatures_stage as signatures
+from datakit.dedup.survivors import score_columns
 from datakit.download import stage as download
 from datakit.download.hub_tokenizer import hub_tokenizer
 from datakit.engine.disk_limits import DiskLimits
@@ -68,7 +70,7 @@ READS: dict[ModuleType, tuple[ModuleType, ...]] = {
     annotate: (normalize,),
     signatures: (normalize,),
     rules: (normalize, annotate),
-    dedup: (normalize, signatures, rules),
+    dedup: (normalize, signatures, rules, annotate),  # annotate only if `prefer` names a column of an annotator
     select: (normalize, rules, dedup, annotate),  # annotate only for edits, and for rules and buckets of [select]
     consolidate: (normalize, select),
     train_stage: (normalize, select),
@@ -241,9 +243,14 @@ def _graph(
 
 def _reads(module: ModuleType, settings: Settings) -> tuple[ModuleType, ...]:
     """Return the stages whose output a step reads. select reads the tables of annotate only for edits, and for rules
-    and buckets of its own.
+    and buckets of its own; dedup only if `prefer` may name a column of an annotator.
     """
-    unread = (annotate,) if module is select and not {EDITS, RULES, BUCKETS} & set(settings.content) else ()
+    content = settings.content
+    reads = {
+        select: bool({EDITS, RULES, BUCKETS} & set(content)),
+        dedup: any("." in column for column in score_columns(content.get("prefer", ()))),
+    }
+    unread = () if reads.get(module, True) else (annotate,)
     return tuple(read for read in READS[module] if read not in unread)
 
 

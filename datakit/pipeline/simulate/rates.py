@@ -41,6 +41,7 @@ RATES: dict[str, Rate] = {
     "datakit.rules.write_lists:apply": Rate(0.2, 0.02, 150 * MIB, 1.0),  # a guess
     "datakit.engine.exchange.merge_tasks:merge_runs": Rate(0.03, 0.003, 300 * MIB, 0.0),
     "datakit.dedup.minhash.signatures_stage:sign_partition": Rate(0.03, 0.0068, 60 * MIB, 0.0),
+    "datakit.dedup.score_tables:check_tables": Rate(0.02, 0.0, 5 * MIB, 0.0),
     "datakit.dedup.exact_duplicates:find_copies": Rate(0.08, 0.02, 200 * MIB, 0.0),
     "datakit.dedup.clusters.bands:route": Rate(0.08, 0.015, 120 * MIB, 0.0),
     "datakit.dedup.clusters.bands:connect": Rate(0.08, 0.009, 150 * MIB, 1.0),

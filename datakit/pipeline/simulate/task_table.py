@@ -25,6 +25,7 @@ SIMULATORS: dict[str, Simulator] = {
     "datakit.rules.write_lists:apply": tokens.apply_rules,
     "datakit.engine.exchange.merge_tasks:merge_runs": text.merge_runs,
     "datakit.dedup.minhash.signatures_stage:sign_partition": dedup.sign_partition,
+    "datakit.dedup.score_tables:check_tables": dedup.check_tables,
     "datakit.dedup.exact_duplicates:find_copies": dedup.find_copies,
     "datakit.dedup.clusters.bands:route": dedup.route_bands,
     "datakit.dedup.clusters.bands:connect": dedup.connect,

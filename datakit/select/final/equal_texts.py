@@ -144,15 +144,17 @@ def _unedited(part: Compared, known: np.ndarray) -> Iterator[pa.Table]:
     if not len(known):
         return
     leaving, edits = LeavingRows(part.leaving, part.dataset), ListedRows(part.edits, part.dataset, EDITS)
-    first = 0
+    upper, first = np.ascontiguousarray(known["high"]), 0
     for table in iterate_shard(part.dataset, ["id"]):
         high, low = ids_from_arrow(table["id"])
         gone, edited = leaving.among(table["id"]), edits.take(table["id"])[0]
-        pairs = _pairs(high, low)
-        at = np.minimum(np.searchsorted(known, pairs), len(known) - 1)
-        chosen = known[at] == pairs
+        near = np.minimum(np.searchsorted(upper, high), len(known) - 1)
+        chosen = upper[near] == high  # the search for whole ids is slow, and few documents are left for it
         chosen[gone] = chosen[edited] = False
-        yield _rows(high[chosen], low[chosen], part.number, first + np.flatnonzero(chosen))
+        rows = np.flatnonzero(chosen)
+        pairs = _pairs(high[rows], low[rows])
+        rows = rows[known[np.minimum(np.searchsorted(known, pairs), len(known) - 1)] == pairs]
+        yield _rows(high[rows], low[rows], part.number, first + rows)
         first += table.num_rows
 
 
