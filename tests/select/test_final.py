@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from datakit.engine.task import Output
+from datakit.select.final import equal_texts
+from datakit.select.final import plan as final_plan
 from datakit.select.stage import NAME, plan
 from datakit.storage.parquet import read_shard
 from tests.support.annotate.rules_inputs import annotated, listed
@@ -131,10 +135,11 @@ def later_equal(staying: list[Text]) -> set[Text]:
 
 
 @settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.generate])
-@given(texts("a"), texts("b"), st.sampled_from([0, 2]), st.sampled_from([0, 1]), st.booleans())
+@given(texts("a"), texts("b"), st.sampled_from([(0, 0), (2, 0), (0, 1), (2, 1)]), st.booleans(), st.booleans())
 def test_final_lists_equal_a_plain_computation(
-    first: list[Text], second: list[Text], bits_a: int, bits_b: int, drop: bool
+    first: list[Text], second: list[Text], bits: tuple[int, int], drop: bool, small: bool
 ) -> None:
+    """small: compare the texts in many ranges of ids, with many runs."""
     documents = [*first, *second, Text("a", "stays here", "", 9.0, 3, False)]
     expected: dict[Text, list[str]] = {one: ["fuzzy"] for one in documents if one.duplicate}
     expected |= final_reasons([one for one in documents if one not in expected])
@@ -142,10 +147,12 @@ def test_final_lists_equal_a_plain_computation(
     expected |= {one: ["equal_after_editing"] for one in equal} if drop else {}
     staying = [one for one in documents if one not in expected]
     high = highest([one for one in staying if one.source == "a"], 3)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         root = Path(folder)
+        stack.enter_context(patch.object(final_plan, "TASK_BYTES", 64 if small else final_plan.TASK_BYTES))
+        stack.enter_context(patch.object(equal_texts, "BUDGET", 100 if small else equal_texts.BUDGET))
         output = select(
-            root, documents, {"a": bits_a, "b": bits_b}, edits=EDITS, rules=RULES, buckets=BUCKETS,
+            root, documents, {"a": bits[0], "b": bits[1]}, edits=EDITS, rules=RULES, buckets=BUCKETS,
             equal_after_editing="drop" if drop else "report",
         )  # fmt: skip
         for source in ("a", "b"):

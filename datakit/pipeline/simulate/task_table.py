@@ -8,11 +8,11 @@ from datakit.errors import StepFailedError
 from datakit.pipeline.simulate import component_results as components
 from datakit.pipeline.simulate import dedup_results as dedup
 from datakit.pipeline.simulate import encoding_results as encoding
-from datakit.pipeline.simulate import final_results as final
 from datakit.pipeline.simulate import giant_results as giants
 from datakit.pipeline.simulate import text_results as text
 from datakit.pipeline.simulate import token_results as tokens
 from datakit.pipeline.simulate.effects import PhaseOf, Run, Simulator
+from datakit.pipeline.simulate.final import results as final
 
 SIMULATORS: dict[str, Simulator] = {
     "datakit.download.stage:fetch_file": text.fetch_file,

@@ -46,7 +46,7 @@ Phases = Generator[Phase, Sequence[TaskResult], Any]
 
 @dataclass(frozen=True)
 class Demands:
-    """What a recipe demands after texts are edited."""
+    """The settings of all that a recipe demands after texts are edited."""
 
     rules: tuple[Rule, ...]
     buckets: tuple[Bucket, ...]
@@ -55,14 +55,14 @@ class Demands:
 
     @property
     def rewritings(self) -> int:
-        """How often the lists are written again."""
+        """The number of times that the lists are written again."""
         return bool(self.rules) + (bool(self.edits) and self.drop_equal)
 
 
 @dataclass
 class Finished:
-    """What the step reports. pairs: all partitions, with the paths of their selections. drafts: their lists so far, in
-    the end the final ones. files: the lists of buckets.
+    """The outcome that the step reports. pairs: all partitions, with the paths of their selections. drafts: their lists
+    so far, in the end the final ones. files: the lists of buckets.
     """
 
     pairs: Sequence[Pair]

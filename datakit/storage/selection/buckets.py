@@ -33,8 +33,8 @@ SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False), pa.field("row",
 
 @dataclass(frozen=True)
 class Members:
-    """Which documents of a partition are in a bucket: those in the lists at these URLs or, if `rest` is True, those in
-    none of them. rows: the number of the bucket's documents.
+    """The documents of a partition that are in a bucket: those in the lists at these URLs or, if `rest` is True, those
+    in none of them. rows: the number of the bucket's documents.
     """
 
     rows: int
