@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from datakit.api import diff, plan, run, why
@@ -22,6 +23,7 @@ from datakit.recipe import load_recipe
 from datakit.storage.parquet import read_shard
 from datakit.validate.validation import validate
 from tests.support.partitions import identity
+from tests.support.validate.damage import forged, table
 
 BUCKETS = """
 [[select.buckets]]
@@ -180,6 +182,28 @@ def test_validate_finds_a_document_in_the_wrong_bucket(finished: tuple[RunResult
     even.write_bytes(data)
     findings = [str(one) for one in validate(str(cache)).findings]
     assert any("web/high" in one for one in findings) and any("web/even" in one for one in findings)
+
+
+def test_validate_evaluates_buckets_and_final_rules_again(finished: tuple[RunResult, Path], tmp_path: Path) -> None:
+    odd = expected()["code.rest"]
+
+    def with_an_odd_document(listed: pa.Table) -> pa.Table:
+        (step,) = finished[0].steps_of("normalize")[1:]
+        files = Path(step.directory).glob("data/code/*")
+        every = [row["id"] for path in files for row in read_shard(str(path)).to_pylist()]
+        rows = {row["id"]: row["row"] for row in listed.to_pylist()[1:]}
+        other = min(odd)
+        rows[other] = sorted(every).index(other)
+        return pa.table({"id": sorted(rows), "row": [rows[name] for name in sorted(rows)]}, schema=listed.schema)
+
+    root = Path(shutil.copytree(finished[1] / "root", tmp_path / "one"))
+    table("shelf/select-*/buckets/code/even/*.parquet", with_an_odd_document, counted=False)(root)
+    findings = [str(one) for one in validate(str(root)).findings]
+    assert any("in a bucket that does not apply to it" in one for one in findings), findings
+    root = Path(shutil.copytree(finished[1] / "root", tmp_path / "two"))
+    forged("shelf/select-*", "parameters", "rules", 0, "where", value="document.score < 0.2")(root)
+    findings = [str(one) for one in validate(str(root)).findings]
+    assert any("which a final rule removes" in one for one in findings), findings
 
 
 @pytest.mark.parametrize(

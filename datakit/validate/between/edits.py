@@ -39,7 +39,7 @@ def check(step: Subject, result: Result) -> None:
         return result.skip("the step edits no text")
     if missing := next(filter(None, map(step.missing, ("normalize", "rules", "dedup", "annotate"))), ""):
         return result.skip(missing)
-    made = _step(step)
+    made = step_of(step)
     pairs = [pair for entry in made.inputs_of("normalize") for pair in pairs_of(made, entry)]
     with result.reading(step.manifest_url):
         for rows in in_parallel(partial(_compare, step, made, result), edited_pairs(made, pairs, edits_of(made))):
@@ -47,7 +47,7 @@ def check(step: Subject, result: Result) -> None:
     return None
 
 
-def _step(step: Subject) -> Step:
+def step_of(step: Subject) -> Step:
     """Return the step as the engine ran it."""
     inputs = tuple(
         StepInput(stage, manifest.dataset if stage in ("normalize", "annotate") else None, entry.directory, manifest)
