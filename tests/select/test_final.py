@@ -16,6 +16,7 @@ from datakit.engine.task import Output
 from datakit.select.final import equal_texts
 from datakit.select.final import plan as final_plan
 from datakit.select.stage import NAME, plan
+from datakit.storage import parquet
 from datakit.storage.parquet import read_shard
 from tests.support.annotate.rules_inputs import annotated, listed
 from tests.support.engine.inline import run_plan_inline
@@ -134,12 +135,12 @@ def later_equal(staying: list[Text]) -> set[Text]:
     return {one for group in changed for one in group[1:]}
 
 
-@settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=16, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(texts("a"), texts("b"), st.sampled_from([(0, 0), (2, 0), (0, 1), (2, 1)]), st.booleans(), st.booleans())
 def test_final_lists_equal_a_plain_computation(
     first: list[Text], second: list[Text], bits: tuple[int, int], drop: bool, small: bool
 ) -> None:
-    """small: compare the texts in many ranges of ids, with many runs."""
+    """small: compare the texts in many ranges of ids, with many runs and row groups."""
     documents = [*first, *second, Text("a", "stays here", "", 9.0, 3, False)]
     expected: dict[Text, list[str]] = {one: ["fuzzy"] for one in documents if one.duplicate}
     expected |= final_reasons([one for one in documents if one not in expected])
@@ -150,6 +151,7 @@ def test_final_lists_equal_a_plain_computation(
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         root = Path(folder)
         stack.enter_context(patch.object(final_plan, "TASK_BYTES", 64 if small else final_plan.TASK_BYTES))
+        stack.enter_context(patch.object(parquet, "ROW_GROUP_ROWS", 3 if small else parquet.ROW_GROUP_ROWS))
         stack.enter_context(patch.object(equal_texts, "BUDGET", 100 if small else equal_texts.BUDGET))
         output = select(
             root, documents, {"a": bits[0], "b": bits[1]}, edits=EDITS, rules=RULES, buckets=BUCKETS,

@@ -25,8 +25,8 @@ import pyarrow as pa
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
 from datakit.engine.exchange.sorted_blocks import sort_rows
 from datakit.engine.task import TaskContext, TaskResult
-from datakit.storage.ids import ids_from_arrow, top_bits
-from datakit.storage.parquet import iterate_shard
+from datakit.storage.ids import ids_from_arrow, partition_range, top_bits
+from datakit.storage.parquet import iterate_shard, open_shard, read_group
 from datakit.storage.selection.edits import SCHEMA as EDITS
 from datakit.storage.selection.leaving_rows import LeavingRows
 from datakit.storage.selection.listed_rows import ListedRows
@@ -107,7 +107,8 @@ def find(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext
 
     known = _distinct(edited())
     parts = msgspec.convert(arguments["partitions"], list[Compared])
-    others = (table for part in parts for table in _unedited(part, known))
+    ends = partition_range(number, common.ranges.bit_length() - 1)
+    others = (table for part in parts for table in _unedited(part, known, ends))
     found, counts = sort_rows(chain(edited(), others), KEYS, context.scratch), Counter[str]()
     starts, names = np.array([first for _, first in common.firsts]), [name for name, _ in common.firsts]
     with ExchangeWriter(context, EQUAL_EXCHANGE, f"{number:06d}", common.buckets, BUDGET) as writer:
@@ -139,23 +140,31 @@ def _pairs(high: np.ndarray, low: np.ndarray) -> np.ndarray:
     return pairs
 
 
-def _unedited(part: Compared, known: np.ndarray) -> Iterator[pa.Table]:
-    """Yield the documents of a partition that stay unedited and whose ids are known."""
+def _unedited(part: Compared, known: np.ndarray, ends: tuple[str, str]) -> Iterator[pa.Table]:
+    """Yield the documents of a partition that stay unedited and whose ids are known. ends: the smallest and the largest
+    possible id of the range; row groups without such ids are not read.
+    """
     if not len(known):
         return
     leaving, edits = LeavingRows(part.leaving, part.dataset), ListedRows(part.edits, part.dataset, EDITS)
     upper, first = np.ascontiguousarray(known["high"]), 0
-    for table in iterate_shard(part.dataset, ["id"]):
-        high, low = ids_from_arrow(table["id"])
-        gone, edited = leaving.among(table["id"]), edits.take(table["id"])[0]
-        near = np.minimum(np.searchsorted(upper, high), len(known) - 1)
-        chosen = upper[near] == high  # the search for whole ids is slow, and few documents are left for it
-        chosen[gone] = chosen[edited] = False
-        rows = np.flatnonzero(chosen)
-        pairs = _pairs(high[rows], low[rows])
-        rows = rows[known[np.minimum(np.searchsorted(known, pairs), len(known) - 1)] == pairs]
-        yield _rows(high[rows], low[rows], part.number, first + rows)
-        first += table.num_rows
+    with open_shard(part.dataset) as shard:
+        for group in range(shard.metadata.num_row_groups):
+            about = shard.metadata.row_group(group)
+            bounds = about.column(0).statistics
+            if bounds is None or not bounds.has_min_max or (bounds.max >= ends[0] and bounds.min <= ends[1]):
+                ids = read_group(shard, group, part.dataset, ["id"])["id"]
+                high, low = ids_from_arrow(ids)
+                near = np.minimum(np.searchsorted(upper, high), len(known) - 1)
+                chosen = upper[near] == high  # the search for whole ids is slow, and few documents are left for it
+                chosen[leaving.among(ids)] = chosen[edits.take(ids)[0]] = False
+                rows = np.flatnonzero(chosen)
+                pairs = _pairs(high[rows], low[rows])
+                rows = rows[known[np.minimum(np.searchsorted(known, pairs), len(known) - 1)] == pairs]
+                yield _rows(high[rows], low[rows], part.number, first + rows)
+            first += about.num_rows
+            leaving.skip_to(first)
+            edits.skip_to(first)
 
 
 def later_ones(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:

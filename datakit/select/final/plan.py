@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import Any
 
 import msgspec
@@ -166,11 +167,12 @@ def _rewritten(step: Step, what: tuple[Conditions, Common], done: Finished, name
 def _find_equal(step: Step, done: Finished) -> Phases:
     """Yield the phases that find texts that became equal; count them, and return the runs that list them."""
     parts = _compared(step, done.drafts)
-    rows = sum(one.file.rows for one in done.drafts.lists)
+    edited_bytes = sum(one.file.rows for one in done.drafts.lists) * equal_texts.ROW_BYTES
+    size = max(edited_bytes, sum(part.rows for part in parts) * ID_BYTES)
     most = max(part.count for part in parts)
     firsts = [(done.pairs[part.number].source, part.number) for part in parts if not part.index]
     common = Comparison(
-        min(_power_of_two(rows * equal_texts.ROW_BYTES / TASK_BYTES), _power_of_two(most)),
+        min(_power_of_two(size / TASK_BYTES), _power_of_two(most)),
         _power_of_two(len(parts)),
         firsts,
     )
@@ -193,10 +195,10 @@ def _find_equal(step: Step, done: Finished) -> Phases:
         plain = msgspec.to_builtins(part)
         for number in part.ranges(common.ranges):
             mine[number].append(plain)
-    size = sum(part.rows for part in parts) * ID_BYTES // common.ranges
+    task_bytes = sum(part.rows for part in parts) * ID_BYTES // common.ranges
     function = "datakit.select.final.equal_texts:find"
     tasks = tuple(
-        Task(f"{number:05d}", function, {"range": number, "partitions": found}, size)
+        Task(f"{number:05d}", function, {"range": number, "partitions": found}, task_bytes)
         for number, found in enumerate(mine)
     )
     shared = msgspec.to_builtins(replace(common, runs=runs))
@@ -226,7 +228,7 @@ def _compared(step: Step, drafts: Drafts) -> list[Compared]:
 
 
 def _power_of_two(least: float) -> int:
-    return 1 << max(0, int(least) - 1).bit_length()
+    return 1 << max(0, ceil(least) - 1).bit_length()
 
 
 def _assign(step: Step, demands: Demands, done: Finished) -> Phases:
