@@ -36,6 +36,7 @@ from datakit.toml_config import assign, convert, find_toml, key, mistakes, names
 CATALOG = Path(__file__).with_name("catalog")
 NAME_RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 RULES = "rules"  # the array of tables that hold the rules
+SELECT, SELECT_ARRAYS = "select", (RULES, "buckets")  # the table that holds further arrays of tables
 RESERVED = ("sources",)  # names that no dataset may have: directories in the root that belong to no dataset
 
 
@@ -289,6 +290,9 @@ def _assign(document: dict[str, Any], assignment: str) -> None:
         table, keys = _named_table(document, "source", ".".join(keys[1:-1]), assignment), keys[-1:]
     elif keys[0] == RULES and len(keys) > 2:
         table, keys = _named_table(document, "rule", ".".join(keys[1:-1]), assignment), keys[-1:]
+    elif keys[0] == SELECT and len(keys) > 3 and keys[1] in SELECT_ARRAYS:
+        inside = document.get(SELECT, {})
+        table, keys = _named_table(inside, keys[1].removesuffix("s"), ".".join(keys[2:-1]), assignment), keys[-1:]
     assign(table, keys, value, f"--set {assignment!r}", RecipeError)
 
 

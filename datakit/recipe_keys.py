@@ -15,12 +15,13 @@ import msgspec
 from datakit.annotate.stage import Config as Annotate
 from datakit.annotate.tables import TABLES as ANNOTATORS
 from datakit.annotate.user.config import UserConfig
+from datakit.conditions.config import Rule
 from datakit.consolidate.stage import Config as Consolidate
 from datakit.dedup.stage import Config as Dedup
 from datakit.engine.disk_limits import DiskLimits
 from datakit.normalize.config import Config as Normalize
 from datakit.recipe import RULES, Recipe, Source
-from datakit.rules.config import Rule
+from datakit.select.bucket_config import Bucket
 from datakit.select.edit_config import EditConfig as Edit
 from datakit.select.stage import Config as Select
 from datakit.tokenize.config import Config as Tokenize
@@ -28,7 +29,8 @@ from datakit.tokenize.train_stage import Config as Train
 from datakit.toml_config import key
 
 SOURCES = "sources"
-ARRAYS = (SOURCES, RULES)  # arrays of tables
+FINAL_RULES, BUCKETS = "select.rules", "select.buckets"
+ARRAYS = (SOURCES, RULES, FINAL_RULES, BUCKETS)  # arrays of tables
 EDITS = "select.edits.NAME"  # a table for each edit, with a name that the user chooses
 SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
@@ -73,6 +75,8 @@ TABLES: dict[str, tuple[type, ...]] = {
     "dedup": (_Switch, Dedup),
     "select": (Select,),
     EDITS: (Edit,),
+    FINAL_RULES: (Rule,),
+    BUCKETS: (Bucket,),
     "consolidate": (_Write, Consolidate),
     "tokenize": (_Switch, Tokenize),
     "tokenize.train": (Train,),
@@ -115,6 +119,15 @@ MEANINGS = {
         "Masks or cuts spans that annotators have found. NAME is any name of lowercase letters, digits, `-` and `_`, "
         "under which the edit is counted. Edits change the token cache and the published dataset, but not the ids of "
         "documents. See [Edits](edits.md)."
+    ),
+    FINAL_RULES: (
+        "Each table is a rule that removes documents after texts are edited; its expressions may also read facts about "
+        "the edits, such as `edited.bytes`. See [final rules](rules.md#final-rules)."
+    ),
+    BUCKETS: (
+        "Each table is a document bucket: a named part of each source, which mixtures read as `source.bucket`. The "
+        "first bucket that applies to a document gets it; all others are in the bucket `rest`. See "
+        "[document buckets](rules.md#document-buckets)."
     ),
     "consolidate": "Writes the documents that stay as a dataset to publish. The token cache does not depend on it.",
     "tokenize": "Writes a token cache. Without this table, the run ends when the documents are written.",
@@ -209,9 +222,10 @@ def json_schema() -> dict[str, Any]:
         for part in inner:
             parent = parent["properties"].setdefault(part, {"type": "object", "properties": {}})
         schema = tables.pop(nested)
+        schema = {"type": "array", "items": schema} if nested in ARRAYS else schema
         parent |= {"additionalProperties": schema} if name == NAME else {}
         parent["properties"] |= {} if name == NAME else {name: schema}
-    arrays = {name: {"type": "array", "items": tables[name]} for name in ARRAYS}
+    arrays = {name: {"type": "array", "items": tables[name]} for name in (SOURCES, RULES)}
     recipe["properties"] |= {**tables, **arrays, SOURCES: {**arrays[SOURCES], "minItems": 1}}
     recipe["required"].append(SOURCES)
     return {"$schema": SCHEMA, "title": "datakit recipe", **recipe}

@@ -140,6 +140,8 @@ CUTS = {
     "tokenize.reference_check:SMALLEST_WINDOW": 16,
 }
 ELSEWHERE = {
+    "select.final.equal_texts:BUDGET": "select/test_final.py",
+    "select.final.plan:TASK_BYTES": "select/test_final.py",
     "storage.atomic:MOST_LOCKS": "storage/test_locks.py",
     "storage.atomic:S3_PART_BYTES": "storage/test_atomic.py",
     "storage.atomic:S3_MOST_PARTS": "storage/test_atomic.py",
@@ -260,6 +262,7 @@ NOT_SIZES = {
     "pipeline.simulate.rates:MIB": "an estimate or a threshold of simulated runs",
     "pipeline.simulate.simulation:SAMPLE_EVERY": "an estimate or a threshold of simulated runs",
     "pipeline.simulate.token_results:EMPTY_LIST": "an estimate or a threshold of simulated runs",
+    "pipeline.simulate.final.results:EMPTY_LIST": "an estimate or a threshold of simulated runs",
     "pipeline.simulate.encoding_results:METADATA_BYTES": "an estimate or a threshold of simulated runs",
     "cache.raw_shard:CASTAGNOLI": "a polynomial",
     "validate.between.similarity:SAMPLE": "the number of removals that are recomputed",

@@ -20,7 +20,17 @@ from datakit.annotate.language.builtin_model import builtin_path
 from datakit.download.stage import Config as DownloadConfig
 from datakit.pipeline.configure import configure
 from datakit.recipe import CATALOG, Recipe, parse_recipe
-from datakit.recipe_keys import EDITS, MEANINGS, TABLES, RecipeKey, heading, json_schema, recipe_keys
+from datakit.recipe_keys import (
+    BUCKETS,
+    EDITS,
+    FINAL_RULES,
+    MEANINGS,
+    TABLES,
+    RecipeKey,
+    heading,
+    json_schema,
+    recipe_keys,
+)
 from tests.support.paths import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "recipe.md"
@@ -63,6 +73,14 @@ def document(key: RecipeKey) -> dict[str, object]:
             "annotate": {"language": {}},
             "rules": [{"name": "x", "where": "source = 'a'", **values}],
         }
+    if key.table in (FINAL_RULES, BUCKETS):
+        listed = [{"name": "x", "where": "source = 'a'", **values}]
+        annotate = {"language": {}}
+        sources = [{"name": "web", "url": "/x"}]
+        return {**BASE, "sources": sources, "annotate": annotate, "select": {key.table.split(".")[1]: listed}}
+    if key.table == "select" and key.name == "equal_after_editing":
+        edit = {"spans": "personal.spans", "action": "cut"}
+        return {**BASE, "annotate": {"personal": {}}, "select": {**values, "edits": {"mail": edit}}}
     if key.table.startswith("annotate."):
         return {**BASE, "annotate": _annotator(key.table.split(".")[1:], {**_required(key.table, key), **values})}
     if key.table == "annotate":

@@ -9,7 +9,9 @@ a manifest for contradictions.
       shard-00017.lengths       the same lengths, raw: 4 bytes per document, readable without Arrow
       shard-00017.loss_mask/    the tokens that are targets, if the source marks them: uint8 0 or 1, same chunks
 
-Shard 17 holds the documents of partition 17 of its source. A partition without documents has no shard, and a shard
+Shard 17 holds the documents of partition 17 of its source. If the source is divided into document buckets, its shards
+are in `data/<source>/<bucket>/` instead: first all shards of one bucket, then those of the next. Shard 17 of a bucket
+holds the documents of partition 17 that are in the bucket. A partition without documents has no shard, and a shard
 whose documents have no tokens has no array. A shard's array is cut into equal chunks of at most 256 Ki tokens. Reading
 a block of 1 Mi tokens through TensorStore therefore takes about five requests; a small shard is not padded to a full
 chunk (512 KiB in uint16); and a large shard has at most one token of padding per chunk. If all ids of the vocabulary
@@ -219,9 +221,17 @@ def _source_sums(partitions: Sequence[Partition], files: Sequence[ShardFiles]) -
     return sums
 
 
-def shard_name(source: str, partition: int) -> str:
-    """Return a shard's path in the cache, such as `data/web/shard-00017`."""
-    return data_path(source, f"shard-{partition:05d}")
+def shard_name(source: str, partition: int, bucket: str | None = None) -> str:
+    """Return a shard's path in the cache, such as `data/web/shard-00017` or, for the documents of one bucket,
+    `data/web/high/shard-00017`.
+    """
+    name = f"shard-{partition:05d}"
+    return data_path(source, name if bucket is None else f"{bucket}/{name}")
+
+
+def part_name(source: str, bucket: str | None) -> str:
+    """Return the name by which mixtures read the documents of a source or of one of its document buckets."""
+    return source if bucket is None else f"{source}.{bucket}"
 
 
 def content_of(partitions: Sequence[Partition]) -> str:

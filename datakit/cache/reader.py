@@ -30,7 +30,7 @@ import numpy as np
 
 from datakit.cache import zarr_arrays
 from datakit.cache.documents.cache_documents import CacheDocuments
-from datakit.cache.layout import TOKENIZER_FILE, ShardFiles, SourceSums, read_details
+from datakit.cache.layout import TOKENIZER_FILE, ShardFiles, SourceSums, part_name, read_details
 from datakit.cache.read_ahead import IN_FLIGHT, Range, block_ranges, read_ahead
 from datakit.cache.shard_arrays import ShardArrays
 from datakit.errors import NotFoundError, TokenizerError, counted
@@ -47,7 +47,7 @@ SHOWN = 5  # number of sources that `repr` names
 @dataclass(frozen=True)
 class Shard:
     """Shard `index` of a cache. In the cache, the shard's tokens start at `token_start`, and its documents at row
-    `row_start`.
+    `row_start`. bucket: the document bucket that it belongs to; None if its source is not divided.
     """
 
     index: int
@@ -60,6 +60,12 @@ class Shard:
     bytes: int
     xxh3: str
     files: ShardFiles
+    bucket: str | None = None
+
+    @property
+    def part(self) -> str:
+        """The name of its bucket in mixtures, `source.bucket`, or that of its source, if this is not divided."""
+        return part_name(self.source, self.bucket)
 
 
 class Cache(CacheDocuments):
@@ -111,6 +117,16 @@ class Cache(CacheDocuments):
     def shards(self) -> Sequence[Shard]:
         """All shards, in token order."""
         return [self._shard(index) for index in range(len(self.manifest.partitions))]
+
+    def shards_of(self, name: str | None) -> list[Shard]:
+        """Return the shards of a source or of a document bucket, which is named `source.bucket`; all shards if `name`
+        is None. They follow one another. The list is empty if the cache has no such source or bucket.
+        """
+        return [shard for shard in self.shards if name in (None, shard.source, shard.part)]
+
+    def part_names(self) -> list[str]:
+        """Return all names that `shards_of` knows: each source, followed by its document buckets."""
+        return list(dict.fromkeys(name for shard in self.shards for name in (shard.source, shard.part)))
 
     @property
     def requests(self) -> int:
@@ -185,6 +201,7 @@ class Cache(CacheDocuments):
             bytes=partition.bytes,
             xxh3=partition.xxh3,
             files=self.details.shards[index],
+            bucket=partition.bucket,
         )
 
 

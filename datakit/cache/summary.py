@@ -14,9 +14,19 @@ from datakit.cache.reader import Cache
 
 
 @dataclass(frozen=True)
+class BucketSums:
+    """The totals of a document bucket."""
+
+    shards: int
+    rows: int
+    tokens: int
+
+
+@dataclass(frozen=True)
 class CacheSummary:
     """Totals and distributions of a cache. lengths: for each range of lengths, its start, its end (exclusive) and the
-    number of documents. frequent: pairs (id, count), the highest counts first.
+    number of documents. frequent: pairs (id, count), the highest counts first. buckets: the totals of each document
+    bucket, by the name that mixtures use.
     """
 
     directory: str
@@ -28,6 +38,7 @@ class CacheSummary:
     lengths: list[tuple[int, int, int]]
     sources: dict[str, SourceSums]
     frequent: list[tuple[int, int]]
+    buckets: dict[str, BucketSums]
 
 
 def summarize(cache: Cache) -> CacheSummary:
@@ -44,7 +55,17 @@ def summarize(cache: Cache) -> CacheSummary:
         lengths=[(power // 2, power, details.lengths.get(str(power), 0)) for power in powers],
         sources=details.sources,
         frequent=[(number, count) for number, count in details.frequent] or counted(cache),
+        buckets=_buckets(cache),
     )
+
+
+def _buckets(cache: Cache) -> dict[str, BucketSums]:
+    found = dict[str, BucketSums]()
+    for shard in cache.shards:
+        if shard.bucket is not None:
+            sums = found.get(shard.part, BucketSums(0, 0, 0))
+            found[shard.part] = BucketSums(sums.shards + 1, sums.rows + shard.rows, sums.tokens + shard.tokens)
+    return found
 
 
 def counted(cache: Cache, number: int = FREQUENT) -> list[tuple[int, int]]:

@@ -38,6 +38,7 @@ class WrittenShard(msgspec.Struct, frozen=True):
     lengths: dict[str, int]
     frequent: dict[str, int]
     files: ShardFiles
+    bucket: str | None = None
 
     @property
     def partition(self) -> Partition:

@@ -158,6 +158,7 @@ def _document(cache: Cache, document: str | None, position: int | None) -> dict[
     else:
         row = int(document or 0)
     chosen, place = cache.document(row), {"source": cache.source_of(row), "position": cache.position_of(row)}
+    place |= {"bucket": cache.bucket_of(row)} if cache.has_buckets else {}
     return {"document": chosen.id, "row": row, **place, "tokens": chosen.tokens}
 
 
@@ -208,6 +209,10 @@ def _show_summary(summary: CacheSummary, names: dict[int, str]) -> None:
     sources = [
         [name, sums.shards, sums.documents, sums.tokens, f"{sums.tokens / max(summary.tokens, 1):7.2%}", sums.targets]
         for name, sums in summary.sources.items()
+    ]
+    sources += [
+        [name, sums.shards, sums.rows, sums.tokens, f"{sums.tokens / max(summary.tokens, 1):7.2%}", None]
+        for name, sums in summary.buckets.items()
     ]
     say(table(("source", "shards", "documents", "tokens", "share", "targets"), sources) + "\n")
     frequent = [

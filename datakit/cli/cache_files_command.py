@@ -110,7 +110,7 @@ def export_cache(
     prefix
         The common prefix of the two files.
     source
-        Export only the documents of this source.
+        Export only the documents of this source or, as source.bucket, of one of its document buckets.
     drop_loss_mask
         Also export sources that have loss masks, without these masks. All their tokens then count as targets.
     json

@@ -20,7 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from datakit.consolidate import card
-from datakit.consolidate.write_partitions import QUARANTINED, Pair, Written
+from datakit.consolidate.write_partitions import BUCKET, QUARANTINED, Pair, Written
 from datakit.engine.partition_grouping import neighbours
 from datakit.engine.quarantine import MAX_QUARANTINED, check_limit
 from datakit.engine.task import (
@@ -39,6 +39,7 @@ from datakit.engine.task import (
 from datakit.errors import CorruptError, EmptyStageError
 from datakit.storage import atomic, urls
 from datakit.storage.manifest import data_path
+from datakit.storage.selection.buckets import FOLDER
 from datakit.storage.selection.leaving_rows import selected
 from datakit.toml_config import key
 
@@ -89,7 +90,8 @@ def plan(step: Step) -> Plan:
     text = card.render(step.dataset, step.fingerprint, sources, _lineage(step), reasons)
     (carded,) = yield Phase("card", (Task("card", f"{__name__}:write_card", {"text": text}),))
     details = {"sources": {source.name: _plain(source) for source in sources}}
-    return Output([entry.partition for entry in written], CORE, details=details, files=carded.outputs)
+    schema = CORE.append(BUCKET) if FOLDER in select.manifest.details else CORE
+    return Output([entry.partition for entry in written], schema, details=details, files=carded.outputs)
 
 
 def _pairs(step: Step, entry: StepInput) -> list[Pair]:
@@ -106,6 +108,8 @@ def _pairs(step: Step, entry: StepInput) -> list[Pair]:
             output=data_path(entry.source, urls.name(partition.path)),
             staying=selection.rows,
             edits=selection.edits,
+            buckets=selection.buckets,
+            with_buckets=FOLDER in select.manifest.details,
         )
         for partition, selection in zip(partitions, selections, strict=True)
     ]

@@ -5,7 +5,7 @@ partition. A partition in which all rows stay and no text is edited is not writt
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -20,10 +20,12 @@ from datakit.storage import urls
 from datakit.storage.manifest import Partition
 from datakit.storage.parquet import ShardWriter, iterate_shard, open_shard
 from datakit.storage.row_size import row_sizes
+from datakit.storage.selection.buckets import BucketNames, Members
 from datakit.storage.selection.leaving_rows import LeavingRows, only
 from datakit.text.edited_texts import EDITED_ID, EditedTexts
 
 QUARANTINED = "quarantined"
+BUCKET = pa.field("bucket", pa.string())
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class Pair:
     """A normalized partition, as its manifest describes it, and the directory of its step. leaving: the URL of the list
     of the rows that leave; None if all stay. output: the path of the output partition, relative to the step's
     directory. staying: the number of documents that stay. edits: the URL of the list of edits; None if there are none.
+    buckets: the documents of each document bucket; empty if the source is not divided. with_buckets: True if a source
+    of the dataset is divided, so that all files have the column `bucket`.
     """
 
     partition: Partition
@@ -39,6 +43,8 @@ class Pair:
     output: str
     staying: int
     edits: str | None = None
+    buckets: dict[str, Members] = field(default_factory=dict)
+    with_buckets: bool = False
 
     @property
     def dataset(self) -> str:
@@ -70,7 +76,7 @@ def consolidate(arguments: dict[str, Any], shared: dict[str, Any], context: Task
     left_out: list[QuarantinedRecord] = []
     records = bytes_read = 0
     for pair in msgspec.convert(arguments["partitions"], list[Pair]):
-        untouched = pair.leaving is None and pair.edits is None
+        untouched = pair.leaving is None and pair.edits is None and not pair.with_buckets
         entry, quarantined = _unchanged(pair, context) if untouched else _filtered(pair, context)
         left_out += quarantined
         written.append(entry)
@@ -101,11 +107,16 @@ def _unchanged(pair: Pair, context: TaskContext) -> tuple[Written, list[Quaranti
 def _filtered(pair: Pair, context: TaskContext) -> tuple[Written, list[QuarantinedRecord]]:
     with open_shard(pair.dataset) as shard:
         schema = shard.schema_arrow
+    buckets = BucketNames(pair.buckets, pair.dataset) if pair.buckets else None
+    schema = schema.append(BUCKET) if pair.with_buckets else schema
     leaving, edits = LeavingRows(pair.leaving, pair.dataset), EditedTexts(pair.edits, pair.dataset)
     rows_in, text_bytes, edited, ends, left_out = 0, 0, 0, [], []
-    with ShardWriter(urls.join(context.step_directory, pair.output), schema, ["source"]) as writer:
+    with ShardWriter(urls.join(context.step_directory, pair.output), schema, _dictionary(pair)) as writer:
         for table in iterate_shard(pair.dataset):
             table, staying = edits.apply(table), leaving.staying(table["id"])
+            if pair.with_buckets:
+                names = pa.nulls(table.num_rows, BUCKET.type) if buckets is None else buckets.of(table["id"])
+                table = table.append_column(BUCKET, names)
             positions = rows_in + (np.arange(table.num_rows) if staying is None else np.flatnonzero(staying))
             rows_in += table.num_rows
             chosen = table if staying is None else only(table, staying)
@@ -119,6 +130,8 @@ def _filtered(pair: Pair, context: TaskContext) -> tuple[Written, list[Quarantin
             context.release()
         leaving.expect_end()
         edits.expect_end()
+        if buckets is not None:
+            buckets.expect_end()
     info = writer.info
     if rows_in != pair.partition.rows or info.rows != pair.staying - len(left_out):
         raise CorruptError(
@@ -132,6 +145,11 @@ def _filtered(pair: Pair, context: TaskContext) -> tuple[Written, list[Quarantin
         pair.output, source, info.rows, info.bytes, info.xxh3, text_bytes, first_id=first, last_id=last
     )
     return Written(partition, pair.staying, len(left_out), edited=edited), left_out
+
+
+def _dictionary(pair: Pair) -> list[str]:
+    """Return the columns with few distinct values."""
+    return ["source", *([BUCKET.name] if pair.with_buckets else [])]
 
 
 def _guarded(

@@ -7,11 +7,12 @@ each partition. Thus 8 bytes identify a document throughout the stage, and sorti
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from datakit.dedup.score_tables import tables_of
 from datakit.engine.task import Step, StepInput
 from datakit.errors import CorruptError
 from datakit.storage import urls
@@ -23,6 +24,7 @@ class Part:
     """Partition `index` of the `count` partitions of a source. documents, signatures: paths of the normalized file and
     the signature file, relative to the step's directory. source_number: the source's index in the recipe. left_out: the
     path of the list of the documents that the rules remove, of which dedup takes no notice; "" if there are none.
+    scores: the path of the table that holds each score of `prefer` that an annotator writes.
     """
 
     source: str
@@ -36,6 +38,7 @@ class Part:
     text_bytes: int
     signature_bytes: int
     left_out: str = ""
+    scores: dict[str, str] = field(default_factory=dict)
 
     @property
     def last_row(self) -> int:
@@ -43,16 +46,22 @@ class Part:
         return self.first_row + self.rows
 
 
-def all_parts(step: Step) -> list[Part]:
-    """Return the partitions in recipe order. Raises CorruptError if the files of a partition differ in row count."""
+def all_parts(step: Step, scores: Sequence[str] = ()) -> list[Part]:
+    """Return the partitions in recipe order. scores: the columns of annotators that `prefer` needs. Raises CorruptError
+    if the files of a partition differ in row count.
+    """
     signatures = {entry.source: entry for entry in step.inputs_of("signatures")}
     parts: list[Part] = []
     row = 0
     rules = next(iter(step.inputs_of("rules")), None)
+    annotated = {entry.source: entry for entry in step.inputs_of("annotate")}
     for number, entry in enumerate(step.inputs_of("normalize")):
         lists = _left_out(rules, entry, step.directory)
+        mine = entry.manifest.partitions
+        tables = tables_of(annotated[entry.source], mine, scores, step.directory) if scores else []
         for part in _parts_of(number, entry, signatures[entry.source], row, step.directory):
             part = replace(part, left_out=lists[part.index]) if lists else part
+            part = replace(part, scores=tables[part.index]) if tables else part
             parts.append(part)
             row += part.rows
     return parts

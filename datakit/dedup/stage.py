@@ -3,6 +3,7 @@ which phases run, and how many tasks each phase has.
 
 The phases run in this order:
 
+    scores       the columns of annotators that `prefer` names are checked                     (only if there are any)
     exact        ids in several sources: the first source in the recipe keeps the document  (only with several sources)
     bands        the band keys of the remaining documents are routed to buckets
     buckets      documents that share a key are connected, which gives one spanning forest per bucket
@@ -42,6 +43,7 @@ from datakit.dedup.partitions import Part, all_parts, power_of_two
 from datakit.dedup.phase_data import ForestFiles, Judged, Labelled, PartRange, Runs, Shared, Written, details_of
 from datakit.dedup.report import check_removal, cluster_report, removal_report
 from datakit.dedup.row_buckets import row_buckets
+from datakit.dedup.score_tables import annotated_columns, check_phase
 from datakit.dedup.survivors import check_columns, check_prefer
 from datakit.dedup.verification import verify
 from datakit.dedup.verification.rules import COUNTED, MEASURES
@@ -86,8 +88,9 @@ class Config(SignatureConfig):
     ] = "jaccard"  # fmt: skip
     prefer: Annotated[
         tuple[str, ...],
-        key("Which of several duplicates is kept: the `longest`, the one with the highest `score:<column>`, or the one "
-            "whose `source` comes first; later entries decide ties.", ["score:quality", "longest"]),
+        key("Which of several duplicates is kept: the `longest`, the one with the highest `score:<column>` (a column "
+            "of the documents or, as `score:language.score`, of an annotator), or the one whose `source` comes first; "
+            "later entries decide ties.", ["score:quality", "longest"]),
     ] = ("longest",)  # fmt: skip
     max_comparisons: Annotated[
         int, key("The maximum number of retained documents with which one document is compared.", 256)
@@ -119,9 +122,12 @@ class Config(SignatureConfig):
 
 def plan(step: Step) -> Plan:
     """Yield the phases in order, without those that would have nothing to do."""
-    config, parts = config_of(step.parameters, Config), all_parts(step)
+    config = config_of(step.parameters, Config)
+    scores = annotated_columns(config.prefer, step.inputs_of("annotate"))
+    parts = all_parts(step, scores)
     for entry in step.inputs_of("normalize"):
-        check_columns(config.prefer, entry.source or entry.manifest.dataset, entry.manifest)
+        check_columns(config.prefer, entry.source or entry.manifest.dataset, entry.manifest, scores)
+    yield from check_phase({part.source: part.scores for part in reversed(parts)})
     sources = [(part.source, part.first_row) for part in parts if not part.index]
     shared = config_of({**asdict(config), "buckets": row_buckets(parts), "sources": sources}, Shared)
     shared = replace(shared, exact_runs=(yield from _exact(step, parts, shared)))

@@ -1,8 +1,8 @@
 """Sorts the documents of a component by the recipe's `prefer` keys, so that preferred documents come first, and checks
 these keys. A recipe lists the sort keys: "longest" (most bytes of text first), "score:<column>" (a numeric column of
-the normalized files; highest score first, documents without a score last) and "source" (the order of the sources in
-the recipe). The id is always the last key. The first document is always retained. Each later document is retained
-unless it is found to be similar to a retained one.
+the normalized files or, as in "score:language.score", of an annotator's tables; highest score first, documents without
+a score last) and "source" (the order of the sources in the recipe). The id is always the last key. The first document
+is always retained. Each later document is retained unless it is found to be similar to a retained one.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ def score_columns(prefer: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(entry.removeprefix(SCORE) for entry in prefer if entry.startswith(SCORE)))
 
 
-def check_columns(prefer: Sequence[str], source: str, manifest: Manifest) -> None:
-    """Raise ColumnError if a source lacks a score column, or if a score column does not hold numbers."""
+def check_columns(prefer: Sequence[str], source: str, manifest: Manifest, annotated: Sequence[str] = ()) -> None:
+    """Raise ColumnError if a source lacks a score column, or if a score column does not hold numbers. annotated: the
+    columns that annotators write, which are checked in their tables.
+    """
     types = {column.name: column.type for column in manifest.schema}
-    for name in score_columns(prefer):
+    for name in (one for one in score_columns(prefer) if one not in annotated):
         if name not in types:
             known = suggestion(name, types)
             raise ColumnError(f"source {source!r} has no column {name!r}, which dedup.prefer needs; {known}")

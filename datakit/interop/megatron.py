@@ -57,14 +57,14 @@ def is_megatron(prefix: str) -> bool:
 
 
 def export_megatron(cache: Cache, prefix: str, source: str | None = None, *, drop_loss_mask: bool = False) -> Exported:
-    """Write a cache, or one of its sources, as `<prefix>.bin` and then `<prefix>.idx`. The format has no loss masks, so
-    documents with loss masks are refused unless `drop_loss_mask` is true. Raises UsageError for an unknown source or
-    for documents that the format cannot hold, and DivergentOutputError if different files with these names exist.
+    """Write a cache, or one of its sources or document buckets, as `<prefix>.bin` and then `<prefix>.idx`. The format
+    has no loss masks, so documents with loss masks are refused unless `drop_loss_mask` is true. Raises UsageError for
+    an unknown source or for documents that the format cannot hold, and DivergentOutputError if different files with
+    these names exist.
     """
-    chosen = [index for index, shard in enumerate(cache.shards) if source in (None, shard.source)]
+    chosen = [shard.index for shard in cache.shards_of(source)]
     if not chosen:
-        known = [shard.source for shard in cache.shards]
-        raise UsageError(f"{cache.directory} has no source {source!r}; {suggestion(source or '', set(known))}")
+        raise UsageError(f"{cache.directory} has no source {source!r}; {suggestion(source or '', cache.part_names())}")
     masked = sorted({cache.shards[index].source for index in chosen if cache.details.shards[index].loss_mask})
     if masked and not drop_loss_mask:
         raise UsageError(

@@ -18,6 +18,7 @@ import msgspec
 from datakit.annotate import stage as annotate
 from datakit.annotate.tables import TABLES
 from datakit.annotate.user.config import TABLE_NAME, UserConfig, separated
+from datakit.conditions.config import DOCUMENT, EDITED, SOURCE, Rule
 from datakit.consolidate import stage as consolidate
 from datakit.dedup import stage as dedup
 from datakit.dedup.minhash import signatures_stage as signatures
@@ -28,14 +29,18 @@ from datakit.engine.user_modules import CODE_FOLDER
 from datakit.errors import NotFoundError, RecipeError, TokenizerError
 from datakit.normalize import stage as normalize
 from datakit.pipeline.recipe_checks.edit_tables import edit_mistakes
-from datakit.pipeline.recipe_checks.rule_tables import rule_mistakes
+from datakit.pipeline.recipe_checks.final_tables import final_mistakes
+from datakit.pipeline.recipe_checks.rule_tables import prefer_mistakes, rule_mistakes
 from datakit.recipe import USER, Recipe, Source
 from datakit.rules import stage as rules
-from datakit.rules.config import Rule
 from datakit.select import stage as select
+from datakit.select.bucket_config import Bucket
 from datakit.select.edit_config import EditConfig
+from datakit.select.final.equal_texts import EQUAL
+from datakit.select.final.plan import RULES
 from datakit.select.plan_edits import EDITS
 from datakit.storage import urls
+from datakit.storage.selection.buckets import FOLDER as BUCKETS
 from datakit.tokenize import contract_stage, train_stage
 from datakit.tokenize import stage as tokenize
 from datakit.tokenize.encoders.custom import is_custom
@@ -53,6 +58,7 @@ CHOICES = """tokenize.tokenizer can be
 TRAIN_TABLE = "train"  # the subtable [tokenize.train], which holds the settings for training
 LIMITS = "limits"  # the table of limits on disk use, which belongs to no stage
 PATH = "tokenizer_path"  # the operation parameter that holds the path of a tokenizer file
+CHECKS = (rule_mistakes, prefer_mistakes, edit_mistakes, final_mistakes)  # made once all tables are valid
 ENABLED = "enabled"
 WRITE = "write"  # `false` skips the consolidate step; no other step reads its output
 MOVED = {(consolidate.NAME, "drop"): f"[{select.NAME}]"}  # keys that earlier versions read in another table
@@ -82,7 +88,7 @@ class _Table:
     place: str
     other_keys: tuple[str, ...] = ()  # valid keys that are not in `values`, because this module reads them itself
     subtables: tuple[_Table, ...] = ()  # those of [annotate], in the order of TABLES, or those of [select.edits]
-    rules: tuple[_Table, ...] = ()  # the [[rules]] tables, in order
+    rules: tuple[_Table, ...] = ()  # tables in arrays, in order: [[rules]], [[select.rules]], [[select.buckets]]
 
 
 def configure(recipe: Recipe) -> Configuration:
@@ -98,7 +104,7 @@ def configure(recipe: Recipe) -> Configuration:
     for table in (*tables, _limits_table(recipe.limits, recipe.place)):
         for message in _mistakes(table):
             found.setdefault(message.replace(f" of source {table.source!r}", ""), message)
-    refuse(found.values() or [*rule_mistakes(recipe), *edit_mistakes(recipe)])
+    refuse(found.values() or [message for check in CHECKS for message in check(recipe)])
     configs = [convert(table.values, table.kind, table.place) for table in tables]
     configuration: Configuration = {}
     for table, config in zip(tables, configs, strict=True):
@@ -154,9 +160,11 @@ def _name_mistakes(table: _Table) -> list[str]:
     """Return a message if the table of a user's annotator has a name that a table of attributes cannot have."""
     name = _subtable_name(table)
     whole = table.place.endswith(f"[{annotate.NAME}.{USER}.{name}]")  # a name may contain dots
-    if table.kind is not UserConfig or (whole and TABLE_NAME.fullmatch(name) and name not in TABLES):
+    taken = (*TABLES, DOCUMENT, SOURCE, EDITED)
+    if table.kind is not UserConfig or (whole and TABLE_NAME.fullmatch(name) and name not in taken):
         return []
     reason = "a built-in annotator has this name" if name in TABLES else "use letters a-z, digits and '_'"
+    reason = "expressions of rules give this name another meaning" if name in taken[len(TABLES) :] else reason
     return [f"{table.place}: {name!r} cannot be the name of a table of attributes: {reason}"]
 
 
@@ -256,8 +264,16 @@ def _select_table(values: Any, place: str) -> _Table:
     subtables = tuple(
         _Table(EDITS, None, found, EditConfig, f"{place}.{EDITS}.{name}]") for name, found in sorted(edits.items())
     )
-    own = _without(values, (EDITS,)) if isinstance(values, Mapping) else values
-    return _Table(select.NAME, None, own, select.Config, f"{place}]", (EDITS,), subtables)
+    if not isinstance(values, Mapping):
+        return _Table(select.NAME, None, values, select.Config, f"{place}]", (EDITS,), subtables)
+    own, arrays = _without(values, (EDITS,)), list[_Table]()
+    for name, kind, what in ((RULES, Rule, "rule"), (BUCKETS, Bucket, "bucket")):
+        if isinstance(listed := values.get(name), Sequence):
+            arrays += (
+                _Table(select.NAME, None, one, kind, f"{place}], {what} {_rule_name(one, number)}")
+                for number, one in enumerate(listed, start=1)
+            )
+    return _Table(select.NAME, None, own, select.Config, f"{place}]", (EDITS,), subtables, tuple(arrays))
 
 
 def _tokenize_tables(table: dict[str, Any] | None, place: str) -> Iterator[_Table]:
@@ -297,8 +313,8 @@ def _settings(table: _Table, config: Any, folder: str) -> Settings:
         content["annotators"], paths = _annotator_settings(table, folder)
         operations[annotate.MODELS] = _model_paths(table)
         operations |= {annotate.PATHS: paths} if paths else {}
-    if table.stage == select.NAME and table.subtables:
-        content[EDITS] = {_subtable_name(one): _plain(one) for one in table.subtables}
+    if table.stage == select.NAME:
+        content = _select_content(content, table)
     if table.stage == normalize.NAME:
         content["source"] = table.source
         operations |= {CODE_FOLDER: folder} if content["transform"] else {}
@@ -306,6 +322,13 @@ def _settings(table: _Table, config: Any, folder: str) -> Settings:
         operations[PATH] = content.pop("tokenizer")
         content["tokenizer_sha256"] = _file_hash(operations[PATH])
     return Settings(content, operations)
+
+
+def _select_content(content: dict[str, Any], table: _Table) -> dict[str, Any]:
+    """Return the settings of select, without those that have no effect in this recipe."""
+    unused = {name for name in (RULES, BUCKETS) if not content[name]} | ({EQUAL} if not table.subtables else set())
+    edits = {EDITS: {_subtable_name(one): _plain(one) for one in table.subtables}} if table.subtables else {}
+    return {**_without(content, unused), **edits}
 
 
 def _annotator_settings(table: _Table, folder: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -4,9 +4,11 @@ directory that holds a step with other settings.
     download, normalize, signatures     one per source
     annotate                            one per source: normalized texts
     rules                               all sources together: normalized texts (only their ids and columns), attributes
-    dedup                               all sources together: normalized texts, signatures, what the rules remove
+    dedup                               all sources together: normalized texts, signatures, what the rules remove; if
+                                        `prefer` names a column of an annotator, also the output of annotate
     select                              normalized texts (only their ids), and what the rules and dedup remove; if texts
-                                        are edited, also the texts and the output of annotate
+                                        are edited, also the texts and the output of annotate; likewise for rules and
+                                        buckets of [select]
     consolidate                         normalized texts and the selection; no other stage reads its output
     train-tokenizer                     normalized texts and the selection
     contract                            the trained tokenizer, if the recipe trains one; otherwise nothing
@@ -28,6 +30,7 @@ from datakit.annotate import stage as annotate
 from datakit.consolidate import stage as consolidate
 from datakit.dedup import stage as dedup
 from datakit.dedup.minhash import signatures_stage as signatures
+from datakit.dedup.survivors import score_columns
 from datakit.download import stage as download
 from datakit.download.hub_tokenizer import hub_tokenizer
 from datakit.engine.disk_limits import DiskLimits
@@ -51,10 +54,12 @@ from datakit.pipeline.root_layout import TOKENIZERS, check_root, step_directory
 from datakit.recipe import Recipe, is_hub_name
 from datakit.rules import stage as rules
 from datakit.select import stage as select
+from datakit.select.final.plan import RULES
 from datakit.select.plan_edits import EDITS
 from datakit.storage import urls
 from datakit.storage.fingerprint import fingerprint
 from datakit.storage.manifest import Manifest, find_manifest, manifest_url
+from datakit.storage.selection.buckets import FOLDER as BUCKETS
 from datakit.tokenize import contract_stage, train_stage
 from datakit.tokenize import stage as tokenize
 
@@ -65,8 +70,8 @@ READS: dict[ModuleType, tuple[ModuleType, ...]] = {
     annotate: (normalize,),
     signatures: (normalize,),
     rules: (normalize, annotate),
-    dedup: (normalize, signatures, rules),
-    select: (normalize, rules, dedup, annotate),  # annotate only if texts are edited
+    dedup: (normalize, signatures, rules, annotate),  # annotate only if `prefer` names a column of an annotator
+    select: (normalize, rules, dedup, annotate),  # annotate only for edits, and for rules and buckets of [select]
     consolidate: (normalize, select),
     train_stage: (normalize, select),
     contract_stage: (train_stage,),
@@ -237,8 +242,15 @@ def _graph(
 
 
 def _reads(module: ModuleType, settings: Settings) -> tuple[ModuleType, ...]:
-    """Return the stages whose output a step reads. select reads the tables of annotate only if it edits texts."""
-    unread = (annotate,) if module is select and EDITS not in settings.content else ()
+    """Return the stages whose output a step reads. select reads the tables of annotate only for edits, and for rules
+    and buckets of its own; dedup only if `prefer` may name a column of an annotator.
+    """
+    content = settings.content
+    reads = {
+        select: bool({EDITS, RULES, BUCKETS} & set(content)),
+        dedup: any("." in column for column in score_columns(content.get("prefer", ()))),
+    }
+    unread = () if reads.get(module, True) else (annotate,)
     return tuple(read for read in READS[module] if read not in unread)
 
 

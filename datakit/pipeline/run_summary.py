@@ -19,6 +19,7 @@ from datakit.errors import counted, counted_plural
 from datakit.pipeline.root_layout import stage_order
 from datakit.printable import printable
 from datakit.storage.manifest import Manifest
+from datakit.storage.selection.leaving_rows import FINAL
 
 PASSES_ON = ("normalize", "select", "consolidate", "tokenize")
 CAME_IN: dict[str, tuple[str, ...]] = {
@@ -46,11 +47,14 @@ DROPPED = {  # stage -> counter -> the reason shown to users
         "select/dropped_fuzzy": "fuzzy duplicates",
         "select/dropped_empty": "empty after editing",
         "select/dropped_unannotated": "not annotated",
+        "select/dropped_equal_after_editing": "equal after editing",
     },
     "consolidate": {"consolidate/dropped_quarantined": "quarantined"},
     "tokenize": {"tokenize/quarantined": "quarantined"},
 }
 BY_RULE = "select/dropped_rule:"  # the beginning of the counters of documents that a rule removes
+BY_FINAL_RULE = "select/dropped_final:"  # likewise for rules of [select]
+BUCKET = "select/bucket_"  # the beginning of the counters of the documents in a bucket
 FOUND = {
     "download": {"download/files": "files"},
     "normalize": {
@@ -58,7 +62,7 @@ FOUND = {
         "normalize/nul": "with NUL removed",
         "normalize/whitespace_runs": "with white space shortened",
     },
-    "select": {"select/edited": "edited"},
+    "select": {"select/edited": "edited", "select/equal_after_editing": "with texts that became equal"},
     "tokenize": {"tokenize/messages_without_content": "messages without content (not targets)"},
     "signatures": {"signatures/too_short": "too short for fuzzy dedup", "signatures/saturated": "saturated"},
 }
@@ -165,6 +169,7 @@ def _line(stage: str, steps: Sequence[StepResult]) -> StageLine:
         rows_out=sum(map(_rows_out, manifests)) if stage in PASSES_ON else None,
         dropped={name: counters[key] for key, name in _dropped(stage, counters).items() if counters[key]},
         found={name: counters[key] for key, name in FOUND.get(stage, {}).items() if counters[key]}
+        | _buckets(counters)
         | _marked(manifests)
         | _attributes(manifests),
         text_bytes=_sum([manifest.totals.text_bytes for manifest in manifests]),
@@ -178,8 +183,19 @@ def _line(stage: str, steps: Sequence[StepResult]) -> StageLine:
 
 def _dropped(stage: str, counters: Mapping[str, int]) -> dict[str, str]:
     """Return the counters of a stage that count dropped documents, each with the reason shown to users."""
-    rules = [name for name in counters if name.startswith(BY_RULE)] if stage == "select" else []
-    return {name: f"by rule {name.removeprefix(BY_RULE)}" for name in sorted(rules)} | DROPPED.get(stage, {})
+    found = dict[str, str]()
+    for name in sorted(counters) if stage == "select" else ():
+        if name.startswith(BY_RULE):
+            found[name] = f"by rule {name.removeprefix(BY_RULE)}"
+        elif name.startswith(BY_FINAL_RULE):
+            found[name] = f"by final rule {name.removeprefix(BY_FINAL_RULE).replace(FINAL, '')}"
+    return found | DROPPED.get(stage, {})
+
+
+def _buckets(counters: Mapping[str, int]) -> dict[str, int]:
+    """Return the number of documents in each bucket, by the text shown to users."""
+    names = [name for name in counters if name.startswith(BUCKET)]
+    return {f"in bucket {name.removeprefix(BUCKET)}": counters[name] for name in names if counters[name]}
 
 
 def _covered(spans: Sequence[tuple[float, float]]) -> float:

@@ -16,7 +16,7 @@ from datakit.pipeline.root_layout import stage_order
 from datakit.pipeline.run_summary import DROPPED
 from datakit.report.subject import Subject
 from datakit.storage.manifest import Manifest, totals_of
-from datakit.storage.selection.leaving_rows import RULE
+from datakit.storage.selection.leaving_rows import FINAL, RULE
 
 MOST_SOURCES = 200
 REASONS = {
@@ -123,6 +123,8 @@ def _consolidated(before: SourceCounts, own: Mapping[str, Any]) -> SourceCounts:
 
 
 def _reason(why: str) -> str:
+    if why.startswith(FINAL):
+        return f"by final rule {why.replace(FINAL, '')}"
     return f"by rule {why.removeprefix(RULE)}" if why.startswith(RULE) else REASONS.get(why, why)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from datakit.conditions.config import DROP
 from datakit.errors import counted
 from datakit.pipeline.fate.behind import Finished
 from datakit.pipeline.rule_effects.effects import Effects, SampleOptions, effects_of, with_retained
 from datakit.report.figures import Cell, Chart, Column, Figure, Section, Table
 from datakit.report.subject import Subject
-from datakit.rules.config import DROP
 from datakit.storage.manifest import Manifest
 
 MOST_BARS = 15

@@ -12,20 +12,20 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from datakit.conditions.applying import applying
+from datakit.conditions.config import Rule
+from datakit.conditions.decisions import Decisions, decide, reasons
+from datakit.conditions.expressions import Conditions
+from datakit.conditions.phase_data import ID_BYTES, Applied, RuleCounts, Shared, Work
+from datakit.conditions.records import RowGroup, read_records
+from datakit.conditions.text_sizes import text_bytes
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
 from datakit.errors import CorruptError
-from datakit.rules.conditions import Answers, Conditions
-from datakit.rules.config import Rule
-from datakit.rules.count_ranks import keys_of
-from datakit.rules.decisions import Decisions, decide, reasons
-from datakit.rules.phase_data import ID_BYTES, Applied, RuleCounts, Shared, Work
-from datakit.rules.records import RowGroup, read_records
 from datakit.rules.stage import DICTIONARY, SCHEMA
 from datakit.storage import urls
 from datakit.storage.manifest import Partition
-from datakit.storage.parquet import ShardWriter, open_shard, read_group
+from datakit.storage.parquet import ShardWriter
 from datakit.storage.selection.leaving_rows import RULE
 
 
@@ -55,7 +55,7 @@ def _apply_one(work: Work, shared: Shared, conditions: Conditions, context: Task
     with ShardWriter(urls.join(context.step_directory, work.output), SCHEMA, DICTIONARY) as writer:
         for group in read_records(work.part, conditions.wanted, shared.types):
             answers = conditions.answers(group.records, work.part.dataset)
-            applies, missing = _applies(group, answers, work, shared)
+            applies, missing = applying(group, answers, work, shared)
             found = decide(rules, applies)
             counts = [
                 one
@@ -76,7 +76,7 @@ def _apply_one(work: Work, shared: Shared, conditions: Conditions, context: Task
             f"{work.part.dataset} has {first} rows, but its manifest lists {work.rows}; remove the directory of the "
             "step that wrote it, and run again"
         )
-    sizes = _text_bytes(work.part.dataset, np.concatenate([np.empty(0, np.int64), *leaving]))
+    sizes = text_bytes(work.part.dataset, np.concatenate([np.empty(0, np.int64), *leaving]))
     which = np.concatenate([np.empty(0, np.int64), *decided])
     counts = [one + RuleCounts(text_bytes=int(sizes[which == number].sum())) for number, one in enumerate(counts)]
     info, (lowest, highest) = writer.info, ends or (None, None)
@@ -84,37 +84,6 @@ def _apply_one(work: Work, shared: Shared, conditions: Conditions, context: Task
         work.output, work.part.source, info.rows, info.bytes, info.xxh3, first_id=lowest, last_id=highest
     )
     return Applied(partition, first, counts)
-
-
-def _applies(group: RowGroup, answers: Sequence[Answers], work: Work, shared: Shared) -> tuple[np.ndarray, np.ndarray]:
-    """Return which rules apply to which documents, and which could not be decided: bool [R, N] each."""
-    applies = np.zeros((len(answers), len(group.high)), bool)
-    missing = np.zeros_like(applies)
-    for number, (rule, answer) in enumerate(zip(shared.rules, answers, strict=True)):
-        if rule.sources and work.part.source not in rule.sources:
-            continue
-        missing[number] = answer.missing
-        applies[number] = answer.where
-        if rule.ranks:
-            applies[number, answer.where] = _within(rule, shared.cuts[str(number)], group, answer)
-        if rule.missing:
-            applies[number] |= answer.missing
-    return applies, missing
-
-
-def _within(rule: Rule, cut: str, group: RowGroup, answer: Answers) -> np.ndarray:
-    """Return which documents of a rule's population belong to its share, bool [M]. cut: the last key of the lowest, or
-    the first key of the highest.
-    """
-    words = keys_of(group, answer)
-    if not cut:
-        return np.zeros(len(words[0]), bool)
-    beyond, equal = np.zeros(len(words[0]), bool), np.ones(len(words[0]), bool)
-    for start, word in zip(range(0, 48, 16), words, strict=True):
-        limit = np.uint64(int(cut[start : start + 16], 16))
-        beyond |= equal & (word < limit if rule.lowest is not None else word > limit)
-        equal &= word == limit
-    return beyond | equal
 
 
 def _list(rules: Sequence[Rule], group: RowGroup, applies: np.ndarray, found: Decisions, first: int) -> pa.Table:
@@ -128,19 +97,3 @@ def _list(rules: Sequence[Rule], group: RowGroup, applies: np.ndarray, found: De
         reasons(rules, applies, leaving).cast(SCHEMA.field("reasons").type),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
-
-
-def _text_bytes(dataset: str, rows: np.ndarray) -> np.ndarray:
-    """Return the bytes of text of some rows of a partition, int64 [M]. rows: ascending."""
-    sizes, first = np.zeros(len(rows), np.int64), 0
-    if not len(rows):
-        return sizes
-    with open_shard(dataset) as shard:
-        for group in range(shard.metadata.num_row_groups):
-            count = shard.metadata.row_group(group).num_rows
-            low, high = np.searchsorted(rows, [first, first + count]).tolist()
-            if high > low:
-                lengths = pc.call_function("binary_length", [read_group(shard, group, dataset, ["text"])["text"]])
-                sizes[low:high] = lengths.to_numpy()[rows[low:high] - first]
-            first += count
-    return sizes

@@ -30,7 +30,7 @@ from datakit.errors import ColumnError, CorruptError
 from datakit.select.edit_config import CUT, EditConfig
 from datakit.select.join import Joined, Marks, join
 from datakit.select.stretches import Found, concatenated, merged
-from datakit.select.write_selections import Pair, Written, selection_counters, write_selection
+from datakit.select.write_selections import DRAFT, Pair, Written, selection_counters, write_selection
 from datakit.storage import urls
 from datakit.storage.ids import ADVICE, ids_to_arrow
 from datakit.storage.parquet import ShardWriter, open_shard, read_group
@@ -93,7 +93,7 @@ def select_and_edit(arguments: dict[str, Any], shared: dict[str, Any], context: 
         context.report(records, size)
     files = [OutputFile(part.path, part.bytes, part.xxh3, part.rows) for part in (entry.partition for entry in written)]
     details = {"partitions": msgspec.to_builtins(written), "edits": msgspec.to_builtins(lists)}
-    counters = {**selection_counters(written), **edit_counters(lists)}
+    counters = {} if DRAFT in shared else {**selection_counters(written), **edit_counters(lists)}
     return TaskResult((*files, *(entry.file for entry in lists)), counters, details, records=records, bytes_read=size)
 
 

@@ -105,9 +105,13 @@ def edit_tasks(pairs: Sequence[EditedPair]) -> Iterator[Task]:
         )
 
 
-def edits_written(results: Sequence[TaskResult]) -> tuple[list[OutputFile], dict[str, Any]]:
-    """Return the lists of edits that tasks have written, and the counts of each source with edits."""
-    lists = [msgspec.convert(one, WrittenEdits) for result in results for one in result.details.get(FOLDER, ())]
+def lists_written(results: Sequence[TaskResult]) -> list[WrittenEdits]:
+    """Return the lists of edits that tasks have written."""
+    return [msgspec.convert(one, WrittenEdits) for result in results for one in result.details.get(FOLDER, ())]
+
+
+def edits_written(lists: Sequence[WrittenEdits]) -> tuple[list[OutputFile], dict[str, Any]]:
+    """Return the files of these lists, and the counts of each source with edits."""
     by_source = defaultdict[str, list[WrittenEdits]](list)
     for one in lists:
         by_source[one.source].append(one)

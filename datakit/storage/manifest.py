@@ -67,7 +67,8 @@ class Partition(msgspec.Struct, frozen=True, omit_defaults=True):
     """One file of a step's output. bytes, xxh3: the size and the xxh3-128 of the file. text_bytes, tokens: the numbers
     of bytes of text and of tokens in the file, set only if the stage counts them. first_id, last_id: the first and the
     last id in the file, if the stage records them. copy: the path of an object's copy in the step's directory of
-    copies; set only in a download, and only if the object's key (`path`) cannot be the path of a file.
+    copies; set only in a download, and only if the object's key (`path`) cannot be the path of a file. bucket: the
+    document bucket whose documents the file holds; set only in a token cache, and only if the source is divided.
     """
 
     path: str
@@ -80,6 +81,7 @@ class Partition(msgspec.Struct, frozen=True, omit_defaults=True):
     first_id: str | None = None
     last_id: str | None = None
     copy: str | None = None
+    bucket: str | None = None
 
     @property
     def place(self) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 
 from datakit.cache.contract import PARTS, Contract, frame, frame_mask
 from datakit.cache.writer import Documents
+from datakit.storage.selection.buckets import Members
 from datakit.tokenize.chat import conversations, encode_chat, messages_without_content
 from datakit.tokenize.chat_format import ChatFrames, chat_format, chat_frames
 from datakit.tokenize.config import CHAT, TEXT, TOKENS, Config
@@ -36,8 +37,10 @@ CHAT_STRIDE = 300  # in a source of conversations, one in this many messages is 
 class PartitionToEncode(msgspec.Struct, frozen=True):
     """One partition that a task encodes. url: the URL of the partition's file. leaving: the URL of the list of the rows
     that leave; None if all stay. name: the file's path relative to the directory of its step. shard: the path, in the
-    cache, of the shard to write. rows: the number of documents that stay. text_bytes: the bytes of text in the file.
-    edits: the URL of the list of edits of the texts; None if there are none.
+    cache, of the shard to write. rows: the number of documents to encode. text_bytes: the bytes of text in the file or,
+    for a bucket, about those of its documents. edits: the URL of the list of edits of the texts; None if there are
+    none. bucket, members: the document bucket that is encoded, and its documents; None stands for all documents that
+    stay.
     """
 
     url: str
@@ -48,6 +51,8 @@ class PartitionToEncode(msgspec.Struct, frozen=True):
     rows: int
     text_bytes: int
     edits: str | None = None
+    bucket: str | None = None
+    members: Members | None = None
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ def encoded_documents(
     """
     kind = config.formats.get(partition.source, TEXT)
     columns, encode = _encoder_for(kind, config, encoding, partition.url)
-    batches = text_batches(partition.url, columns, partition.leaving, part, partition.edits)
+    batches = text_batches(partition.url, columns, partition.leaving, part, partition.edits, members=partition.members)
     for batch in guard.batches(batches, lambda one: encode(one, None)):
         yield encode(batch, check)
         if kind == CHAT and (silent := messages_without_content(batch.columns[0])):

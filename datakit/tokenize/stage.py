@@ -41,7 +41,7 @@ from datakit.storage import urls
 from datakit.storage.fingerprint import config_of, spelled_out
 from datakit.storage.manifest import Partition
 from datakit.storage.selection.edits import has_edits
-from datakit.storage.selection.leaving_rows import selected
+from datakit.storage.selection.leaving_rows import selected, shards_of
 from datakit.tokenize import contract_stage, tasks
 from datakit.tokenize.config import TEXT, Config
 from datakit.tokenize.document_ranges import RANGE_BYTES, Part, parts_of
@@ -120,20 +120,26 @@ def _partitions(step: Step) -> Iterator[PartitionToEncode]:
 
 
 def _partitions_of(entry: StepInput, select: StepInput) -> Iterator[PartitionToEncode]:
-    """Yield a source's partitions. The name of each shard contains the index of its partition within the source."""
+    """Yield a source's partitions or, if it is divided into buckets, all partitions of each bucket. The name of each
+    shard contains the index of its partition within the source.
+    """
     assert entry.source is not None
     partitions = entry.manifest.partitions_of(entry.source)
     selections = selected(select.directory, select.manifest, entry.source, partitions)
-    for number, (partition, selection) in enumerate(zip(partitions, selections, strict=True)):
+    for shard in shards_of(selections):
+        partition, selection = partitions[shard.number], selections[shard.number]
+        text_bytes = partition.text_bytes or 0
         yield PartitionToEncode(
             url=urls.join(entry.directory, partition.path),
             leaving=selection.leaving,
             name=partition.path,
-            shard=shard_name(entry.source, number),
+            shard=shard_name(entry.source, shard.number, shard.bucket),
             source=entry.source,
-            rows=selection.rows,
-            text_bytes=partition.text_bytes or 0,
+            rows=shard.rows,
+            text_bytes=text_bytes if shard.bucket is None else text_bytes * shard.rows // max(1, partition.rows),
             edits=selection.edits,
+            bucket=shard.bucket,
+            members=shard.members,
         )
 
 

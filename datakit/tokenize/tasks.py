@@ -59,7 +59,9 @@ def encode(arguments: dict[str, Any], shared: dict[str, Any], context: TaskConte
         guard = PartitionGuard(partition.name, context)
         documents = encoded_documents(partition, config, encoding, check, guard, counters=counters)
         shard, files = write_shard(partition.source, partition.shard, documents, encoding.contract, context)
-        shard = msgspec.structs.replace(shard, text_bytes=guard.text_bytes, quarantined=len(guard.quarantined))
+        shard = msgspec.structs.replace(
+            shard, text_bytes=guard.text_bytes, quarantined=len(guard.quarantined), bucket=partition.bucket
+        )
         outputs += files
         shards.append(shard)
         counters.update(_counts(shard))
@@ -100,7 +102,7 @@ def join(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext
     documents = read_ranges(context.step_directory, ranges)
     shard, files = write_shard(partition.source, partition.shard, documents, contract, context)
     text_bytes, left_out = sum(one.text_bytes for one in ranges), sum(one.quarantined for one in ranges)
-    shard = msgspec.structs.replace(shard, text_bytes=text_bytes, quarantined=left_out)
+    shard = msgspec.structs.replace(shard, text_bytes=text_bytes, quarantined=left_out, bucket=partition.bucket)
     details = {"shards": [msgspec.to_builtins(shard)]}
     return TaskResult(files, _counts(shard), details, records=shard.rows, bytes_read=text_bytes)
 

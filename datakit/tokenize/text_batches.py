@@ -17,7 +17,8 @@ import pyarrow as pa
 from datakit.cache.lengths import stretches
 from datakit.errors import CorruptError
 from datakit.storage.parquet import open_shard, read_group
-from datakit.storage.selection.leaving_rows import LeavingRows, only
+from datakit.storage.selection.buckets import MemberRows, Members
+from datakit.storage.selection.leaving_rows import LeavingRows, both, only
 from datakit.text.edited_texts import EditedTexts
 from datakit.text.string_buffers import string_buffers
 from datakit.tokenize.document_ranges import WHOLE, Part
@@ -56,14 +57,17 @@ def text_batches(
     leaving: str | None = None,
     part: Part = WHOLE,
     edits: str | None = None,
+    *,
+    members: Members | None = None,
 ) -> Iterator[TextBatch]:
     """Yield the documents in a range of a Parquet file, in order, in batches of up to BATCH_BYTES of text; a longer
     document forms a batch by itself. columns: the names of columns to read in addition to `id` and `text`. leaving: the
     URL of the list of the rows that leave, which are not yielded; None if all stay. part: the range. edits: the URL of
-    the list of edits, which are applied to the texts; None if there are none.
+    the list of edits, which are applied to the texts; None if there are none. members: the documents of a bucket, to
+    yield only these; None for all that stay.
     """
     row = position = 0
-    for table, rows in _staying(url, ["id", "text", *columns], (leaving, edits), part):
+    for table, rows in _staying(url, ["id", "text", *columns], (leaving, edits, members), part):
         ids, text = _array(table.column("id")), _array(table.column("text"))
         if text.null_count:
             raise CorruptError(
@@ -86,23 +90,29 @@ def _array(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _staying(
-    url: str, columns: list[str], selection: tuple[str | None, str | None], part: Part
+    url: str, columns: list[str], selection: tuple[str | None, str | None, Members | None], part: Part
 ) -> Iterator[tuple[pa.Table, np.ndarray]]:
-    """For each row group in the range with documents that stay, yield these documents, with their edited texts, and
-    their rows in the file. selection: the URLs of the lists of the rows that leave and of the edits.
+    """For each row group in the range with documents to yield, yield these documents, with their edited texts, and
+    their rows in the file. selection: the URLs of the lists of the rows that leave and of the edits, and the documents
+    of the bucket.
     """
-    leaving, edits = LeavingRows(selection[0], url), EditedTexts(selection[1], url)
+    leaving, edits, members = (
+        LeavingRows(selection[0], url),
+        EditedTexts(selection[1], url),
+        MemberRows(selection[2], url),
+    )
     with open_shard(url) as shard:
         sizes = [shard.metadata.row_group(group).num_rows for group in range(shard.metadata.num_row_groups)]
         groups = part.row_groups(sizes)
         first = sum(sizes[: groups.start])
         leaving.skip_to(first)
         edits.skip_to(first)
+        members.skip_to(first)
         for group in groups:
             table = edits.apply(read_group(shard, group, url, columns))
             rows = np.arange(first, first + table.num_rows)
             first += table.num_rows
-            staying = leaving.staying(table["id"])
+            staying = both(leaving.staying(table["id"]), members.inside(table["id"]))
             if staying is not None:
                 table, rows = only(table, staying), rows[staying]
             if len(rows):
@@ -110,3 +120,4 @@ def _staying(
     if part.last:
         leaving.expect_end()
         edits.expect_end()
+        members.expect_end()

@@ -95,6 +95,10 @@ CHECKS = (
         "between.edits:check", ("select",), ARROW,
     ),
     Check(
+        "final", "final rules and buckets apply to the documents as listed", "decodes the attributes that they read",
+        "between.final.check:check", ("select",), ARROW,
+    ),
+    Check(
         "values", "documents keep their other columns", "decodes these columns twice", "between.kept_values:check",
         ("consolidate",), ARROW,
     ),

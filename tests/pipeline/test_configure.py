@@ -17,7 +17,6 @@ from datakit.normalize.stage import Config as NormalizeConfig
 from datakit.pipeline import planning
 from datakit.pipeline.configure import READING_KEYS, configure
 from datakit.recipe import Source, load_recipe
-from datakit.select.stage import Config as SelectConfig
 from datakit.tokenize.stage import Config as TokenizeConfig
 from datakit.tokenize.train_stage import Config as TrainConfig
 
@@ -25,7 +24,6 @@ CONFIGS = {
     ("normalize", "letters"): NormalizeConfig,
     ("signatures", "letters"): SignatureConfig,
     ("dedup", None): DedupConfig,
-    ("select", None): SelectConfig,
     ("consolidate", None): ConsolidateConfig,
     ("train-tokenizer", None): TrainConfig,
     ("tokenize", None): TokenizeConfig,
@@ -38,6 +36,13 @@ def test_every_default_is_in_the_fingerprint(shelf: Path, stage: str, source: st
     names = {entry.name for entry in fields(CONFIGS[stage, source])}
     assert set(settings.content) - {"source"} == names - set(TOLERANCES)
     assert set(settings.operations) == names & set(TOLERANCES)
+
+
+def test_settings_of_select_are_in_the_fingerprint_if_they_have_an_effect(shelf: Path) -> None:
+    recipe = load_recipe(shelf)
+    assert set(configure(recipe)["select"][None].content) == {"drop"}
+    bucket = 'select.buckets=[{name = "high", where = "source = \'a\'"}]'
+    assert set(configure(recipe.with_overrides([bucket]))["select"][None].content) == {"drop", "buckets"}
 
 
 def test_declared_types_are_in_the_fingerprint(shelf: Path) -> None:

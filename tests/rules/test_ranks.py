@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datakit.rules.config import Rule
-from datakit.rules.ranks import DIGIT, Search, beginning, counted, digits, sortable
+from datakit.conditions.config import Rule
+from datakit.conditions.ranks import DIGIT, Search, beginning, counted, digits, sortable
 
 VALUES = st.floats(allow_nan=False) | st.sampled_from([0.0, -0.0, 1.0, 2.0**53])
 HALVES = st.integers(0, 2**64 - 1) | st.sampled_from([0, 1, 2**63])

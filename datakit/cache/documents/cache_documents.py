@@ -89,11 +89,11 @@ class CacheDocuments(ABC):
 
     def to_arrow(self, start: int = 0, stop: int | None = None) -> pyarrow.RecordBatchReader:
         """Return a reader of Arrow record batches of about 1 Mi tokens each, which hold the documents in rows [start,
-        stop). The columns are id, source, tokens and, if the cache has loss masks, loss_mask. Each batch is made only
-        when it is read. Needs pyarrow.
+        stop). The columns are id, source, tokens and, if the cache has loss masks, loss_mask, and if it has document
+        buckets, bucket. Each batch is made only when it is read. Needs pyarrow.
         """
         parts = self._stretches(start, len(self) if stop is None else stop, masks=self.has_loss_mask)
-        return record_batches(parts, self.contract.dtype, self.has_loss_mask)
+        return record_batches(parts, self.contract.dtype, self.has_loss_mask, buckets=self.has_buckets)
 
     def _stretches(self, start: int, stop: int, masks: bool) -> Iterator[Stretch]:
         if not 0 <= start <= stop <= len(self):
@@ -110,7 +110,8 @@ class CacheDocuments(ABC):
                 span = base + int(bounds[0]), base + int(bounds[-1])
                 mask = self.read_loss_mask(*span) if masks else None
                 chosen = ids.slice(low + first, last - first)
-                yield Stretch(partition.source, chosen, self.read(*span), bounds - bounds[0], mask)
+                tokens = self.read(*span)
+                yield Stretch(partition.source, chosen, tokens, bounds - bounds[0], mask, partition.bucket)
 
     def find(self, identity: str) -> int | None:
         """Return the row of the document with this id, or None if absent. Reads about one row group per source."""
@@ -130,6 +131,17 @@ class CacheDocuments(ABC):
     def source_of(self, row: int) -> str:
         """Return the name of the source of the document in this row. Raises IndexError."""
         return self.manifest.partitions[self._offsets.shard_of_row(row)[0]].source
+
+    def bucket_of(self, row: int) -> str | None:
+        """Return the document bucket of the document in this row; None if its source is not divided. Raises
+        IndexError.
+        """
+        return self.manifest.partitions[self._offsets.shard_of_row(row)[0]].bucket
+
+    @cached_property
+    def has_buckets(self) -> bool:
+        """True if a source of the cache is divided into document buckets."""
+        return any(partition.bucket is not None for partition in self.manifest.partitions)
 
     def document_lengths(self, index: int) -> np.ndarray:
         """Read the number of tokens in each document of a shard, uint32 [rows], in one request. Raises CorruptError."""

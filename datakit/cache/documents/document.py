@@ -26,7 +26,8 @@ class Document:
 @dataclass(frozen=True)
 class Stretch:
     """Consecutive documents of one source. tokens: the tokens of all the documents, end to end. bounds: the documents'
-    bounds in `tokens`, int64 [documents + 1]. loss_mask: bool [tokens]; None if it was not read.
+    bounds in `tokens`, int64 [documents + 1]. loss_mask: bool [tokens]; None if it was not read. bucket: their document
+    bucket; None if their source is not divided.
     """
 
     source: str
@@ -34,6 +35,7 @@ class Stretch:
     tokens: np.ndarray
     bounds: np.ndarray
     loss_mask: np.ndarray | None
+    bucket: str | None = None
 
     def documents(self) -> Iterator[Document]:
         """Yield the documents in order."""
@@ -42,14 +44,17 @@ class Stretch:
             yield Document(name, self.tokens[begin:end])
 
 
-def record_batches(stretches: Iterable[Stretch], dtype: np.dtype, masked: bool) -> pa.RecordBatchReader:
+def record_batches(
+    stretches: Iterable[Stretch], dtype: np.dtype, masked: bool, *, buckets: bool = False
+) -> pa.RecordBatchReader:
     """Return a reader that yields one record batch per stretch, with the columns id, source, tokens and, if `masked`,
-    loss_mask. Each batch is made only when it is read.
+    loss_mask, and if `buckets`, bucket. Each batch is made only when it is read.
     """
     import pyarrow as pa
 
     fields = [("id", pa.string()), ("source", pa.string()), ("tokens", pa.list_(pa.from_numpy_dtype(dtype)))]
-    schema = pa.schema([*fields, ("loss_mask", pa.list_(pa.bool_()))] if masked else fields)
+    fields += [("loss_mask", pa.list_(pa.bool_()))] if masked else []
+    schema = pa.schema([*fields, ("bucket", pa.string())] if buckets else fields)
 
     def batch(part: Stretch) -> pa.RecordBatch:
         def lists(values: np.ndarray) -> pa.ListArray[Any]:
@@ -57,6 +62,7 @@ def record_batches(stretches: Iterable[Stretch], dtype: np.dtype, masked: bool) 
 
         columns = [part.ids, pa.repeat(pa.scalar(part.source), len(part.ids)), lists(part.tokens)]
         mask = [lists(part.loss_mask)] if part.loss_mask is not None else []
-        return pa.record_batch([*columns, *mask], schema=schema)
+        bucket = [pa.repeat(pa.scalar(part.bucket, pa.string()), len(part.ids))] if buckets else []
+        return pa.record_batch([*columns, *mask, *bucket], schema=schema)
 
     return pa.RecordBatchReader.from_batches(schema, map(batch, stretches))

@@ -21,6 +21,7 @@ WHY = {
     "rules": "a rule of the other removes it",
     "exact": "the other keeps its text in another source",
     "fuzzy": "near duplicate in the other",
+    "select": "leaves the other after editing",
     "consolidate": "left out by the other's consolidate",
     "tokenize": "left out by the other's tokenize",
 }

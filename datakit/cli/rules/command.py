@@ -9,7 +9,7 @@ from datakit.cli.parameters import Flag, Settings
 from datakit.errors import counted
 
 if TYPE_CHECKING:
-    from datakit.pipeline.rule_effects.effects import Effects
+    from datakit.pipeline.rule_effects.effects import Effects, RuleEffect
 
 HEADERS = ("rule", "source", "applies", "decides", "missing", "removes", "tokens")
 BY_SOURCE = ("source", "documents", "by rules", "otherwise", "retained", "text", "tokens")
@@ -17,12 +17,12 @@ EXCERPT = 300  # characters of a sample's text
 
 
 def show(dataset: str, /, *, samples: int = 0, rule: str = "", show_text: Flag = False, json: Flag = False) -> int:
-    """Show what each rule did to each source of a dataset.
+    """Show what each rule and each document bucket did to each source of a dataset.
 
     "applies" counts the documents to which a rule applies, "decides" those to which no earlier rule applies, and
-    "missing" those for which it cannot be decided. "removes" is the text that leaves because of the rule. The tokens of
-    removed documents are an estimate (~): their bytes, times the tokens per byte of the retained documents of the
-    source. What each source retains is counted in the token cache.
+    "missing" those for which it cannot be decided. "removes" is the text that leaves because of the rule. Rules of
+    [[select.rules]] are marked as final. The tokens of removed documents are an estimate (~): their bytes, times the
+    tokens per byte of the retained documents of the source. What each source retains is counted in the token cache.
 
     Examples:
       datakit rules show data/demo-curated
@@ -106,15 +106,24 @@ def preview(
     return 0
 
 
+def _name(one: RuleEffect) -> str:
+    """Return the name of a rule, with what is unusual about it."""
+    about = [*(["final"] if one.final else []), *([one.action] if one.action != "drop" else [])]
+    return f"{one.rule} ({', '.join(about)})" if about else one.rule
+
+
 def _print(found: Effects, *, json: bool) -> None:
     if json:
         return say_json(found)
     rows = [
-        [one.rule if one.action == "drop" else f"{one.rule} ({one.action})", one.source, one.applies, one.decides,
+        [_name(one), one.source, one.applies, one.decides,
          one.missing, bytes_cell(one.text_bytes), None if one.tokens is None else f"~{count_text(one.tokens)}"]
         for one in found.rules
     ]  # fmt: skip
     say(table(HEADERS, rows))
+    if found.buckets:
+        buckets = [[one.bucket, one.source, one.applies, one.documents, one.missing] for one in found.buckets]
+        say("\n" + table(("bucket", "source", "applies", "documents", "missing"), buckets))
     if found.retained:
         say("\n" + table(BY_SOURCE, _by_source(found)))
     for source, documents in {} if found.retained else found.documents.items():

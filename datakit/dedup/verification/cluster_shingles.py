@@ -21,6 +21,7 @@ from datakit.dedup.giant_rows import GiantRows
 from datakit.dedup.minhash.signatures_stage import key_names
 from datakit.dedup.partitions import Part
 from datakit.dedup.phase_data import PartRange, Routed, Shared
+from datakit.dedup.score_tables import ScoreTable
 from datakit.dedup.survivors import SCORE, score_columns, score_values
 from datakit.engine.exchange.exchange import ExchangeWriter
 from datakit.engine.task import TaskContext, TaskResult
@@ -76,9 +77,12 @@ def _clustered(
     wanted = rows.astype(np.int64) - part.first_row
     signatures = _selected(urls.join(context.step_directory, part.signatures), ["id", *key_names(bands)], wanted)
     signed_rows = _Rows(table for _, table in signatures)
-    for places, documents in _selected(
-        urls.join(context.step_directory, part.documents), ["id", "text", *scores], wanted
-    ):
+    tables = {
+        name: ScoreTable(urls.join(context.step_directory, path), name.partition(".")[2])
+        for name, path in part.scores.items()
+    }
+    columns = ["id", "text", *(name for name in scores if name not in tables)]
+    for places, documents in _selected(urls.join(context.step_directory, part.documents), columns, wanted):
         signed = signed_rows.take(documents.num_rows)
         if not documents["id"].equals(signed["id"]):
             raise CorruptError(
@@ -89,11 +93,11 @@ def _clustered(
         lengths = np.diff(string_buffers(documents["text"])[1])
         offsets, shingles = shingle_sets(documents["text"], shared.ngram)
         keys = np.stack([signed[name].to_numpy() for name in key_names(bands)], axis=1).reshape(-1)
-        columns = [components[places], rows[places], high, low, np.full(len(high), part.source_number), lengths]
-        columns += [score_values(documents[name]) for name in scores]
-        columns += [pa.FixedSizeListArray.from_arrays(pa.array(keys), bands)]
-        columns += [pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(shingles))]
-        yield pa.table(columns, schema=schema(bands, scores)), int(lengths.sum())
+        routed = [components[places], rows[places], high, low, np.full(len(high), part.source_number), lengths]
+        routed += [tables[name].of(high, low) if name in tables else score_values(documents[name]) for name in scores]
+        routed += [pa.FixedSizeListArray.from_arrays(pa.array(keys), bands)]
+        routed += [pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(shingles))]
+        yield pa.table(routed, schema=schema(bands, scores)), int(lengths.sum())
 
 
 class _Rows:

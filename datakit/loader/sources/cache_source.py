@@ -1,7 +1,8 @@
-"""Opens a token cache (or one source of it) as a TokenSource, keeps document boundaries in memory, and decides whether
-components share tokens or a tokenizer.
+"""Opens a token cache (or one source or document bucket of it) as a TokenSource, keeps document boundaries in memory,
+and decides whether components share tokens or a tokenizer.
 
     source = open_source("data/demo/tokenize-0123456789ab", "web")
+    source = open_source("data/demo/tokenize-0123456789ab", "web.high")
 
 A dataset's directory stands for the dataset's current cache. Opening a source reads only the cache's manifest. Document
 boundaries come from the lengths files of the shards. A shard's lengths file is read as a whole when it is first needed
@@ -30,9 +31,9 @@ CACHED_BYTES = 64 << 20  # enough for the boundaries of 8 M documents
 
 
 class CacheSource:
-    """The tokens of a cache, or of one of its sources. A source's shards are adjacent, so they form one range of
-    tokens. Raises LoaderError if the cache does not have the source. The methods raise the same errors as the cache
-    reader.
+    """The tokens of a cache, or of one of its sources or document buckets. The shards of a source are adjacent, as are
+    those of a bucket, so they form one range of tokens. Raises LoaderError if the cache does not have the source or the
+    bucket. The methods raise the same errors as the cache reader.
     """
 
     def __init__(self, cache: Cache, source: str | None = None) -> None:
@@ -40,10 +41,11 @@ class CacheSource:
         self.url: str = cache.directory
         self.source: str | None = source
         self.has_loss_mask: bool = cache.has_loss_mask
-        chosen = [shard for shard in cache.shards if source in (None, shard.source)]
+        chosen = cache.shards_of(source)
         if not chosen:
-            known = sorted({shard.source for shard in cache.shards})
+            known = cache.part_names()
             raise LoaderError(f"{cache.directory} has no source {source!r}: {suggestion(source or '', known)}")
+        self.shard_range: range = range(chosen[0].index, chosen[-1].index + 1)
         self._shards = [shard for shard in chosen if shard.tokens]
         self._start = chosen[0].token_start
         self.tokens: int = chosen[-1].token_start + chosen[-1].tokens - self._start
@@ -94,9 +96,9 @@ class CacheSource:
 
 
 def open_source(url: str, source: str | None = None) -> CacheSource:
-    """Open a token cache, or one of its sources. `url` is the cache's directory, or the directory of a dataset whose
-    current cache is to be opened. Raises LoaderError if the cache does not have the source, and the errors of
-    `open_cache`.
+    """Open a token cache, or one of its sources or document buckets (`source.bucket`). `url` is the cache's directory,
+    or the directory of a dataset whose current cache is to be opened. Raises LoaderError if the cache does not have the
+    source or the bucket, and the errors of `open_cache`.
     """
     return CacheSource(open_cache(url), source)
 
@@ -119,5 +121,6 @@ def shared_tokenizer(sources: Mapping[str, TokenSource]) -> tokenizers.Tokenizer
 def share_tokens(one: TokenSource, other: TokenSource) -> bool:
     """Return True if two sources are equal or overlap in one cache. Equal texts in two caches are not detected."""
     if isinstance(one, CacheSource) and isinstance(other, CacheSource) and one.cache_identity == other.cache_identity:
-        return None in (one.source, other.source) or one.source == other.source
+        first, second = one.shard_range, other.shard_range
+        return max(first.start, second.start) < min(first.stop, second.stop)
     return one.identity == other.identity

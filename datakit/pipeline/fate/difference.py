@@ -14,20 +14,21 @@ import numpy as np
 from datakit.cache.layout import DOCUMENTS_SUFFIX
 from datakit.errors import UsageError
 from datakit.pipeline.fate.behind import Behind, steps_behind
-from datakit.pipeline.fate.id_streams import Ids, IdStream, mark_in, side_by_side
+from datakit.pipeline.fate.id_streams import Ids, IdStream, UnitedStream, mark_in, side_by_side, stream_of
 from datakit.pipeline.fate.records import Report
 from datakit.storage.ids import HEX_DIGITS
 
-NO_SOURCE, INPUT, RULES, EXACT, FUZZY, CONSOLIDATE, TOKENIZE = (
+NO_SOURCE, INPUT, RULES, EXACT, FUZZY, SELECT, CONSOLIDATE, TOKENIZE = (
     "no-source",
     "input",
     "rules",
     "exact",
     "fuzzy",
+    "select",
     "consolidate",
     "tokenize",
 )
-REASONS = (NO_SOURCE, INPUT, RULES, EXACT, FUZZY, CONSOLIDATE, TOKENIZE)
+REASONS = (NO_SOURCE, INPUT, RULES, EXACT, FUZZY, SELECT, CONSOLIDATE, TOKENIZE)
 REMOVALS = ("exact", "fuzzy")
 SUFFIXES = {"normalize": "", "consolidate": "", "tokenize": DOCUMENTS_SUFFIX}
 EXAMPLES = 3
@@ -42,7 +43,8 @@ class Absent:
 
     reason: "no-source" (the other step has no such source), "input" (the other step's normalize did not produce the
     document), "rules" (a rule of the other step removes it), "exact" or "fuzzy" (the other step's dedup removed it),
-    "consolidate" or "tokenize" (it was quarantined in that stage). differs: for "input", what differs between the two
+    "select" (it leaves because of edits or of a final rule), "consolidate" or "tokenize" (it was quarantined in that
+    stage). differs: for "input", what differs between the two
     normalize steps.
     """
 
@@ -148,26 +150,27 @@ class _Tally:
         return Side(last.directory, last.manifest.stage, self._documents[side], absent)
 
 
-def _stages(behind: Behind, source: str) -> list[IdStream]:
-    """Return five streams of a source's ids: those in the output of normalize, those that rules removed, those that
-    dedup removed, those in the output of consolidate, and those in the last step.
+def _stages(behind: Behind, source: str) -> list[IdStream | UnitedStream]:
+    """Return six streams of a source's ids: those in the output of normalize, those that rules removed, those that
+    dedup removed, those that select lists, those in the output of consolidate, and those in the last step.
     """
     return [
         IdStream(behind.normalized.get(source), source),
         IdStream(behind.of("rules"), source),
         IdStream(behind.of("dedup"), source, "", "reason", REMOVALS),
+        IdStream(behind.of("select"), source),
         IdStream(behind.of("consolidate"), source),
-        IdStream(behind.last, source, SUFFIXES[behind.last.manifest.stage]),
+        stream_of(behind.last, source, SUFFIXES[behind.last.manifest.stage]),
     ]
 
 
 def _by_reason(behind: Behind, source: str, keys: np.ndarray, ids: list[Ids]) -> Iterator[tuple[str, np.ndarray]]:
     """Group `keys`, the ids that a step (`behind.last`) lacks, by the first reason in REASONS that applies. ids: the
-    ids that the five streams of this step (see `_stages`) hold.
+    ids that the six streams of this step (see `_stages`) hold.
     """
     if not len(keys):
         return
-    normalized, by_rules, removed, consolidated, _ = ids
+    normalized, by_rules, removed, selected, consolidated, _ = ids
     consolidate, select = behind.of("consolidate"), behind.of("select")
     decides = select or consolidate  # earlier versions had no select step
     drop = decides.manifest.details.get("drop", ()) if decides is not None else ()
@@ -177,6 +180,7 @@ def _by_reason(behind: Behind, source: str, keys: np.ndarray, ids: list[Ids]) ->
         (INPUT, mark_in(keys, normalized) == -2),
         (RULES, mark_in(keys, by_rules) != -2),
         *((reason, (marks == number) & (reason in drop)) for number, reason in enumerate(REMOVALS)),
+        (SELECT, mark_in(keys, selected) != -2),
         (CONSOLIDATE, (mark_in(keys, consolidated) == -2) & (consolidate is not None)),
         (TOKENIZE, np.full(len(keys), True)),
     ]

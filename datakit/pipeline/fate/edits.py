@@ -9,11 +9,13 @@ from datakit.errors import counted
 from datakit.pipeline.fate.behind import Finished
 from datakit.storage import urls
 from datakit.storage.parquet import find_rows
+from datakit.storage.selection.buckets import bucket_path, buckets_of
 from datakit.storage.selection.edits import edits_url
-from datakit.storage.selection.leaving_rows import RULE
+from datakit.storage.selection.leaving_rows import FINAL, RULE
 
 REASONS = {
     "empty": "nothing is left of its text after editing",
+    "equal_after_editing": "its edited text equals that of an earlier document",
     "unannotated": "it could not be annotated, so nobody knows what would have to be edited",
 }
 
@@ -21,9 +23,22 @@ REASONS = {
 def explained(reasons: Sequence[str]) -> str:
     """Return why a document leaves. reasons: those that the selection lists."""
     parts = [f"by rule {reason.removeprefix(RULE)}" for reason in reasons if reason.startswith(RULE)]
-    duplicate = [reason for reason in reasons if reason not in REASONS and not reason.startswith(RULE)]
+    parts += [f"by final rule {reason.removeprefix(FINAL)}" for reason in reasons if reason.startswith(FINAL)]
+    duplicate = [reason for reason in reasons if reason not in REASONS and not reason.startswith((RULE, FINAL))]
     parts += [f"as dedup decided ({' and '.join(duplicate)} duplicate)"] if duplicate else []
     return "; ".join([*parts, *(REASONS[reason] for reason in reasons if reason in REASONS)])
+
+
+def bucket_of_document(select: Finished, source: str, normalized: Finished, identity: str) -> str:
+    """Return the name of the bucket that a document is in; "" if its source is not divided."""
+    buckets, place = buckets_of(select.manifest, source), normalized.row(source, identity, ["id"])
+    if place is None:
+        return ""
+    for bucket in buckets[:-1]:
+        path = bucket_path(source, bucket, urls.name(place[0]))
+        if any(find_rows(select.url(path), identity, ["id"])):
+            return bucket
+    return buckets[-1] if buckets else ""
 
 
 def edits_of_document(select: Finished, source: str, normalized: Finished, identity: str) -> str:

@@ -18,7 +18,7 @@ from datakit.engine.scheduler.finish import read_quarantine
 from datakit.errors import InputError, UsageError
 from datakit.pipeline.fate.absent import absence, left_out
 from datakit.pipeline.fate.behind import Behind, Finished, steps_behind
-from datakit.pipeline.fate.edits import edits_of_document, explained
+from datakit.pipeline.fate.edits import bucket_of_document, edits_of_document, explained
 from datakit.pipeline.fate.records import Record, Report, documents_with, records_of
 from datakit.pipeline.fate.removals import Comparison, Removal, cluster_of, compared, members_of, removal_of
 from datakit.storage import urls
@@ -156,7 +156,9 @@ def _stages(behind: Behind, source: str, identity: str, removal: Removal | None)
             yield _fate_of(select, "removed", explained(listed[2]["reasons"]))
             return
         changes = edits_of_document(select, source, behind.normalized[source], identity)
-        yield _fate_of(select, "edited" if changes else "kept", changes or "it stays in the dataset")
+        bucket = bucket_of_document(select, source, behind.normalized[source], identity)
+        about = [changes or "it stays in the dataset", *([f"in bucket {bucket}"] if bucket else [])]
+        yield _fate_of(select, "edited" if changes else "kept", "; ".join(about))
     above = behind.normalized[source]
     before = above.row(source, identity, ["id"])
     consolidate = behind.of("consolidate") or behind.published

@@ -32,13 +32,21 @@ class IdStream:
     """The ids of one source in a step, each with a mark. The mark is the index in `values` of the string that `column`
     contains in the row of the id, or -1 if `values` does not contain this string.
 
-    If `step` is None, there are no ids. suffix: see `Finished.row`.
+    If `step` is None, there are no ids. suffix: see `Finished.row`. bucket: only the ids of this document bucket.
     """
 
     def __init__(
-        self, step: Finished | None, source: str, suffix: str = "", column: str = "", values: Sequence[str] = ()
+        self,
+        step: Finished | None,
+        source: str,
+        suffix: str = "",
+        column: str = "",
+        values: Sequence[str] = (),
+        *,
+        bucket: str | None = None,
     ) -> None:
         parts = step.manifest.partitions_of(source) if step is not None else []
+        parts = [part for part in parts if bucket in (None, part.bucket)]
         self._paths = [step.url(part.path) + suffix for part in parts if part.rows and step is not None]
         self._column, self._values = column, pa.array(values, pa.string())
         self._chunks = self._read()
@@ -80,7 +88,36 @@ class IdStream:
         return taken
 
 
-def side_by_side(streams: Sequence[IdStream]) -> Iterator[list[Ids]]:
+class UnitedStream:
+    """The ids of several streams, none of which is in two of them. A token cache whose source is divided into document
+    buckets has one stream per bucket.
+    """
+
+    def __init__(self, streams: Sequence[IdStream]) -> None:
+        self._streams = streams
+
+    def last(self) -> bytes | None:
+        """Like `IdStream.last`. All ids that were not read are greater than this one."""
+        return min((end for stream in self._streams if (end := stream.last()) is not None), default=None)
+
+    def take(self, bound: bytes) -> Ids:
+        """Like `IdStream.take`."""
+        parts = [stream.take(bound) for stream in self._streams]
+        keys, marks = (np.concatenate(values) for values in zip(*parts, strict=True))
+        order = np.argsort(keys, kind="stable")
+        return Ids(keys[order], marks[order])
+
+
+def stream_of(step: Finished | None, source: str, suffix: str = "") -> IdStream | UnitedStream:
+    """Return the ids of a source in a step, which may be a token cache with document buckets."""
+    parts = step.manifest.partitions_of(source) if step is not None else []
+    buckets = list(dict.fromkeys(part.bucket for part in parts))
+    if len(buckets) < 2:
+        return IdStream(step, source, suffix)
+    return UnitedStream([IdStream(step, source, suffix, bucket=bucket) for bucket in buckets])
+
+
+def side_by_side(streams: Sequence[IdStream | UnitedStream]) -> Iterator[list[Ids]]:
     """For one range of ids after another, yield the ids that each stream has in this range."""
     while ends := [end for stream in streams if (end := stream.last()) is not None]:
         bound = min(ends)

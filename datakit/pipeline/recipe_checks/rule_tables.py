@@ -5,6 +5,7 @@ and their SQL must be allowed. Names of columns are checked when the rules are a
 from __future__ import annotations
 
 from datakit.annotate.tables import TABLES
+from datakit.dedup.survivors import score_columns
 from datakit.errors import RecipeError, suggestion
 from datakit.recipe import USER, Recipe
 from datakit.rules import stage as rules
@@ -23,9 +24,28 @@ def rule_mistakes(recipe: Recipe) -> list[str]:
         for source in rule.sources
         if source not in sources
     ]
-    table = (recipe.annotate or {}) if (recipe.annotate or {}).get("enabled", True) else {}
     try:
-        rules.check_conditions(config.rules, [*(name for name in TABLES if name in table), *table.get(USER, {})])
+        rules.check_conditions(config.rules, annotators_of(recipe))
     except RecipeError as error:
         found.append(f"{recipe.place}: {error}")
+    return found
+
+
+def annotators_of(recipe: Recipe) -> list[str]:
+    """Return the names of the recipe's annotators."""
+    table = (recipe.annotate or {}) if (recipe.annotate or {}).get("enabled", True) else {}
+    return [*(name for name in TABLES if name in table), *table.get(USER, {})]
+
+
+def prefer_mistakes(recipe: Recipe) -> list[str]:
+    """Return a message for each score in dedup.prefer that is a column of an annotator which the recipe lacks, although
+    it has others. Without annotators, the name may be that of a column of the documents.
+    """
+    annotators, found = annotators_of(recipe), list[str]()
+    prefer = (recipe.dedup or {}).get("prefer", ())
+    for name in (column.partition(".")[0] for column in score_columns(prefer) if "." in column):
+        if annotators and name in TABLES and name not in annotators:
+            found.append(
+                f"{recipe.place}, [dedup]: prefer reads {name}, but the recipe has no [annotate.{name}]; add it"
+            )
     return found

@@ -1,5 +1,6 @@
-"""Reads from a finished `rules` step what each rule did to each source, and picks some of the documents that it
-removes.
+"""Reads from finished steps what each rule did to each source, and picks some of the documents that it removes. The
+rules of [[rules]] are in the `rules` step; those of [[select.rules]], here called final, and the document buckets are
+in the `select` step.
 
 The number of tokens that a rule removes is an estimate, because removed documents are never encoded: the bytes of their
 texts, times the tokens per byte of the source's documents in the token cache (of all sources, if the source has none
@@ -17,9 +18,12 @@ from typing import Any
 
 from datakit.errors import UsageError, suggestion
 from datakit.pipeline.fate.behind import Finished, steps_behind
+from datakit.select.final.plan import RULES
 from datakit.storage.manifest import Manifest, totals_of
 from datakit.storage.parquet import iterate_shard
-from datakit.storage.selection.leaving_rows import RULE
+from datakit.storage.selection.buckets import FOLDER as BUCKETS
+from datakit.storage.selection.buckets import buckets_of
+from datakit.storage.selection.leaving_rows import FINAL, RULE
 
 TEXT = "text"
 
@@ -27,7 +31,7 @@ TEXT = "text"
 @dataclass(frozen=True)
 class RuleEffect:
     """The effect of a rule on a source. The counts are described in docs/rules.md. tokens: about how many tokens it
-    removes; None without a token cache.
+    removes, if a token cache of the dataset is known; otherwise None. final: True for a rule of [[select.rules]].
     """
 
     source: str
@@ -38,6 +42,18 @@ class RuleEffect:
     missing: int
     text_bytes: int
     tokens: int | None
+    final: bool = False
+
+
+@dataclass(frozen=True)
+class BucketEffect:
+    """The documents that a document bucket gets from a source. applies, missing: as for rules."""
+
+    source: str
+    bucket: str
+    documents: int
+    applies: int
+    missing: int
 
 
 @dataclass(frozen=True)
@@ -62,8 +78,9 @@ class Sample:
 
 @dataclass(frozen=True)
 class Effects:
-    """The effects of all rules. step: the directory of the step; "" for a preview. documents, leaving: the numbers of
-    all documents and of those that leave, by source. retained: by source; empty for a preview or without a token cache.
+    """The effects of all rules. step: the directory of the last step that was read; "" for a preview. documents,
+    leaving: the numbers of all documents and of those that leave because of rules, by source. retained: by source;
+    empty for a preview or without a token cache.
     """
 
     dataset: str
@@ -73,6 +90,7 @@ class Effects:
     rules: tuple[RuleEffect, ...]
     samples: tuple[Sample, ...] = ()
     retained: Mapping[str, Retained] = field(default_factory=dict)
+    buckets: tuple[BucketEffect, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,12 +109,20 @@ def effects(target: str, options: SampleOptions) -> Effects:
     rules, and what `steps_behind` raises.
     """
     behind = steps_behind(target)
-    step = behind.of("rules")
-    if step is None:
+    step, cache = behind.of("rules"), behind.of("tokenize")
+    select = behind.of("select")
+    after = select if select is not None and {RULES, BUCKETS} & set(select.manifest.details) else None
+    if step is None and after is None:
         raise UsageError(f"{target} was made without rules; add [[rules]] tables to its recipe (docs/rules.md)")
-    cache = behind.of("tokenize")
-    found = effects_of(step, behind.normalized, cache.manifest if cache else None, options)
-    return with_retained(found, cache.manifest if cache else None)
+    names = [name for one in (step, after) if one is not None for name in _names(one)]
+    if options.rule and options.rule not in names:
+        raise UsageError(f"no rule {options.rule!r}; {suggestion(options.rule, names)}")
+    found, counted = Effects(behind.last.manifest.dataset, "", {}, {}, ()), cache.manifest if cache else None
+    if step is not None:
+        found = effects_of(step, behind.normalized, counted, options)
+    if after is not None:
+        found = _with_final(found, after, behind.normalized, counted, options)
+    return with_retained(found, counted)
 
 
 def with_retained(found: Effects, cache: Manifest | None) -> Effects:
@@ -108,6 +134,51 @@ def with_retained(found: Effects, cache: Manifest | None) -> Effects:
     return replace(found, retained=kept)
 
 
+def _with_final(
+    found: Effects,
+    select: Finished,
+    normalized: Mapping[str, Finished],
+    cache: Manifest | None,
+    options: SampleOptions,
+) -> Effects:
+    """Add what a select step did after texts were edited."""
+    sources, details = select.manifest.details["sources"], select.manifest.details
+    rules = select.manifest.parameters.get(RULES, [])
+    effects = [
+        replace(_effect(source, rule, details[RULES][source][rule["name"]], cache), final=True)
+        for rule in rules
+        for source in sources
+    ]
+    left = {
+        source: sum(count for why, count in entry["combinations"].items() if why.startswith(FINAL))
+        for source, entry in sources.items()
+    }
+    samples = [
+        one
+        for rule in rules
+        if options.rule in ("", rule["name"])
+        for one in _samples(select, FINAL + rule["name"], normalized, options)
+    ]
+    buckets = [
+        BucketEffect(source, name, counts["documents"], counts["applies"], counts["missing"])
+        for source, mine in details.get(BUCKETS, {}).items()
+        for name, counts in sorted(mine.items(), key=lambda pair: buckets_of(select.manifest, source).index(pair[0]))
+    ]
+    return replace(
+        found,
+        step=select.directory,
+        documents=found.documents or {source: entry["records_in"] for source, entry in sources.items()},
+        leaving={source: found.leaving.get(source, 0) + count for source, count in left.items()},
+        rules=(*found.rules, *effects),
+        samples=(*found.samples, *samples),
+        buckets=tuple(buckets),
+    )
+
+
+def _names(step: Finished) -> list[str]:
+    return [rule["name"] for rule in step.manifest.parameters.get(RULES, [])]
+
+
 def effects_of(
     step: Finished, normalized: Mapping[str, Finished], cache: Manifest | None, options: SampleOptions
 ) -> Effects:
@@ -116,14 +187,14 @@ def effects_of(
     """
     sources, rules = step.manifest.details["sources"], step.manifest.parameters["rules"]
     names = [rule["name"] for rule in rules]
-    if options.rule and options.rule not in names:
-        raise UsageError(f"no rule {options.rule!r}; {suggestion(options.rule, names)}")
     found = [
         _effect(source, rule, entry["rules"][rule["name"]], cache)
         for rule in rules
         for source, entry in sources.items()
     ]
-    samples = [one for name in names if options.rule in ("", name) for one in _samples(step, name, normalized, options)]
+    samples = [
+        one for name in names if options.rule in ("", name) for one in _samples(step, RULE + name, normalized, options)
+    ]
     return Effects(
         step.manifest.dataset,
         step.directory,
@@ -150,27 +221,31 @@ def _tokens(source: str, text_bytes: int, cache: Manifest | None) -> int | None:
     return None
 
 
-def _samples(step: Finished, rule: str, normalized: Mapping[str, Finished], options: SampleOptions) -> Sequence[Sample]:
-    """Return some of the documents that a rule removes, in the order of their ids."""
+def _samples(
+    step: Finished, reason: str, normalized: Mapping[str, Finished], options: SampleOptions
+) -> Sequence[Sample]:
+    """Return some of the documents that leave for a reason, in the order of their ids."""
     found: list[Sample] = []
     for source in step.manifest.by_source if options.count else ():
         mine: list[Sample] = []
         for partition in step.manifest.partitions_of(source):  # in the order of ids
             if len(mine) < options.count and partition.rows:
-                mine += _removed(step.url(partition.path), rule, source, options.count - len(mine))
+                mine += _removed(step.url(partition.path), reason, source, options.count - len(mine))
         found = sorted([*found, *mine], key=lambda one: (one.id, one.source))[: options.count]
     if options.show_text:
         found = [_with_text(one, normalized[one.source]) for one in found]
     return found
 
 
-def _removed(url: str, rule: str, source: str, most: int) -> list[Sample]:
-    found: list[Sample] = []
-    for table in iterate_shard(url, ["id", "reason", "reasons"]):
+def _removed(url: str, reason: str, source: str, most: int) -> list[Sample]:
+    """Return the first documents that a rule removes. A final rule need not be the one that decides."""
+    found, prefix = list[Sample](), FINAL if reason.startswith(FINAL) else RULE
+    columns = ["id", "reasons"] if prefix == FINAL else ["id", "reason", "reasons"]
+    for table in iterate_shard(url, columns):
         for row in table.to_pylist():
-            if row["reason"] == RULE + rule:
-                others = tuple(reason.removeprefix(RULE) for reason in row["reasons"])
-                found.append(Sample(row["id"], source, rule, others))
+            if reason in row["reasons"] if prefix == FINAL else row["reason"] == reason:
+                others = tuple(one.removeprefix(prefix) for one in row["reasons"])
+                found.append(Sample(row["id"], source, reason.removeprefix(prefix), others))
                 if len(found) == most:
                     return found
     return found

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from datakit.engine.observe.observer import Observer
 from datakit.engine.scheduler.driver import run_step
-from datakit.errors import NotFoundError, UsageError
+from datakit.errors import NotFoundError, UsageError, suggestion
 from datakit.pipeline.fate.behind import Finished
 from datakit.pipeline.graph import LocatedStep, build, check_workers, engine_step
 from datakit.pipeline.lazy_executor import LazyExecutor
@@ -32,6 +32,9 @@ def preview(
     root = urls.absolute(root)
     if not recipe.rules:
         raise UsageError(f"{recipe.place} has no rules; add [[rules]] tables to it (docs/rules.md)")
+    names = [rule["name"] for rule in recipe.rules]
+    if options.rule and options.rule not in names:
+        raise UsageError(f"no rule {options.rule!r}; {suggestion(options.rule, names)}")
     graph = build(recipe, root, ListingOptions(offline=offline, dry_run=True), rules.NAME)
     located: dict[str, LocatedStep] = {}
     for node in graph.nodes:

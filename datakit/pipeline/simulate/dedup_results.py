@@ -60,6 +60,11 @@ def sign_partition(about: PhaseOf) -> Run:
     return run
 
 
+def check_tables(about: PhaseOf) -> Run:
+    """Simulate the check of the columns of scores, which reads one footer for each."""
+    return lambda task: Effect(TaskResult(), sum(2 * len(mine) for mine in task.arguments["tables"].values()), 0, 0)
+
+
 def find_copies(about: PhaseOf) -> Run:
     """Simulate the search for texts that several sources contain."""
     parts, count, buckets = all_parts(about.step), len(about.phase.tasks), _buckets(about).count

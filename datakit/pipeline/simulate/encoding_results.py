@@ -94,7 +94,7 @@ def _shards(about: PhaseOf) -> Callable[[dict[str, Any]], Written]:
         size = int(tokens * width) + 16 * chunks
         shard = WrittenShard(
             part["source"], part["text_bytes"], "0" * 32, "f" * 32, 0, path, rows, tokens, size, CHECKSUM, lengths,
-            frequent, ShardFiles(METADATA_BYTES, CHECKSUM, listed, CHECKSUM, CHECKSUM),
+            frequent, ShardFiles(METADATA_BYTES, CHECKSUM, listed, CHECKSUM, CHECKSUM), part["bucket"],
         )  # fmt: skip
         sizes = {f"/{DATA_FILE}": size, LENGTHS_SUFFIX: 4 * rows, DOCUMENTS_SUFFIX: listed,
                  f"/{METADATA_FILE}": METADATA_BYTES}  # fmt: skip

@@ -37,10 +37,11 @@ RATES: dict[str, Rate] = {
     "datakit.normalize.sort:sort_partition": Rate(0.03, 0.0105, 20 * MIB, 3.6),
     "datakit.normalize.origins:write_files": Rate(0.03, 0.0, 5 * MIB, 0.0),
     "datakit.annotate.write_tables:annotate_partition": Rate(0.05, 0.05, 150 * MIB, 0.0),  # a guess
-    "datakit.rules.count_ranks:count": Rate(0.2, 0.01, 150 * MIB, 1.0),  # a guess
+    "datakit.conditions.count_ranks:count": Rate(0.2, 0.01, 150 * MIB, 1.0),  # a guess
     "datakit.rules.write_lists:apply": Rate(0.2, 0.02, 150 * MIB, 1.0),  # a guess
     "datakit.engine.exchange.merge_tasks:merge_runs": Rate(0.03, 0.003, 300 * MIB, 0.0),
     "datakit.dedup.minhash.signatures_stage:sign_partition": Rate(0.03, 0.0068, 60 * MIB, 0.0),
+    "datakit.dedup.score_tables:check_tables": Rate(0.02, 0.0, 5 * MIB, 0.0),
     "datakit.dedup.exact_duplicates:find_copies": Rate(0.08, 0.02, 200 * MIB, 0.0),
     "datakit.dedup.clusters.bands:route": Rate(0.08, 0.015, 120 * MIB, 0.0),
     "datakit.dedup.clusters.bands:connect": Rate(0.08, 0.009, 150 * MIB, 1.0),
@@ -59,6 +60,10 @@ RATES: dict[str, Rate] = {
     "datakit.dedup.attributes:write": Rate(0.08, 0.002, 150 * MIB, 0.0),
     "datakit.select.write_selections:select": Rate(0.03, 0.01, 60 * MIB, 0.0),
     "datakit.select.edit_documents:select_and_edit": Rate(0.004, 0.01, 150 * MIB, 0.0),  # a guess
+    "datakit.select.final.rewrite_lists:rewrite": Rate(0.2, 0.02, 150 * MIB, 1.0),  # a guess
+    "datakit.select.final.equal_texts:route": Rate(0.05, 0.01, 150 * MIB, 0.0),  # a guess
+    "datakit.select.final.equal_texts:find": Rate(0.08, 0.02, 200 * MIB, 0.0),  # a guess
+    "datakit.select.final.assign_buckets:assign": Rate(0.2, 0.02, 150 * MIB, 1.0),  # a guess
     "datakit.consolidate.write_partitions:consolidate": Rate(0.03, 0.0118, 110 * MIB, 0.0),
     "datakit.consolidate.stage:write_card": Rate(0.02, 0.0, 5 * MIB, 0.0),
     "datakit.tokenize.train_stage:train_task": Rate(1.0, 0.1, 500 * MIB, 1.0),

@@ -14,7 +14,11 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
+
 from datakit.cache.layout import TOKENIZER_FILE
+from datakit.conditions.config import DOCUMENT, Rule
+from datakit.conditions.expressions import Conditions
 from datakit.dedup.survivors import score_columns
 from datakit.download.listing import SourceFile, source_base
 from datakit.engine.executor import Attempt
@@ -35,6 +39,7 @@ from datakit.pipeline.simulate.simulated_step import SimulatedStep
 from datakit.pipeline.simulate.task_table import simulators
 from datakit.pipeline.simulate.text_results import SCORES
 from datakit.recipe import Recipe
+from datakit.select.bucket_config import Bucket
 from datakit.storage import globs
 from datakit.storage.manifest import Manifest
 from datakit.tokenize import train_stage
@@ -171,9 +176,16 @@ class _SimulatedRun:
         return bool(self._ready or self._open)
 
     def _scores(self) -> list[str]:
-        """Return the numeric columns that the recipe's dedup step reads."""
-        prefer = [node.settings.content.get("prefer", ()) for node in self._graph.nodes if node.stage == "dedup"]
-        return [name for names in prefer for name in score_columns(names)]
+        """Return the columns of the documents that the recipe's dedup step and its rules read."""
+        found = list[str]()
+        for node in self._graph.nodes:
+            content = node.settings.content
+            found += score_columns(content.get("prefer", ())) if node.stage == "dedup" else []
+            if node.stage in ("rules", "select"):
+                rules = msgspec.convert([*content.get("rules", ())], list[Rule])
+                rules += [one.as_rule() for one in msgspec.convert([*content.get("buckets", ())], list[Bucket])]
+                found += Conditions(rules, sorted(content.get("edits", {}))).wanted.get(DOCUMENT, [])
+        return list(dict.fromkeys(found))
 
     def _settle(self, ended: Ended) -> None:
         if ended.error is not None:

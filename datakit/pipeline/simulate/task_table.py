@@ -12,6 +12,7 @@ from datakit.pipeline.simulate import giant_results as giants
 from datakit.pipeline.simulate import text_results as text
 from datakit.pipeline.simulate import token_results as tokens
 from datakit.pipeline.simulate.effects import PhaseOf, Run, Simulator
+from datakit.pipeline.simulate.final import results as final
 
 SIMULATORS: dict[str, Simulator] = {
     "datakit.download.stage:fetch_file": text.fetch_file,
@@ -20,10 +21,11 @@ SIMULATORS: dict[str, Simulator] = {
     "datakit.normalize.sort:sort_partition": text.sort_partition,
     "datakit.normalize.origins:write_files": text.write_files,
     "datakit.annotate.write_tables:annotate_partition": text.annotate_partition,
-    "datakit.rules.count_ranks:count": tokens.count_ranks,
+    "datakit.conditions.count_ranks:count": tokens.count_ranks,
     "datakit.rules.write_lists:apply": tokens.apply_rules,
     "datakit.engine.exchange.merge_tasks:merge_runs": text.merge_runs,
     "datakit.dedup.minhash.signatures_stage:sign_partition": dedup.sign_partition,
+    "datakit.dedup.score_tables:check_tables": dedup.check_tables,
     "datakit.dedup.exact_duplicates:find_copies": dedup.find_copies,
     "datakit.dedup.clusters.bands:route": dedup.route_bands,
     "datakit.dedup.clusters.bands:connect": dedup.connect,
@@ -42,6 +44,10 @@ SIMULATORS: dict[str, Simulator] = {
     "datakit.dedup.attributes:write": dedup.write_attributes,
     "datakit.select.write_selections:select": tokens.select,
     "datakit.select.edit_documents:select_and_edit": tokens.select_and_edit,
+    "datakit.select.final.rewrite_lists:rewrite": final.rewrite,
+    "datakit.select.final.equal_texts:route": final.route_edited,
+    "datakit.select.final.equal_texts:find": final.find_equal,
+    "datakit.select.final.assign_buckets:assign": final.assign_buckets,
     "datakit.consolidate.write_partitions:consolidate": tokens.consolidate,
     "datakit.consolidate.stage:write_card": tokens.write_card,
     "datakit.tokenize.train_stage:train_task": tokens.train_task,

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 
 from datakit.cache.layout import TOKENIZER_FILE
+from datakit.conditions.phase_data import Applied, Ranked, RuleCounts, SearchState, Shared, Work
+from datakit.conditions.ranks import BITS, DIGIT
 from datakit.consolidate.write_partitions import Written as Consolidated
 from datakit.engine.task import OutputFile, Task, TaskResult
 from datakit.pipeline.simulate.effects import CHECKSUM, Effect, PhaseOf, Run, parquet_reads
-from datakit.rules.phase_data import Applied, Ranked, RuleCounts, SearchState, Shared, Work
-from datakit.rules.ranks import BITS, DIGIT
 from datakit.select.edit_documents import WrittenEdits, edit_counters
 from datakit.select.stage import REASONS
-from datakit.select.write_selections import ID_BYTES, selection_counters
+from datakit.select.write_selections import DRAFT, ID_BYTES, selection_counters
 from datakit.select.write_selections import Written as Selected
 from datakit.storage.manifest import Partition
 
@@ -96,7 +96,8 @@ def select(about: PhaseOf) -> Run:
         details = {"partitions": msgspec.to_builtins(written)}
         records = sum(entry.rows_in for entry in written)
         size = ID_BYTES * records
-        result = TaskResult(_files(written), selection_counters(written), details, records=records, bytes_read=size)
+        counters = {} if DRAFT in about.phase.shared else selection_counters(written)
+        result = TaskResult(_files(written), counters, details, records=records, bytes_read=size)
         return Effect(result, sum(_reads(about, pair) for pair in pairs), len(written), size)
 
     return run
@@ -118,7 +119,7 @@ def select_and_edit(about: PhaseOf) -> Run:
         written = [_selected(about, one["pair"], about.phase.shared["drop"]) for one in pairs]
         lists = [edits(one) for one in pairs]
         details = {"partitions": msgspec.to_builtins(written), "edits": msgspec.to_builtins(lists)}
-        counters = {**selection_counters(written), **edit_counters(lists)}
+        counters = {} if DRAFT in about.phase.shared else {**selection_counters(written), **edit_counters(lists)}
         files = (*_files(written), *(entry.file for entry in lists))
         records, size = sum(entry.rows_in for entry in written), sum(one["text_bytes"] for one in pairs)
         reads = sum(
@@ -163,7 +164,7 @@ def consolidate(about: PhaseOf) -> Run:
 
     def one(pair: dict[str, Any]) -> Consolidated:
         whole, kept = msgspec.convert(pair["partition"], Partition), pair["staying"]
-        if pair["leaving"] is None and pair["edits"] is None:
+        if _is_copied(pair):
             return Consolidated(msgspec.structs.replace(whole, path=pair["output"]), kept, unchanged=True)
         text = (whole.text_bytes or whole.bytes) * kept // max(1, whole.rows)
         size = max(1000, int(text * corpus.normalized))
@@ -181,7 +182,7 @@ def consolidate(about: PhaseOf) -> Run:
             "consolidate/dropped_quarantined": 0,
             "consolidate/unchanged_partitions": sum(entry.unchanged for entry in written),
         }
-        parts = [pair["partition"] for pair in pairs if pair["leaving"] is not None or pair["edits"] is not None]
+        parts = [pair["partition"] for pair in pairs if not _is_copied(pair)]
         read = sum(part["bytes"] for part in parts)
         reads = sum(5 + parquet_reads(part["bytes"], (part["text_bytes"] or 0) >> 24) for part in parts)
         reads += COPY_REQUESTS * (len(pairs) - len(parts))
@@ -191,6 +192,11 @@ def consolidate(about: PhaseOf) -> Run:
         return Effect(result, reads, len(outputs), read)
 
     return run
+
+
+def _is_copied(pair: dict[str, Any]) -> bool:
+    """Return True if a partition is the normalized file."""
+    return pair["leaving"] is None and pair["edits"] is None and not pair["with_buckets"]
 
 
 def write_card(about: PhaseOf) -> Run:

@@ -16,8 +16,9 @@ Cost: a few bytes per document that leaves. Memory: one row group of the list (6
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,7 @@ import pyarrow as pa
 from datakit.errors import CorruptError
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest, Partition
+from datakit.storage.selection.buckets import Members, members_of
 from datakit.storage.selection.edits import edits_url
 from datakit.storage.selection.listed_rows import ListedRows
 
@@ -36,6 +38,7 @@ SCHEMA = pa.schema(
     ]
 )
 RULE = "rule:"  # before the name of a rule that is the reason
+FINAL = "final:"  # before the name of a rule of [select] that is the reason
 DICTIONARY = ("reasons.list.element",)
 
 
@@ -43,12 +46,14 @@ DICTIONARY = ("reasons.list.element",)
 class Selected:
     """The selection of one partition, as far as a plan needs it. leaving: the URL of the list of the rows that leave;
     None if all stay. rows: the number of documents that stay. edits: the URL of the list of the edits of their texts;
-    None if there are none.
+    None if there are none. buckets: the documents of each bucket of the partition, by name (see `members_of`); empty if
+    its source is not divided.
     """
 
     leaving: str | None
     rows: int
     edits: str | None = None
+    buckets: dict[str, Members] = field(default_factory=dict)
 
 
 def selected(directory: str, manifest: Manifest, source: str, partitions: Sequence[Partition]) -> list[Selected]:
@@ -62,9 +67,32 @@ def selected(directory: str, manifest: Manifest, source: str, partitions: Sequen
             urls.join(directory, listed.path) if listed.rows else None,
             partition.rows - listed.rows,
             edits_url(directory, manifest, source, urls.name(partition.path)),
+            members_of(directory, manifest, source, urls.name(partition.path), partition.rows - listed.rows),
         )
         for listed, partition in zip(lists, partitions, strict=True)
     ]
+
+
+class ShardRows(NamedTuple):
+    """The documents of one shard of a token cache: those of the source's partition `number` that stay, or those of them
+    that are in a bucket. rows: their number. members: None if the source is not divided.
+    """
+
+    number: int
+    bucket: str | None
+    rows: int
+    members: Members | None
+
+
+def shards_of(selections: Sequence[Selected]) -> Iterator[ShardRows]:
+    """Yield the shards of a source in the order of a token cache, including those without documents. selections:
+    those of the source's partitions.
+    """
+    buckets = list(selections[0].buckets) if selections else []
+    for bucket in buckets or [None]:
+        for number, selection in enumerate(selections):
+            members = selection.buckets[bucket] if bucket is not None else None
+            yield ShardRows(number, bucket, members.rows if members is not None else selection.rows, members)
 
 
 def aligned(directory: str, manifest: Manifest, source: str, partitions: Sequence[Partition]) -> list[Partition]:
@@ -109,3 +137,10 @@ def only(table: pa.Table, staying: np.ndarray) -> pa.Table:
     """Return the rows of a table for which `staying`, bool [N], is true."""
     bits = pa.py_buffer(np.packbits(staying, bitorder="little"))
     return table.filter(pa.BooleanArray.from_buffers(pa.bool_(), len(staying), [None, bits]))
+
+
+def both(one: np.ndarray | None, other: np.ndarray | None) -> np.ndarray | None:
+    """Return where two masks, bool [N], are both true; None stands for a mask that is true everywhere."""
+    if one is None or other is None:
+        return one if other is None else other
+    return one & other

@@ -24,14 +24,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datakit.cache.layout import DOCUMENTS_SUFFIX
+from datakit.storage import urls
 from datakit.storage.manifest import Manifest, Partition
 from datakit.storage.parquet import read_shard
+from datakit.storage.selection.buckets import REST
 from datakit.validate.between import selections
+from datakit.validate.between.final.encoded_parts import EncodedPart, encoded_parts
 from datakit.validate.finding import Result
 from datakit.validate.id_lists import Ids, contained, first_difference, ids_of, positions, read_ids
 from datakit.validate.subject import Input, Subject, in_parallel
 
-Aligned = tuple[Partition, Partition, Partition | None]  # our partition, the input's, and that of the removals
+Aligned = tuple[Partition, EncodedPart, Partition | None]  # our partition, the input's, and that of the removals
 
 
 @dataclass(frozen=True)
@@ -90,23 +93,26 @@ def _aligned(step: Subject, above: Manifest, removals: Manifest | None, result: 
         theirs = above.partitions_of(source)
         ours = step.manifest.partitions_of(source)
         marks = removals.partitions_of(source) if removals is not None else [None] * len(theirs)
+        parts = [EncodedPart(part, None, (), part.rows) for part in theirs]
         if step.manifest.stage == "tokenize" and len(marks) == len(theirs):
-            pairs = list(zip(theirs, marks, strict=True))
-            filled = [(part, mark) for part, mark in pairs if part.rows > (mark.rows if mark is not None else 0)]
-            theirs, marks = [part for part, _ in filled], [mark for _, mark in filled]
-        if not len(ours) == len(theirs) == len(marks):
-            result.find(step.manifest_url, f"has {len(ours)} partitions of {source!r}; its inputs have {len(theirs)}")
+            mark_of = dict(zip((part.path for part in theirs), marks, strict=True))
+            parts = list(encoded_parts(theirs, removals))
+            marks = [mark_of[one.partition.path] for one in parts]
+        if not len(ours) == len(parts) == len(marks):
+            result.find(step.manifest_url, f"has {len(ours)} partitions of {source!r}; its inputs have {len(parts)}")
             continue
-        yield from zip(ours, theirs, marks, strict=True)
+        yield from zip(ours, parts, marks, strict=True)
 
 
 def _compare(step: Subject, result: Result, pairs: Pairs, aligned: Aligned) -> int:
     """Compare one partition; return the number of documents in it."""
-    ours, theirs, marks = aligned
+    ours, part, marks = aligned
+    theirs = part.partition
     suffix = DOCUMENTS_SUFFIX if step.manifest.stage == "tokenize" else ""
     place, other = step.place(ours) + suffix, pairs.above.url(theirs)
     marked = pairs.removals.url(marks) if pairs.removals is not None and marks is not None else None
-    if not step.sound(place, other, *([marked] if marked else [])):
+    lists = [urls.join(pairs.removals.directory, one) for one in part.lists] if pairs.removals is not None else []
+    if not step.sound(place, other, *([marked] if marked else []), *lists):
         result.skip("the documents of damaged files are not compared")
         return 0
     with result.reading(place):
@@ -122,6 +128,8 @@ def _compare(step: Subject, result: Result, pairs: Pairs, aligned: Aligned) -> i
             if marked is not None:
                 with result.reading(marked):
                     _leave_out(keep, expected, marked, pairs.drop, result)
+            if part.bucket is not None:
+                keep &= _in_bucket(part, expected, lists, result)
             file = ours.path if step.manifest.stage == "consolidate" else theirs.path
             keep[[row for row in (pairs.quarantined or {}).get(file, ()) if row < len(keep)]] = (
                 step.manifest.stage == "signatures"
@@ -131,6 +139,19 @@ def _compare(step: Subject, result: Result, pairs: Pairs, aligned: Aligned) -> i
                 result.find(place, f"does not match {other}: it {difference}")
             return len(found)
     return 0
+
+
+def _in_bucket(part: EncodedPart, expected: Ids, lists: list[str], result: Result) -> np.ndarray:
+    """Return which documents of a partition are in a document bucket, bool [N]."""
+    named = np.zeros(len(expected), bool)
+    for url in lists:
+        with result.reading(url):
+            table = read_shard(url, ["id"])
+            at = positions(ids_of(table["id"]), expected) if table.num_rows and len(expected) else np.empty(0, np.int64)
+            if (at < 0).any():
+                result.find(url, "names a document that its input does not have")
+            named[at[at >= 0]] = True
+    return ~named if part.bucket == REST else named
 
 
 def _leave_out(keep: np.ndarray, expected: Ids, marked: str, drop: tuple[str, ...] | None, result: Result) -> None:

@@ -31,6 +31,8 @@ from datakit.validate.between.edit_counts import (
     growths,
     is_edited,
 )
+from datakit.validate.between.final.counts import final_equations
+from datakit.validate.between.final.encoded_parts import encoded_parts
 from datakit.validate.finding import Result
 from datakit.validate.subject import Subject, in_parallel
 
@@ -177,6 +179,7 @@ def _select(step: Subject, result: Result) -> Iterator[Equation]:
             reasons.update(dict.fromkeys(combination.split("+"), number))
         yield f"the count by reason of {source!r}", entry["leaving"], "the sum of combinations", dict(reasons)
     yield from edit_equations(manifest)
+    yield from final_equations(manifest)
     if not step.missing("normalize"):
         totals = _rows(above for _, above in step.inputs_of("normalize"))
         for source, entry in details.items():
@@ -188,7 +191,7 @@ def _select(step: Subject, result: Result) -> Iterator[Equation]:
             yield f"what leaves {source!r} because of rules", leaves, "those that the rules list", listed
     for _, dedup in step.inputs_of("dedup"):
         for source, entry in details.items():
-            for reason in (one for one in manifest.details["drop"] if not one.startswith(RULE)):
+            for reason in (one for one in manifest.details["drop"] if one in REASONS):
                 marked = dedup.details["sources"][source][reason]
                 leaves = entry["leaving"].get(reason, 0)
                 yield f"the {reason} duplicates that leave {source!r}", leaves, "those that dedup marked", marked
@@ -319,16 +322,19 @@ def _tokenize_inputs(step: Subject) -> Iterator[Equation]:
     for _, select in step.inputs_of("select"):
         manifest, leaving = step.manifest, {part.path: part.rows for part in select.partitions}
         parts = [part for _, above in step.inputs_of("normalize") for part in above.partitions]
-        filled = [part for part in parts if part.rows > leaving.get(part.path, 0)]
-        stay = sum(part.rows - leaving.get(part.path, 0) for part in filled)
+        encoded = list(encoded_parts(parts, select))
+        filled, stay = [one.partition for one in encoded], sum(one.rows for one in encoded)
         read = manifest.totals.rows + manifest.quarantine.records
         yield "documents encoded and left out", read, "the number of documents that stay", stay
         shards = [part.source for part in manifest.partitions]
         yield "the sources of the shards", shards, "those of the partitions", [part.source for part in filled]
+        buckets = [part.bucket for part in manifest.partitions]
+        yield "the buckets of the shards", buckets, "those of the partitions", [one.bucket for one in encoded]
         if len(shards) == len(filled):
-            yield from edited_size_equations(manifest, select, filled)
-            for ours, theirs in zip(manifest.partitions, filled, strict=True):
-                if is_edited(select, theirs):
+            yield from edited_size_equations(manifest, select, list({part.path: part for part in filled}.values()))
+            for ours, one in zip(manifest.partitions, encoded, strict=True):
+                theirs = one.partition
+                if is_edited(select, theirs) or one.bucket is not None:
                     continue
                 size, most, gone = ours.text_bytes or 0, theirs.text_bytes or 0, leaving.get(theirs.path, 0)
                 least = most if not gone and not manifest.quarantine.records else 0

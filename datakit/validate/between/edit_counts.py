@@ -27,7 +27,8 @@ def is_edited(select: Manifest, partition: Partition) -> bool:
 def edit_equations(select: Manifest) -> Iterator[Equation]:
     """Yield the equations of a select step's edits."""
     if FOLDER not in select.details:
-        yield "the number of lists of edits", len(select.files), "that of a step without edits", 0
+        listed = sum(file.path.startswith(f"{FOLDER}/") for file in select.files)
+        yield "the number of lists of edits", listed, "that of a step without edits", 0
         return
     counts, stretches, rows = select.details[FOLDER], Counter[str](), Counter[str]()
     for one in counts.values():

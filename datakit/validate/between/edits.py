@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 
 from datakit.engine.task import Step, StepInput
@@ -17,6 +18,7 @@ from datakit.select.stage import pairs_of, reasons_to_leave
 from datakit.storage.parquet import iterate_shard, read_shard
 from datakit.storage.selection.edits import FOLDER, SCHEMA
 from datakit.text.edited_texts import EditedTexts
+from datakit.validate.between.selections import is_final
 from datakit.validate.finding import Result
 from datakit.validate.subject import Subject, in_parallel
 
@@ -37,7 +39,7 @@ def check(step: Subject, result: Result) -> None:
         return result.skip("the step edits no text")
     if missing := next(filter(None, map(step.missing, ("normalize", "rules", "dedup", "annotate"))), ""):
         return result.skip(missing)
-    made = _step(step)
+    made = step_of(step)
     pairs = [pair for entry in made.inputs_of("normalize") for pair in pairs_of(made, entry)]
     with result.reading(step.manifest_url):
         for rows in in_parallel(partial(_compare, step, made, result), edited_pairs(made, pairs, edits_of(made))):
@@ -45,7 +47,7 @@ def check(step: Subject, result: Result) -> None:
     return None
 
 
-def _step(step: Subject) -> Step:
+def step_of(step: Subject) -> Step:
     """Return the step as the engine ran it."""
     inputs = tuple(
         StepInput(stage, manifest.dataset if stage in ("normalize", "annotate") else None, entry.directory, manifest)
@@ -67,11 +69,15 @@ def _compare(step: Subject, made: Step, result: Result, work: EditedPair) -> int
         edits, drop, written = edits_of(made), frozenset(reasons_to_leave(made)), _Rows()
         editor = Editor(work, {name: edits[name] for name in work.edits})
         left = [joined.leaving for joined in editor.groups(drop, written)]
-        found = read_shard(place)
-        if not pa.concat_tables(written.tables).combine_chunks().equals(found.combine_chunks()):
+        found, listed = read_shard(place), read_shard(leaving)
+        later = np.array([is_final(reasons) for reasons in listed["reasons"].to_pylist()], bool)
+        made_again = pa.concat_tables(written.tables)
+        stays = ~np.isin(made_again["row"].to_numpy(), listed["row"].to_numpy()[later])
+        if not made_again.filter(pa.array(stays)).combine_chunks().equals(found.combine_chunks()):
             result.find(place, "does not list the edits that follow from the tables of annotate")
             return 0
-        if left and not pa.concat_tables(left).combine_chunks().equals(read_shard(leaving).combine_chunks()):
+        before = listed.filter(pa.array(~later)).combine_chunks()
+        if left and not pa.concat_tables(left).combine_chunks().equals(before):
             result.find(leaving, "does not list the documents that leave because of edits, rules or duplicates")
         texts = EditedTexts(place if found.num_rows else None, work.pair.dataset)
         for table in iterate_shard(work.pair.dataset, ["id", "text"]):

@@ -28,6 +28,7 @@ from datakit.storage.parquet import open_shard, read_group
 from datakit.text.string_buffers import string_buffers
 from datakit.tokenize.encoders.tokenizer import Tokenizer
 from datakit.validate.between.edited_sample import with_edits
+from datakit.validate.between.final.encoded_parts import encoded_parts
 from datakit.validate.finding import Result
 from datakit.validate.id_lists import distinct, ids_of, positions, read_ids
 from datakit.validate.subject import Subject
@@ -120,12 +121,11 @@ def files_with_texts(step: Subject) -> list[tuple[str, str]]:
     partitions in which documents stay or, for a step of an earlier version, the consolidated partitions with documents.
     """
     inputs = step.inputs_of("consolidate") or step.inputs_of("normalize")
-    leaving = {part.path: part.rows for _, select in step.inputs_of("select") for part in select.partitions}
+    select = next((manifest for _, manifest in step.inputs_of("select")), None)
     return [
-        (part.source, above.url(part))
+        (one.partition.source, above.url(one.partition))
         for above, manifest in inputs
-        for part in manifest.partitions
-        if part.rows > leaving.get(part.path, 0)
+        for one in encoded_parts(manifest.partitions, select)
     ]
 
 

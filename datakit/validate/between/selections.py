@@ -15,11 +15,12 @@ from functools import partial
 
 import numpy as np
 
-from datakit.rules.config import DROP
+from datakit.conditions.config import DROP
 from datakit.select.edit_documents import EMPTY, UNANNOTATED
+from datakit.select.final.equal_texts import EQUAL
 from datakit.storage.manifest import Manifest, Partition
 from datakit.storage.parquet import read_shard
-from datakit.storage.selection.leaving_rows import RULE
+from datakit.storage.selection.leaving_rows import FINAL, RULE
 from datakit.validate.finding import Result
 from datakit.validate.id_lists import Ids, first_difference, ids_of, positions, read_ids
 from datakit.validate.subject import Subject, in_parallel
@@ -37,6 +38,16 @@ def check(step: Subject, result: Result) -> None:
     for rows in in_parallel(partial(_compare, step, result, frozenset(drop)), list(_aligned(step, result))):
         result.count("document", rows)
     return None
+
+
+def is_final(reasons: list[str]) -> bool:
+    """Return True if a document leaves only after texts are edited; `final.py` checks these documents."""
+    return reasons == [EQUAL] or all(reason.startswith(FINAL) for reason in reasons)
+
+
+def follows_edits(reasons: list[str]) -> bool:
+    """Return True if a document leaves because of edits or after them."""
+    return reasons in OF_EDITS or is_final(reasons)
 
 
 def rules_of(manifest: Manifest) -> list[str]:
@@ -79,8 +90,8 @@ def _compare(step: Subject, result: Result, drop: frozenset[str], aligned: Align
             elif step.manifest.stage == "rules":
                 _check_rules(place, reasons, drop, result)
             else:
-                others = np.array([reason not in OF_EDITS for reason in reasons], bool)
-                reasons = [reason for reason in reasons if reason not in OF_EDITS]
+                others = np.array([not follows_edits(reason) for reason in reasons], bool)
+                reasons = [reason for reason in reasons if not follows_edits(reason)]
                 _check_marks(place, (found[others], expected), reasons, _marked(expected, marks, drop, result), result)
         return len(found)
     return 0

@@ -93,13 +93,14 @@ def _check_identity(step: Subject, result: Result) -> None:
 def _partition_differences(manifest: Manifest) -> Iterator[str]:
     """Yield a message for each partition whose source differs from the one in its path, or that is out of order."""
     for partition in manifest.partitions:
-        if partition.path.rpartition("/")[0] not in _folders(manifest, partition.source):
+        if partition.path.rpartition("/")[0] not in _folders(manifest, partition):
             yield f"says that {partition.path} belongs to source {partition.source!r}"
     yield from _incomplete(manifest)
-    groups = [(source, list(parts)) for source, parts in groupby(manifest.partitions, key=lambda part: part.source)]
-    if len({source for source, _ in groups}) < len(groups):
-        yield "lists partitions of other sources between those of one source"
-    for _, parts in groups:
+    for what, key in (("source", _source), ("bucket", _bucket)):
+        groups = [name for name, _ in groupby(manifest.partitions, key=key)]
+        if len(set(groups)) < len(groups):
+            yield f"lists partitions of other {what}s between those of one {what}"
+    for parts in (list(found) for _, found in groupby(manifest.partitions, key=_bucket)):
         for before, after in pairwise(parts):
             if _number(before) >= _number(after):
                 yield f"lists {after.path} after {before.path}"
@@ -118,10 +119,20 @@ def _incomplete(manifest: Manifest) -> Iterator[str]:
             yield f"lists {len(found)} of the {found[0][1]} partitions of source {source!r}"
 
 
-def _folders(manifest: Manifest, source: str) -> tuple[str, ...]:
-    """Return a source's possible folders: `data/<source>/` and, in format 1, also `<source>/` and the step's folder."""
-    now = data_path(source, "").rstrip("/")
-    return (now, source, "") if manifest.format == UNSEALED else (now,)
+def _source(part: Partition) -> str:
+    return part.source
+
+
+def _bucket(part: Partition) -> tuple[str, str | None]:
+    return part.source, part.bucket
+
+
+def _folders(manifest: Manifest, part: Partition) -> tuple[str, ...]:
+    """Return a partition's possible folders: `data/<source>/` or, for a document bucket, `data/<source>/<bucket>/`; in
+    format 1, also `<source>/` and the step's folder.
+    """
+    now = data_path(part.source, part.bucket or "").rstrip("/")
+    return (now, part.source, "") if manifest.format == UNSEALED else (now,)
 
 
 def _number(partition: Partition) -> tuple[int, str]:

@@ -115,7 +115,7 @@ def _component(name: str, said: Mapping[str, Any], simulate: SimulatedEpochs | N
 def _sources(caches: list[Cache]) -> Iterator[CacheSource]:
     for cache in caches:
         yield CacheSource(cache)
-        yield from (CacheSource(cache, source) for source in cache.sources)
+        yield from (CacheSource(cache, source) for source in cache.part_names())
 
 
 def _packing(said: str | None) -> Packing | None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from datakit.rules.config import Rule
-from datakit.rules.records import Attributed
+from datakit.conditions.config import Rule
+from datakit.conditions.records import Attributed
 from datakit.storage.manifest import Partition
 
 ID_BYTES = 32

@@ -6,6 +6,8 @@ a table has null in all its columns or, in a column of lists, an empty list, bec
 of which there is nothing to say. A document that its annotator could not process (it is in quarantine) has null even in
 columns of lists. For a column of spans such as `spans`, the column `spans_kinds` lists the kinds of the spans.
 
+The expressions of select see only the documents that stay, and also the struct `edited` (`edited_facts.py`).
+
 Cost: reading the ids, and the columns that the expressions name. Memory: one row group of each table.
 """
 
@@ -17,10 +19,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from datakit.conditions.config import DOCUMENT, EDITED, SOURCE
+from datakit.conditions.edited_facts import EditedFacts
 from datakit.errors import ColumnError
-from datakit.rules.config import DOCUMENT, SOURCE
 from datakit.storage.ids import OrderedIds
 from datakit.storage.parquet import iterate_shard, open_shard
+from datakit.storage.selection.leaving_rows import LeavingRows
 from datakit.storage.selection.matching import MatchedRows
 
 KINDS = "_kinds"  # the suffix of the column that lists the kinds of a column of spans
@@ -31,29 +35,38 @@ ID = "id"
 class Attributed:
     """A partition and the tables that describe it. dataset: the URL of the partition. source: its source. tables: the
     URL of each annotator's table. unknown: the rows of the documents that have no attributes, because they are in
-    quarantine.
+    quarantine. leaving, edits: the URLs of the lists of the rows that leave, which are not yielded, and of the edits;
+    None if there are none.
     """
 
     dataset: str
     source: str
     tables: dict[str, str]
     unknown: list[int] = field(default_factory=list)
+    leaving: str | None = None
+    edits: str | None = None
 
 
 @dataclass(frozen=True)
 class RowGroup:
-    """Some documents of a partition. high, low: the halves of their ids, uint64 [N]. records: what expressions read, N
-    rows.
+    """Some documents of a partition. high, low: the halves of their ids, uint64 [N]. rows: their rows in the partition,
+    int64 [N]. records: what expressions read, N rows.
     """
 
     ids: pa.ChunkedArray
     high: np.ndarray
     low: np.ndarray
+    rows: np.ndarray
     records: pa.Table
+
+    def only(self, chosen: np.ndarray) -> RowGroup:
+        """Return the documents for which `chosen`, bool [N], is true."""
+        ids, records = (one.filter(pa.array(chosen)) for one in (self.ids, self.records))
+        return RowGroup(ids, self.high[chosen], self.low[chosen], self.rows[chosen], records)
 
 
 def read_records(part: Attributed, wanted: Mapping[str, Sequence[str]], types: Mapping[str, str]) -> Iterator[RowGroup]:
-    """Yield the row groups of a partition that have documents.
+    """Yield the documents of each row group of a partition, if it has some.
 
     wanted: the columns to read, by the struct that holds them. types: the Arrow types, as strings, of the documents'
     columns over all sources; a column that this partition lacks is null. Raises ColumnError for an annotator without a
@@ -64,10 +77,11 @@ def read_records(part: Attributed, wanted: Mapping[str, Sequence[str]], types: M
     streams = {
         name: _Attributes(name, part.tables, columns)
         for name, columns in wanted.items()
-        if name not in (DOCUMENT, SOURCE)
+        if name not in (DOCUMENT, SOURCE, EDITED)
     }
-    ids, first = OrderedIds(part.dataset), 0
-    for table in iterate_shard(part.dataset, list(dict.fromkeys([ID, *present]))):
+    facts = EditedFacts(part.edits, part.dataset, wanted.get(EDITED, ()))
+    ids, leaving, first = OrderedIds(part.dataset), LeavingRows(part.leaving, part.dataset), 0
+    for table in iterate_shard(part.dataset, list(dict.fromkeys([ID, *present, *facts.columns]))):
         if not table.num_rows:
             continue
         high, low = ids.parse(table[ID])
@@ -75,11 +89,19 @@ def read_records(part: Attributed, wanted: Mapping[str, Sequence[str]], types: M
         columns = {name: stream.of(high, low, unknown, part.dataset) for name, stream in streams.items()}
         if own:
             columns[DOCUMENT] = _document(table, own, present, types)
+        if facts.names:
+            columns[EDITED] = facts.of(table)
         columns[SOURCE] = pa.repeat(pa.scalar(part.source), table.num_rows)
-        yield RowGroup(table[ID], high, low, pa.table(columns))
+        group = RowGroup(table[ID], high, low, np.arange(first, first + table.num_rows), pa.table(columns))
+        staying = leaving.staying(table[ID])
         first += table.num_rows
+        group = group if staying is None else group.only(staying)
+        if len(group.rows):
+            yield group
     for stream in streams.values():
         stream.expect_end(part.dataset)
+    leaving.expect_end()
+    facts.expect_end()
 
 
 def _present(dataset: str, columns: Sequence[str]) -> list[str]:

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from datakit.conditions.expressions import Answers, Conditions
+from datakit.conditions.phase_data import ID_BYTES, Ranked, SearchState, Shared, Work
+from datakit.conditions.ranks import Search, beginning, digits, sortable
+from datakit.conditions.records import RowGroup, read_records
 from datakit.engine.task import TaskContext, TaskResult
-from datakit.rules.conditions import Answers, Conditions
-from datakit.rules.phase_data import ID_BYTES, Ranked, SearchState, Shared, Work
-from datakit.rules.ranks import Search, beginning, digits, sortable
-from datakit.rules.records import RowGroup, read_records
 
 Words = tuple[np.ndarray, np.ndarray, np.ndarray]
 

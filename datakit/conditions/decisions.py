@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from datakit.rules.config import DROP, Rule
+from datakit.conditions.config import DROP, Rule
 from datakit.storage.selection.leaving_rows import RULE
 
 NONE = -1
@@ -32,12 +32,14 @@ def decide(rules: Sequence[Rule], applies: np.ndarray) -> Decisions:
     return Decisions(decisive, np.flatnonzero(any_rule & drops[decisive]))
 
 
-def reasons(rules: Sequence[Rule], applies: np.ndarray, leaving: np.ndarray) -> pa.ListArray:
-    """Return, for each document that leaves, the names of all rules that would remove it, in alphabetical order."""
+def reasons(rules: Sequence[Rule], applies: np.ndarray, leaving: np.ndarray, prefix: str = RULE) -> pa.ListArray:
+    """Return, for each document that leaves, the names of all rules that would remove it, in alphabetical order, after
+    the prefix.
+    """
     order = [
         number for number in sorted(range(len(rules)), key=lambda one: rules[one].name) if rules[number].action == DROP
     ]
-    names = pa.array([RULE + rules[number].name for number in order], pa.string())
+    names = pa.array([prefix + rules[number].name for number in order], pa.string())
     documents, found = np.nonzero(applies[order][:, leaving].T)
     ends = np.searchsorted(documents, np.arange(len(leaving) + 1)).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(ends), names.take(pa.array(found)))

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from datakit.conditions.config import DOCUMENT, EDITED, SOURCE, Rule
+from datakit.conditions.edited_facts import fact_names
 from datakit.errors import RecipeError, suggestion
-from datakit.rules.config import DOCUMENT, SOURCE, Rule
 from datakit.sql.database import open_database, reason
 from datakit.sql.expression import column_paths
 
@@ -34,10 +35,12 @@ class Answers:
 
 
 class Conditions:
-    """The parsed expressions of some rules. Raises RecipeError if one of them is not allowed."""
+    """The parsed expressions of some rules. edits: the names of the edits about which they may read; None if they are
+    evaluated before texts are edited. Raises RecipeError if an expression is not allowed.
+    """
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
-        self._rules = rules
+    def __init__(self, rules: Sequence[Rule], edits: Sequence[str] | None = None) -> None:
+        self._rules, self._edits = rules, edits
         self._database = open_database()
         self.wanted: dict[str, list[str]] = {}  # the columns that the expressions read, by struct
         for rule in rules:
@@ -65,7 +68,7 @@ class Conditions:
     @property
     def annotators(self) -> list[str]:
         """The annotators whose tables the expressions read."""
-        return [name for name in self.wanted if name != DOCUMENT]
+        return [name for name in self.wanted if name not in (DOCUMENT, EDITED)]
 
     def check(self, annotators: Sequence[str], columns: Mapping[str, str] | None = None) -> None:
         """Raise RecipeError if an expression reads an annotator that is not in `annotators`, or a column of documents
@@ -79,11 +82,23 @@ class Conditions:
                         f"a rule reads {DOCUMENT}.{unknown[0]}, but no source has this column; "
                         f"{suggestion(unknown[0], list(columns or ()))}"
                     )
+            elif name == EDITED:
+                self._check_edited(wanted)
             elif name not in annotators:
                 raise RecipeError(
                     f"a rule reads {name}.{wanted[0]}, but the recipe has no [annotate.{name}]; add this table, or "
                     f"{suggestion(name, [*annotators, DOCUMENT])}"
                 )
+
+    def _check_edited(self, wanted: Sequence[str]) -> None:
+        if self._edits is None:
+            raise RecipeError(
+                f"a rule reads {EDITED}.{wanted[0]}, but [[rules]] are applied before texts are edited; move the rule "
+                "to [[select.rules]]"
+            )
+        for one in wanted:
+            if one not in (known := fact_names(self._edits)):
+                raise RecipeError(f"a rule reads {EDITED}.{one}, which does not exist; {suggestion(one, known)}")
 
     def answers(self, records: pa.Table, place: str) -> list[Answers]:
         """Return the answers of each rule for N records. place: the URL of their partition, for messages. Raises

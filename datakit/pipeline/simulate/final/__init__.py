@@ -1,0 +1,1 @@
+"""Simulates what select does after texts are edited."""
