@@ -41,7 +41,6 @@ from datakit.errors import CorruptError
 from datakit.storage import atomic, urls
 from datakit.storage.parquet import ShardWriter
 
-COUNTED = 1 << 20  # tokens that are counted at once
 EMPTY_XXH3 = "99aa06d3014798d86001c324468d497f"  # xxh3-128 of no bytes, for a shard that has no tokens
 
 
@@ -90,7 +89,7 @@ class _Streamed:
             return
         if self._staged is None:
             self._staged = self._stack.enter_context(atomic.staging(self._url))
-            self._file = self._stack.enter_context(open(self._staged, "wb"))
+            self._file = self._stack.enter_context(open(self._staged, "wb"))  # noqa: SIM115 - the stack closes it
             self._writer = RawWriter(self._file, np.dtype(self._form.dtype))
         with atomic.storage_errors(self._url):
             self._writer.add(values)
@@ -135,8 +134,7 @@ class _Documents:
             self.targets = (self.targets or 0) + int(part.mask.sum())
         self.lengths.update(length_histogram(part.lengths))
         self.listed += encode_lengths(part.lengths)
-        for start in range(0, len(part.tokens), COUNTED):  # `bincount` makes a copy with 8 bytes per token
-            self.counts += np.bincount(part.tokens[start : start + COUNTED], minlength=self.vocabulary_size)
+        np.add.at(self.counts, part.tokens, 1)  # unlike np.bincount, makes no copy of the tokens with 8 bytes per token
         self.count += len(part.tokens)
         if len(part.ids):
             self.first_id, self.last_id = self.first_id or part.ids[0].as_py(), part.ids[-1].as_py()
@@ -185,9 +183,7 @@ def write_shard(
     return shard, tuple(file for file in (data, *mask, lengths, listed, metadata) if file is not absent)
 
 
-def _write_mask(
-    path: str, taken: _Documents, context: TaskContext
-) -> tuple[tuple[OutputFile, ...], SideFiles | None]:
+def _write_mask(path: str, taken: _Documents, context: TaskContext) -> tuple[tuple[OutputFile, ...], SideFiles | None]:
     if taken.targets is None:
         return (), None
     data, late = taken.mask.commit()

@@ -60,6 +60,11 @@ _threads = _Threads()
 os.register_at_fork(after_in_child=_threads.forked)
 
 
+def prepare() -> None:
+    """Import TensorStore, so that the processes forked from this one need not. No thread is started."""
+    import tensorstore  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
+
 def read_context(cache_bytes: int, local: bool) -> tensorstore.Context:
     """Return a context that limits the threads, requests and cache memory that one reader's arrays share."""
     import tensorstore
