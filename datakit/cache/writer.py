@@ -110,7 +110,7 @@ class _Streamed:
 class _Documents:
     """What is known about the documents of a shard so far; their tokens and loss masks are in `tokens` and `mask`."""
 
-    vocabulary_size: int
+    contract: Contract
     tokens: _Collected | _Streamed
     mask: _Collected
     listed: bytearray = field(default_factory=bytearray)  # the content of the lengths file
@@ -122,20 +122,21 @@ class _Documents:
     last_id: str | None = None
 
     def __post_init__(self) -> None:
-        self.counts = np.zeros(self.vocabulary_size, np.int64)
+        self.counts = np.zeros(self.contract.vocabulary_size, np.int64)
 
     def add(self, part: Documents, path: str) -> None:
         """Append a batch of documents. Raises CorruptError if only some of the batches have loss masks."""
         if self.count and (part.mask is None) == (self.targets is not None) and len(part.tokens):
             raise CorruptError(f"{path}: only some of its documents have a loss mask; the shard was not written")
-        self.tokens.add(part.tokens)
+        tokens = np.ascontiguousarray(part.tokens, self.contract.dtype)
+        self.tokens.add(tokens)
         if part.mask is not None and len(part.mask):
             self.mask.add(part.mask)
             self.targets = (self.targets or 0) + int(part.mask.sum())
         self.lengths.update(length_histogram(part.lengths))
         self.listed += encode_lengths(part.lengths)
-        np.add.at(self.counts, part.tokens, 1)  # unlike np.bincount, makes no copy of the tokens with 8 bytes per token
-        self.count += len(part.tokens)
+        np.add.at(self.counts, tokens, 1)  # unlike np.bincount, makes no copy of the tokens with 8 bytes per token
+        self.count += len(tokens)
         if len(part.ids):
             self.first_id, self.last_id = self.first_id or part.ids[0].as_py(), part.ids[-1].as_py()
 
@@ -154,7 +155,7 @@ def write_shard(
     with ShardWriter(_url(path + DOCUMENTS_SUFFIX, context), SCHEMA) as documents, ExitStack() as stack:
         tokens = _Streamed(path, form, context, stack) if form.codecs == RAW else _Collected(path, form, context)
         masks = _Collected(path + LOSS_MASK_SUFFIX, array_form(np.dtype(np.uint8)), context)
-        taken = _Documents(contract.vocabulary_size, tokens, masks)
+        taken = _Documents(contract, tokens, masks)
         for part in parts:
             check_ends(part.tokens, part.lengths, contract, path)
             taken.add(part, path)

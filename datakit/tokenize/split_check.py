@@ -1,23 +1,24 @@
 """Compares the token ids of documents encoded in parts with those of the reference, on a sample from each partition.
 
 It is proven that cutting does not change any token id (encoders/safe_cuts.py, encoders/long_words.py), and a probe
-confirms this when the contract is made. The sample is therefore small: the first document of the partition that is
-encoded in parts. A partition is sorted by document id, and document ids are hashes, so this is a random choice. Three
-windows of 1 KiB are cut out of the document. The code that encodes long documents encodes each window, but in tiny
-parts, and the token ids are compared with those of the reference. If the document has at most 512 KiB and at most a
-thousandth of the partition's bytes, the reference encodes the whole document instead, and its token ids are compared
-with those that will be written.
+confirms this when the contract is made. The sample is therefore small: the first two documents of the partition that
+are encoded in parts. A partition is sorted by document id, and document ids are hashes, so this is a random choice.
+Three windows of 512 bytes are cut out of each document. The code that encodes long documents encodes each window, but
+in tiny parts, and the token ids are compared with those of the reference. If the document has at most 512 KiB and at
+most a thousandth of the partition's bytes, the reference encodes the whole document instead, and its token ids are
+compared with those that will be written.
 
-What this sample must find is a mistake in the proof or in its code, that is, a kind of place at which cutting changes
-ids. Tiny parts have about 64 bytes, so the three windows contain about 50 cuts, each at the kind of place that the text
-itself determines. A wrong kind of place that is only one in 17 of all cuts is found in a single partition with a
-probability of 95 %; with 10 partitions that have long documents, so is a kind that is only one in 160.
+The sample must find mistakes in the proof or in its code: kinds of places at which cutting changes ids. Tiny parts have
+about 64 bytes, so the six windows contain about 50 cuts. A wrong kind of place that makes up one in 17 of all cuts is
+found in a single partition with a probability of 95 %; if 10 partitions have long documents, so is one that makes up
+one in 160.
 
 The WordEncoder is checked only in tasks that use it, because it loads a tokenizer first, which takes 0.5 s of CPU time
 (measured).
 
-Cost: in partitions with long documents, the reference encodes at most 0.1 % of the partition's bytes, or 3 KiB if that
-is more. The three windows are encoded in one call, because each call takes as long as encoding 1 KiB (measured).
+Cost: in partitions with long documents, the reference encodes at most 0.2 % of the partition's bytes, or 3 KiB if that
+is more. The three windows of a document are encoded in one call, because a call takes as long as encoding 1 KiB
+(measured).
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from datakit.tokenize.encoders.base import Encoder
 from datakit.tokenize.encoders.long_texts import LongTexts
 from datakit.tokenize.text_batches import TextBatch
 
-DOCUMENTS = 1
+DOCUMENTS = 2
 WHOLE_BYTES = 512 << 10
 WHOLE_SHARE = 1000  # a document is compared as a whole if it has at most one in this many of the partition's bytes
-WINDOW_BYTES = 1024
+WINDOW_BYTES = 512
 TINY_PART_BYTES = 64
 
 
