@@ -108,7 +108,9 @@ class _Streamed:
 
 @dataclass
 class _Documents:
-    """What is known about the documents of a shard so far; their tokens and loss masks are in `tokens` and `mask`."""
+    """The documents of a shard so far: where their tokens and loss masks go, and what is counted. targets: the sum of
+    the loss masks; None if there are none.
+    """
 
     contract: Contract
     tokens: _Collected | _Streamed
@@ -117,7 +119,7 @@ class _Documents:
     lengths: Counter[str] = field(default_factory=Counter)
     counts: np.ndarray = field(init=False)
     count: int = 0
-    targets: int | None = None  # None if there is no loss mask
+    targets: int | None = None
     first_id: str | None = None
     last_id: str | None = None
 
