@@ -1,17 +1,18 @@
-"""Writes one shard of the token cache (loss mask, tokens, lengths, docs.parquet): collects its tokens in memory and
-writes each file once, metadata last. The loss mask, if any, is written first, followed by the data file, the documents'
-lengths, the list of documents, and finally zarr.json. A shard that has its zarr.json is therefore complete. The bytes
-written depend only on the documents, not on how the documents were batched. Memory: the size of the tokens for a raw
-shard, and at most three times the size of the tokens for a compressed shard. In memory, a token takes 2 bytes for a raw
-shard and 4 bytes for a compressed shard. Writing 1 GiB of text at 3.5 bytes per token therefore takes 0.6 GiB (raw) or
-at most 3.4 GiB (compressed) of memory.
+"""Writes one shard of the token cache (loss mask, tokens, lengths, docs.parquet): writes each file once, metadata last.
+The loss mask, if any, is committed first, followed by the data file, the documents' lengths, the list of documents, and
+finally zarr.json. A shard that has its zarr.json is therefore complete. The bytes written depend only on the documents,
+not on how the documents were batched. Memory: a raw shard is written as its documents arrive, so only a batch is held;
+a compressed shard is collected in memory, at 4 bytes per token, and held up to three times. Writing 1 GiB of text at
+3.5 bytes per token as a compressed shard therefore takes at most 3.4 GiB of memory.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,7 @@ from datakit.cache.layout import (
     most_frequent,
 )
 from datakit.cache.lengths import LENGTHS_SUFFIX, encode_lengths
+from datakit.cache.raw_shard import RAW, RawWriter, encoded_metadata
 from datakit.cache.written_shards import WrittenShard
 from datakit.cache.zarr_arrays import encode_array
 from datakit.engine.task import OutputFile, TaskContext
@@ -55,47 +57,90 @@ class Documents:
     mask: np.ndarray | None = None
 
 
-@dataclass
-class _Tokens:
-    """The tokens collected so far, in a bytearray, which the system enlarges by remapping pages, not by copying."""
+class _Collected:
+    """Collects the values of a compressed array in a bytearray, and commits the array's data file at `path`."""
 
-    dtype: np.dtype
-    vocabulary_size: int
-    tokens: bytearray = field(default_factory=bytearray)
-    mask: bytearray = field(default_factory=bytearray)
+    def __init__(self, path: str, form: ArrayForm, context: TaskContext) -> None:
+        self._path, self._form, self._context, self._values = path, form, context, bytearray()
+
+    def add(self, values: np.ndarray) -> None:
+        self._values += np.ascontiguousarray(values, self._form.dtype).view(np.uint8).data
+
+    def commit(self) -> tuple[OutputFile, bytes]:
+        """Return a description of the data file, and the content of zarr.json, which the caller must commit last."""
+        values, self._values = self._values, bytearray()  # so that their memory is freed once TensorStore releases it
+        data, metadata = encode_array(values, self._form, self._context.cpus)
+        del values
+        return _commit(data, f"{self._path}/{DATA_FILE}", self._context), metadata
+
+
+class _Streamed:
+    """Writes the values of a raw array to a temporary file, and commits this file as the array's data file. Without
+    values, there is no file.
+    """
+
+    def __init__(self, path: str, form: ArrayForm, context: TaskContext, stack: ExitStack) -> None:
+        self._data, self._form, self._stack = f"{path}/{DATA_FILE}", form, stack
+        self._url = _url(self._data, context)
+        self._staged: Path | None = None
+
+    def add(self, values: np.ndarray) -> None:
+        if not len(values):
+            return
+        if self._staged is None:
+            self._staged = self._stack.enter_context(atomic.staging(self._url))
+            self._file = self._stack.enter_context(open(self._staged, "wb"))  # noqa: SIM115 - the stack closes it
+            self._writer = RawWriter(self._file, np.dtype(self._form.dtype))
+        with atomic.storage_errors(self._url):
+            self._writer.add(values)
+
+    def commit(self) -> tuple[OutputFile, bytes]:
+        """Return what `_Collected.commit` returns."""
+        assert self._staged is not None
+        written = self._writer
+        metadata = self._form.metadata(written.bytes // np.dtype(self._form.dtype).itemsize)
+        with atomic.storage_errors(self._url):
+            written.finish(metadata)
+            self._file.flush()
+        committed = atomic.commit_written(self._staged, self._url, written.xxh3, written.bytes)
+        return OutputFile(self._data, committed.bytes, committed.xxh3), encoded_metadata(metadata)
+
+
+@dataclass
+class _Documents:
+    """The documents of a shard so far: where their tokens and loss masks go, and what is counted. targets: the sum of
+    the loss masks; None if there are none.
+    """
+
+    contract: Contract
+    tokens: _Collected | _Streamed
+    mask: _Collected
     listed: bytearray = field(default_factory=bytearray)  # the content of the lengths file
     lengths: Counter[str] = field(default_factory=Counter)
     counts: np.ndarray = field(init=False)
     count: int = 0
+    targets: int | None = None
     first_id: str | None = None
     last_id: str | None = None
 
     def __post_init__(self) -> None:
-        self.counts = np.zeros(self.vocabulary_size, np.int64)
+        self.counts = np.zeros(self.contract.vocabulary_size, np.int64)
 
     def add(self, part: Documents, path: str) -> None:
         """Append a batch of documents. Raises CorruptError if only some of the batches have loss masks."""
-        if self.count and (part.mask is None) == bool(self.mask) and len(part.tokens):
+        if self.count and (part.mask is None) == (self.targets is not None) and len(part.tokens):
             raise CorruptError(f"{path}: only some of its documents have a loss mask; the shard was not written")
-        tokens = np.ascontiguousarray(part.tokens, self.dtype)
-        self.tokens += tokens.data.cast("B") if len(tokens) else b""
+        tokens = np.ascontiguousarray(part.tokens, self.contract.dtype)
+        self.tokens.add(tokens)
         if part.mask is not None and len(part.mask):
-            self.mask += np.ascontiguousarray(part.mask, np.uint8).data
+            self.mask.add(part.mask)
+            self.targets = (self.targets or 0) + int(part.mask.sum())
         self.lengths.update(length_histogram(part.lengths))
         self.listed += encode_lengths(part.lengths)
         np.add.at(self.counts, tokens, 1)  # unlike np.bincount, makes no copy of the tokens with 8 bytes per token
         self.count += len(tokens)
         if len(part.ids):
             self.first_id, self.last_id = self.first_id or part.ids[0].as_py(), part.ids[-1].as_py()
-
-    def give_tokens(self) -> bytearray:
-        """Return all tokens and drop the reference to them, so that the caller can free their memory."""
-        given, self.tokens = self.tokens, bytearray()
-        return given
-
-    def give_mask(self) -> bytearray:
-        given, self.mask = self.mask, bytearray()
-        return given
 
 
 def write_shard(
@@ -106,16 +151,20 @@ def write_shard(
     contract or if only some of the documents have loss masks. If iterating over `parts` raises an error, nothing is
     committed.
     """
-    taken, absent = _Tokens(contract.dtype, contract.vocabulary_size), OutputFile("", 0, EMPTY_XXH3)
+    absent = OutputFile("", 0, EMPTY_XXH3)
     data, late, mask, side = absent, None, (), None
-    with ShardWriter(urls.join(context.step_directory, path + DOCUMENTS_SUFFIX), SCHEMA) as documents:
+    form = array_form(contract.dtype)
+    with ShardWriter(_url(path + DOCUMENTS_SUFFIX, context), SCHEMA) as documents, ExitStack() as stack:
+        tokens = _Streamed(path, form, context, stack) if form.codecs == RAW else _Collected(path, form, context)
+        masks = _Collected(path + LOSS_MASK_SUFFIX, array_form(np.dtype(np.uint8)), context)
+        taken = _Documents(contract, tokens, masks)
         for part in parts:
             check_ends(part.tokens, part.lengths, contract, path)
             taken.add(part, path)
             documents.write(document_table(part.ids, part.lengths))
         if taken.count:
             mask, side = _write_mask(path, taken, context)
-            data, late = _write_array(path, taken.give_tokens(), array_form(contract.dtype), context)
+            data, late = tokens.commit()
         lengths = _commit(bytes(taken.listed), path + LENGTHS_SUFFIX, context)
     listed = OutputFile(path + DOCUMENTS_SUFFIX, documents.info.bytes, documents.info.xxh3, documents.info.rows)
     metadata = _commit(late, f"{path}/{METADATA_FILE}", context) if late is not None else absent
@@ -137,25 +186,18 @@ def write_shard(
     return shard, tuple(file for file in (data, *mask, lengths, listed, metadata) if file is not absent)
 
 
-def _write_mask(path: str, taken: _Tokens, context: TaskContext) -> tuple[tuple[OutputFile, ...], SideFiles | None]:
-    if not taken.mask:
+def _write_mask(path: str, taken: _Documents, context: TaskContext) -> tuple[tuple[OutputFile, ...], SideFiles | None]:
+    if taken.targets is None:
         return (), None
-    total = int(np.frombuffer(taken.mask, np.uint8).sum())
-    data, late = _write_array(path + LOSS_MASK_SUFFIX, taken.give_mask(), array_form(np.dtype(np.uint8)), context)
+    data, late = taken.mask.commit()
     metadata = _commit(late, f"{path}{LOSS_MASK_SUFFIX}/{METADATA_FILE}", context)
-    return (data, metadata), SideFiles(data.bytes, data.xxh3, metadata.bytes, metadata.xxh3, total)
-
-
-def _write_array(path: str, values: bytearray, form: ArrayForm, context: TaskContext) -> tuple[OutputFile, bytes]:
-    """Encode the values and commit the data file; return its description, and the contents of zarr.json, which the
-    caller must commit last. The caller must not keep a reference to `values`, so that the memory of the values is freed
-    as soon as TensorStore releases it.
-    """
-    data, metadata = encode_array(values, form, context.cpus)
-    del values
-    return _commit(data, f"{path}/{DATA_FILE}", context), metadata
+    return (data, metadata), SideFiles(data.bytes, data.xxh3, metadata.bytes, metadata.xxh3, taken.targets)
 
 
 def _commit(data: bytes | bytearray, path: str, context: TaskContext) -> OutputFile:
-    committed = atomic.commit_bytes(data, urls.join(context.step_directory, path))
+    committed = atomic.commit_bytes(data, _url(path, context))
     return OutputFile(path, committed.bytes, committed.xxh3)
+
+
+def _url(path: str, context: TaskContext) -> str:
+    return urls.join(context.step_directory, path)

@@ -6,21 +6,19 @@ by default reads a missing file as zeros. Memory for reading: a bounded pool of 
 twice the size of each block while it is read and decoded. To write a shard, datakit encodes all of it in memory and
 writes each file once. If TensorStore were given a shard in pieces, it would rewrite the file for each piece (in a
 measurement, it wrote 8.5 times as many bytes). If the pieces were first collected in a scratch directory, every token
-would be written twice. Memory for writing, in addition to the tokens: none for raw shards, and one and a half times the
-size of the tokens for compressed shards.
+would be written twice. Memory for writing, in addition to the tokens: one and a half times their size. Raw shards are
+written without TensorStore (`raw_shard.py`).
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from datakit.cache.layout import DATA_FILE, METADATA_FILE, ArrayForm
-from datakit.cache.raw_shard import RAW, add_index
 from datakit.errors import CorruptError, RootError, StorageError, UsageError
 from datakit.storage import urls
 
@@ -60,6 +58,11 @@ class _Threads:
 
 _threads = _Threads()
 os.register_at_fork(after_in_child=_threads.forked)
+
+
+def prepare() -> None:
+    """Import TensorStore, so that the processes forked from this one need not. No thread is started."""
+    import tensorstore  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 
 def read_context(cache_bytes: int, local: bool) -> tensorstore.Context:
@@ -166,29 +169,23 @@ def _region() -> str:
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
 
 
-def encode_array(values: bytearray, form: ArrayForm, cpus: int) -> tuple[bytearray | bytes, bytes]:
-    """Return the contents of the two files of an array of T >= 1 values: its data and its metadata. values: the array's
-    little-endian bytes. An uncompressed array is encoded in place, without copying the values, so the first result is
-    `values`. Raises UsageError if this process was forked from one that had used TensorStore.
+def encode_array(values: bytearray, form: ArrayForm, cpus: int) -> tuple[bytes, bytes]:
+    """Return the contents of the two files of a compressed array of T >= 1 values: its data and its metadata. values:
+    the array's little-endian bytes. Raises UsageError if this process was forked from one that had used TensorStore.
     """
     import tensorstore
 
     _threads.require()
     dtype = np.dtype(form.dtype)
-    tokens = len(values) // dtype.itemsize
-    metadata = form.metadata(tokens)
     specification = {
         "driver": "zarr3",
         "kvstore": {"driver": "memory"},
-        "metadata": metadata,
+        "metadata": form.metadata(len(values) // dtype.itemsize),
         "store_data_equal_to_fill_value": True,  # so that a missing chunk is an error and never means zeros
         "context": {"data_copy_concurrency": {"limit": cpus}},
     }
     array = tensorstore.open(specification, create=True).result()
     files = array.kvstore
     assert files is not None
-    if form.codecs == RAW and sys.byteorder == "little":
-        add_index(values, dtype, tokens, metadata)
-        return values, files[METADATA_FILE]
     array.write(np.frombuffer(values, dtype)).result()
     return files[DATA_FILE], files[METADATA_FILE]

@@ -128,10 +128,13 @@ def commit_file(path: Path, url: str) -> Committed:
     """Create the file `url` with the content of the finished local file `path`, unless a file with the same content
     exists. Raises StorageError, and DivergentOutputError if a file with different content exists.
     """
-    return _commit(path, url, *hash_file(path))
+    return commit_written(path, url, *hash_file(path))
 
 
-def _commit(path: Path, url: str, xxh3: str, length: int) -> Committed:
+def commit_written(path: Path, url: str, xxh3: str, length: int) -> Committed:
+    """Do what `commit_file` does, for a file that was hashed while it was written. xxh3: the xxh3-128 of the bytes that
+    were written to it. length: their number.
+    """
     with storage_errors(url):
         created = _link(path, urls.local_path(url)) if urls.is_local(url) else _put(path, url)
     existing, existing_length = (xxh3, length) if created else hash_url(url)
@@ -151,7 +154,7 @@ def commit_bytes(data: bytes | bytearray, url: str) -> Committed:
     """
     with staging(url) as path:
         path.write_bytes(data)
-        return _commit(path, url, xxhash.xxh3_128_hexdigest(data), len(data))
+        return commit_written(path, url, xxhash.xxh3_128_hexdigest(data), len(data))
 
 
 def replace_bytes(data: bytes, url: str) -> None:

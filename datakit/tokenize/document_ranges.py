@@ -6,13 +6,12 @@ is decoded twice, and a task finds its row groups in the file's footer, so a pla
 Arrow IPC stream with one record batch per batch of documents: `id`, `tokens` and `mask` (null if all are targets).
 
 Why: a source of 1 to 4 GiB has 16 to 32 partitions of 64 to 128 MiB. Encoding one takes 2 to 4 s, so 64 cores would
-wait that long for 16 tasks; and one task would hold up to 64 MB of tokens. In ranges of at most about 32 MiB, no task
-takes longer than a second, and none holds more than a batch. Smaller partitions, which sources of up to 1 GiB have, are
-not divided: they are as small as a range.
+wait that long for 16 tasks. In ranges of at most about 32 MiB, no task takes longer than a second. Smaller partitions,
+which sources of up to 1 GiB have, are not divided: they are as small as a range.
 
 Cost: the tokens are written and read once more, without being decoded, mostly in the page cache: 2 to 3 % of the CPU
 time of encoding. The shard is then written as if the partition had not been divided. So it has the same bytes, tokens
-are counted and lists of documents compressed only once, and one task holds all tokens of the shard, but no texts. On
+are counted and lists of documents compressed only once. The task that writes a compressed shard holds its tokens. On
 disk, the files take 0.6 bytes per byte of text until the step ends.
 """
 

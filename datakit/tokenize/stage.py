@@ -8,8 +8,9 @@ and writes the shards; a last phase makes the shards of large partitions from th
 shards are in the dataset's order and each shard accounts for all documents of its partition that stay.
 
 A source's documents are texts unless `formats` declares them to be conversations (chat.py) or lists of tokens
-(prebuilt.py); encode_documents.py encodes all three. Memory per task: about 300 MB for the tokenizers and a batch, plus
-three times the size of the shard's tokens. A task that encodes a range holds no tokens but those of a batch.
+(prebuilt.py); encode_documents.py encodes all three. Memory per task: about 250 MB for the tokenizers and a batch, plus
+three times the size of the shard's tokens if they are compressed. If they are not, or if a task encodes a range, it
+holds no tokens but those of a batch.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ from datakit.tokenize.encoders.preloaded_tokenizer import tokenizer_preloads
 
 NAME = STAGE
 FORMAT_VERSION = 6
-MEMORY = {  # bytes of memory per byte of text, by the type of the tokens
-    "uint16": 3.0,  # half a token per byte of text, at 2 bytes per token, held three times
-    "uint32": 6.0,
+MEMORY = {  # bytes of memory per byte of text, by the type of the tokens; half a token per byte of text
+    "uint16": 3.0,  # for a partition that is one document, whose ids are held as uint32 and as uint16
+    "uint32": 6.0,  # tokens are compressed as a whole, and held three times
 }
 JOIN_MEMORY = {"uint16": 2.0, "uint32": 4.0}  # per byte of encoded documents; compressed tokens are held three times
 

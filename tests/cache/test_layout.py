@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datakit.cache.layout import ArrayForm, SourceSums, length_histogram
+from datakit.cache.layout import ArrayForm, SourceSums, length_histogram, most_frequent
 
 
 @given(tokens=st.integers(1, 2000), chunk=st.integers(1, 300))
@@ -25,6 +25,13 @@ def test_histogram_counts_every_document_once(lengths: list[int]) -> None:
     for power, count in histogram.items():
         assert count == sum(int(power) // 2 <= length < int(power) for length in lengths)
     assert sum(histogram.values()) == len(lengths)
+
+
+@given(st.lists(st.integers(0, 6), max_size=40), st.integers(1, 10))
+def test_most_frequent_tokens_are_in_order_and_occur(counts: list[int], number: int) -> None:
+    every = sorted((-count, token) for token, count in enumerate(counts) if count)
+    expected = [(str(token), -count) for count, token in every[:number]]
+    assert list(most_frequent(np.array(counts, np.int64), number).items()) == expected
 
 
 def test_totals_of_a_source_are_printed_without_frequent_tokens() -> None:

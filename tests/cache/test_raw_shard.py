@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import subprocess
 import sys
@@ -11,29 +12,37 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorstore
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datakit.cache import zarr_arrays
 from datakit.cache.layout import ArrayForm
-from datakit.cache.raw_shard import RAW, open_raw
+from datakit.cache.raw_shard import RAW, RawWriter, encoded_metadata, open_raw
 from datakit.cache.reader import open_cache
 from datakit.errors import CorruptError
 from tests.support.caches import random_cache
 
 
-@given(tokens=st.integers(1, 5000), chunk=st.integers(1, 700))
+@given(tokens=st.integers(1, 5000), chunk=st.integers(1, 700), batch=st.integers(1, 6000))
 @settings(max_examples=20, deadline=None)
-def test_raw_shards_of_any_size_are_flat(tmp_path_factory: pytest.TempPathFactory, tokens: int, chunk: int) -> None:
+def test_raw_shards_of_any_size_are_flat(
+    tmp_path_factory: pytest.TempPathFactory, tokens: int, chunk: int, batch: int
+) -> None:
     """TensorStore writes the flat file that the direct reader expects and that the direct writer writes."""
     folder, values = tmp_path_factory.mktemp("shard"), np.arange(tokens, dtype=np.uint16)
     metadata = ArrayForm("uint16", chunk, RAW).metadata(tokens)
     store = {"driver": "file", "path": f"{folder}/"}
     specification = {"driver": "zarr3", "kvstore": store, "metadata": metadata, "store_data_equal_to_fill_value": True}
     tensorstore.open(specification, create=True).result().write(values).result()
-    data, described = zarr_arrays.encode_array(bytearray(values.tobytes()), ArrayForm("uint16", chunk, RAW), 1)
-    assert data == (folder / "c" / "0").read_bytes()
-    assert described == (folder / "zarr.json").read_bytes()
+    file = io.BytesIO()
+    writer = RawWriter(file, np.dtype(np.uint16))
+    for start in range(0, tokens, batch):
+        writer.add(values[start : start + batch])
+    writer.finish(metadata)
+    assert file.getvalue() == (folder / "c" / "0").read_bytes()
+    assert (writer.bytes, writer.xxh3) == (len(file.getvalue()), xxhash.xxh3_128_hexdigest(file.getvalue()))
+    assert encoded_metadata(metadata) == (folder / "zarr.json").read_bytes()
     shard = open_raw(str(folder / "c" / "0"), metadata)
     assert shard is not None
     assert (shard.view() == values).all()

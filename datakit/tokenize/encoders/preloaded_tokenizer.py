@@ -15,12 +15,11 @@ from datakit.tokenize.encoders.tokenizer import Tokenizer
 
 LOAD = "datakit.tokenize.encoders.tokenizer:load_for_tasks"
 TASKS = "datakit.tokenize.tasks"
-ARRAYS = "tensorstore"  # otherwise each task that writes a shard would import it, which takes 0.1 s
 
 
 def tokenizer_preloads(url: str, code: str) -> tuple[Preload, ...]:
     """Return the preloads with which a fork server loads the tokenizer.json at `url`. code: see `parse`."""
-    return Preload(TASKS), Preload(ARRAYS), Preload("datakit.tokenize.encoders.tokenizer", LOAD, (url, code))
+    return Preload(TASKS), Preload("datakit.tokenize.encoders.tokenizer", LOAD, (url, code))
 
 
 def preloaded_tokenizer(url: str, code: str) -> Tokenizer | CustomTokenizer:
