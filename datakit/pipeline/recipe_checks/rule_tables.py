@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from datakit.annotate.tables import TABLES
 from datakit.errors import RecipeError, suggestion
-from datakit.recipe import USER, Recipe
+from datakit.recipe import MODEL_SERVER, USER, Recipe
 from datakit.rules import stage as rules
 from datakit.toml_config import convert
 
@@ -25,7 +25,8 @@ def rule_mistakes(recipe: Recipe) -> list[str]:
     ]
     table = (recipe.annotate or {}) if (recipe.annotate or {}).get("enabled", True) else {}
     try:
-        rules.check_conditions(config.rules, [*(name for name in TABLES if name in table), *table.get(USER, {})])
+        named = [name for kind in (USER, MODEL_SERVER) for name in table.get(kind, {})]
+        rules.check_conditions(config.rules, [*(name for name in TABLES if name in table), *named])
     except RecipeError as error:
         found.append(f"{recipe.place}: {error}")
     return found
