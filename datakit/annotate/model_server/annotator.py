@@ -33,7 +33,7 @@ class ModelServerAnnotator:
 
     def annotate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the attributes. Raises CorruptError for a document without an answer."""
-        rows = pc.index_in(batch.column("id"), value_set=self._ids)
+        rows = pc.call_function("index_in", [batch.column("id")], pc.SetLookupOptions(self._ids))
         if rows.null_count:
             raise CorruptError(f"{self._url} lacks the answer about a document; remove it and run again")
         return self._attributes.take(rows)

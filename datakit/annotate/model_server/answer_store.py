@@ -64,6 +64,7 @@ class AnswerStore:
         self.folder = folder
         self._bits = range_bits
         self._ends: dict[int, int] = {}  # range -> the number of the last file that was read
+        self._known: dict[str, Answer] = {}  # what these files say, as far as it may matter to this writer
 
     @classmethod
     def open(cls, answers: str, config: ModelServerConfig, partition_bits: int) -> AnswerStore:
@@ -95,44 +96,45 @@ class AnswerStore:
 
     def read(self, first: str, last: str) -> dict[str, Answer]:
         """Return all answers about documents with ids from `first` to `last`. Raises CorruptError."""
-        found: dict[str, Answer] = {}
         for number in range(self._range_of(first), self._range_of(last) + 1):
             for file in urls.listing(self._range_url(number)):
                 end = int(urls.name(file.path)[:NUMBER_DIGITS])
                 self._ends[number] = max(self._ends.get(number, 0), end)
                 for one in _read(file.url):
                     if first <= one.id <= last:
-                        _keep(found, one)
-        return found
+                        self._learn(one)
+        return {name: one for name, one in self._known.items() if first <= name <= last}
 
     def add(self, answers: Sequence[Answer]) -> dict[str, Answer]:
-        """Store answers, after `read` for their range. Return, for each document, the answer that is stored now, which
-        may be that of another process.
+        """Store answers; documents that have one already keep it. `read` their range before. Return, for each document,
+        the answer that is stored now, which may be that of another process.
         """
-        by_range: dict[int, list[Answer]] = {}
+        by_range: dict[int, dict[str, Answer]] = {}
         for one in answers:
-            by_range.setdefault(self._range_of(one.id), []).append(one)
-        stored: dict[str, Answer] = {}
-        for number, some in by_range.items():
-            stored |= self._append(number, {one.id: one for one in some})
-        return stored
+            by_range.setdefault(self._range_of(one.id), {})[one.id] = one
+        for number, new in by_range.items():
+            self._append(number, new)
+        return {one.id: self._known[one.id] for one in answers}
 
-    def _append(self, number: int, new: dict[str, Answer]) -> dict[str, Answer]:
-        stored = dict(new)
-        while new:
+    def _append(self, number: int, new: dict[str, Answer]) -> None:
+        while new := {name: one for name, one in new.items() if self._is_news(one)}:
             following = self._ends.get(number, 0) + 1
             url = urls.join(self._range_url(number), f"{following:0{NUMBER_DIGITS}d}.jsonl")
             lines = msgspec.json.Encoder().encode_lines([new[name] for name in sorted(new)])
             if atomic.create_bytes(lines, url):
                 atomic.sync_directories([self._range_url(number)])
-                self._ends[number] = following
-                return stored
             self._ends[number] = following
-            for other in _read(url):
-                if other.id in new and (other.answer is not None or new[other.id].answer is None):
-                    stored[other.id] = other
-                    del new[other.id]
-        return stored
+            for one in _read(url):  # our answers, or those of the process that was faster
+                self._learn(one)
+
+    def _learn(self, one: Answer) -> None:
+        if self._is_news(one):
+            self._known[one.id] = one
+
+    def _is_news(self, one: Answer) -> bool:
+        """Return True unless the document has an answer, or has failed as often as in `one`."""
+        before = self._known.get(one.id)
+        return before is None or (before.answer is None and (one.answer is not None or one.attempts > before.attempts))
 
     def _range_of(self, identity: str) -> int:
         return int(identity, 16) >> (4 * HEX_DIGITS - self._bits)
@@ -144,12 +146,6 @@ class AnswerStore:
 def open_documents(ids: Sequence[str], stored: Mapping[str, Answer], attempts: int) -> list[str]:
     """Return the documents that are to be asked about."""
     return [one for one in ids if one not in stored or not stored[one].settles(attempts)]
-
-
-def _keep(found: dict[str, Answer], one: Answer) -> None:
-    before = found.get(one.id)
-    if before is None or before.answer is None:
-        found[one.id] = one
 
 
 def _settings_url(answers: str, config: ModelServerConfig) -> str:

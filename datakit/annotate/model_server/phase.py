@@ -40,7 +40,7 @@ def ask_phase(
         for number, partition in enumerate(source.manifest.partitions)
     )
     return Phase(
-        "ask", tasks, {"servers": dict(servers), ANSWERS: answers}, (Preload(MODULE, kernels=True),),
+        "ask", tasks, {"servers": dict(servers), ANSWERS: answers}, (Preload(MODULE),),
         memory_bytes=MEMORY_BYTES, memory_per_input_byte=1.0, hang_seconds=HANG_SECONDS, batches=False,
         tolerance=tolerance,
     )  # fmt: skip
