@@ -178,6 +178,7 @@ class _Server:
             except BaseException:
                 pause.stop.set()
                 self._rescue(running)
+                self._pending = self._pending if self._succeeded else []
                 raise
             finally:
                 self._store(store, last=True)
@@ -198,7 +199,6 @@ class _Server:
             raise failure
         failed = [one for one in self._pending if one.answer is None]
         if not self._succeeded and len(failed) >= HOPELESS:
-            self._pending.clear()
             raise TaskError(
                 f"model server {self.name!r} ({self.config.host}): the first {len(failed)} documents have failed; the "
                 f"last one: {failed[-1].failure}; correct the recipe or the server, and run again"
