@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 import msgspec
+from msgspec.structs import replace
 
 from datakit.annotate.model_server.config import CHAT, ModelServerConfig, is_loopback
 from datakit.errors import ModelServerError
@@ -129,8 +130,14 @@ class Client:
         except httpx2.HTTPError as error:
             raise PassingError(f"the connection failed ({type(error).__name__})") from error
         if status == 200:
-            return _reply(bytes(data))
+            return self._checked(_reply(bytes(data)))
         raise self._failure(status, headers)
+
+    def _checked(self, reply: Reply) -> Reply:
+        """Refuse an answer that contains the key, because answers are stored."""
+        if self.key and self.key in reply.content:
+            raise BadAnswerError("the answer contains the key", replace(reply, content=""))
+        return reply
 
     def _failure(self, status: int, headers: Mapping[str, str]) -> Exception:
         where = f"the model server {self.config.host} refuses requests (HTTP {status})"

@@ -30,7 +30,7 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def number_of(text: str, number: int = 1) -> str:
-    return str(int(text.split()[-1]) % 6) if text.startswith("text") else "1"
+    return str(int(text.removeprefix("text ")) % 6) if text.startswith("text") else "1"
 
 
 def except_poison(fault: str | Fault) -> Answering:
@@ -161,9 +161,9 @@ def test_refusal_of_all_requests_ends_the_step(tmp_path: Path, status: int) -> N
 
 def test_server_that_puts_off_all_requests_ends_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialogue, "MOST_BUSY", 3)
-    with chat_server(lambda text, number: Fault(429)) as server:
-        with pytest.raises(TaskError, match="put off a request 3 times in a row"):
-            annotated(tmp_path, server, concurrency=1)
+    late = pytest.raises(TaskError, match="put off a request 3 times in a row")
+    with chat_server(lambda text, number: Fault(429)) as server, late:
+        annotated(tmp_path, server, concurrency=1)
 
 
 def test_server_that_answers_differently_each_time_changes_nothing(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_requests_run_at_the_same_time(tmp_path: Path, concurrency: int) -> None
 def test_missing_key_is_named_and_never_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with chat_server(number_of) as server:
         monkeypatch.delenv("SHELF_API_KEY", raising=False)
-        with pytest.raises(ModelServerError, match="SHELF_API_KEY, which holds the key of 127.0.0.1"):
+        with pytest.raises(ModelServerError, match=r"SHELF_API_KEY, which holds the key of 127\.0\.0\.1"):
             annotated(tmp_path, server, key_env="SHELF_API_KEY")
         for value in ("two words", "line\nbreak", "schlüssel"):
             monkeypatch.setenv("SHELF_API_KEY", value)

@@ -75,17 +75,17 @@ def test_redirects_are_not_followed() -> None:
     with chat_server(lambda text, number: "3") as other:
         target = {"location": f"http://localhost:{other.port}/v1/chat/completions"}
         for status in (301, 302, 303, 307, 308):
-            with chat_server(lambda text, number, status=status: Fault(status, target)) as server:
-                with pytest.raises(ModelServerError, match="redirects to another address"):
-                    ask(server)
+            refused = pytest.raises(ModelServerError, match="redirects to another address")
+            with chat_server(lambda text, number, status=status: Fault(status, target)) as server, refused:
+                ask(server)
         assert other.requests == []
 
 
 def test_endless_response_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "MOST_BYTES", 1 << 16)
-    with chat_server(lambda text, number: Fault(body=b" " * (1 << 20))) as server:
-        with pytest.raises(PassingError, match="a response of more than"):
-            ask(server)
+    cut = pytest.raises(PassingError, match="a response of more than")
+    with chat_server(lambda text, number: Fault(body=b" " * (1 << 20))) as server, cut:
+        ask(server)
 
 
 def test_time_limit_holds_for_a_response_that_trickles() -> None:

@@ -1,4 +1,4 @@
-"""Settings that would send texts or keys to the wrong place are refused, and only some settings enter the fingerprint."""
+"""Settings that would send texts or keys to the wrong place are refused; only some settings enter the fingerprint."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def test_this_machine_needs_no_encryption(url: str) -> None:
 
 def test_limits_and_keys_do_not_enter_the_fingerprint() -> None:
     settings = configured(GOOD)
-    others = configured({**GOOD, "key_env": "A_KEY", "concurrency": 3, "max_requests": 7, "timeout": 5.0, "attempts": 9})
+    others = configured(
+        {**GOOD, "key_env": "A_KEY", "concurrency": 3, "max_requests": 7, "timeout": 5.0, "attempts": 9}
+    )
     assert settings.content == others.content and not {*OPERATIONS} & settings.content["annotators"]["quality"].keys()
     assert others.operations["paths"]["quality"]["max_requests"] == 7
 

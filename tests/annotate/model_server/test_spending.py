@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,7 @@ def test_rate_limit_is_shared(tmp_path: Path) -> None:
     tasks = [allowance(tmp_path, config(requests_per_minute=600)) for _ in range(3)]
     with ThreadPoolExecutor(6) as pool:
         moments = sorted(pool.map(lambda number: tasks[number % 3].take(), range(200)))
-    gaps = [after - before for before, after in zip(moments, moments[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(moments)]
     assert min(gaps) > 0.09
 
 
