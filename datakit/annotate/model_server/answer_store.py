@@ -36,8 +36,9 @@ BATCH = 64  # answers that a task stores at once
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the server said about a document. id: the document's id. answer: the valid answer, unchanged; None if there
-    is none. failure: why not. attempts: how often the server was asked before the document counted as failed.
+    """The stored answer about a document, or its failure. id: the document's id. answer: the valid answer, unchanged;
+    None if there is none. failure: why not. attempts: how often the server was asked before the document counted as
+    failed.
     """
 
     id: str
