@@ -115,6 +115,17 @@ def test_answers_outlive_the_step_and_serve_other_recipes(tmp_path: Path) -> Non
     assert scores[0] == scores[1] != {}
 
 
+def test_garbage_collection_keeps_the_answers(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    with chat_server(number_of) as server:
+        run(recipe_of(tmp_path, server), root, workers=2)
+        run(recipe_of(tmp_path, server, "version = 2\n"), root, workers=2)
+    before = stored_ids(root)
+    done = invoke("gc", root, "--unreachable", "--delete", "--older-than", "0", cwd=tmp_path)
+    assert done.returncode == 0 and len(list(root.glob("sources/tales/annotate-*"))) == 1, done.stderr
+    assert len(list(root.glob(".answers/*"))) == 2 and stored_ids(root) == before
+
+
 def test_killed_driver_loses_no_stored_answer(tmp_path: Path) -> None:
     """The second run sends only what is not stored: at most one batch and the requests under way were lost."""
     with chat_server(lambda text, number: Fault(wait=0.02, body=completion(number_of(text)))) as server:
