@@ -33,10 +33,12 @@ BYTES_PER_TOKEN = 4  # a guess, about right for English
 
 @dataclass(frozen=True)
 class ServerRequests:
-    """The requests that a run would send to one model server about one source. documents: those of the source; open: those about which the
-    server would be asked, which is the number of requests if none has to be repeated; text_bytes: the most bytes of
-    text that would be sent. All are None until normalize is done. cost: an estimate; None if it is unknown or no price
-    is given. sent: the requests that the account of this server's answers holds so far.
+    """The requests that a run would send to one model server about one source.
+
+    documents: those of the source; open: those about which the server would be asked, which is the number of requests
+    if none has to be repeated; text_bytes: the most bytes of text that would be sent. All are None until normalize is
+    done. cost: an estimate; None if it is unknown or no price is given. sent: the requests that the account of this
+    server's answers holds so far.
     """
 
     name: str
