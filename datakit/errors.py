@@ -103,6 +103,10 @@ class RootError(InputError):
     """
 
 
+class ModelServerError(InputError):
+    """A model server that refuses every request, for example because of a wrong key, model or URL."""
+
+
 class TokenizerError(InputError):
     """A tokenizer that cannot be loaded, or that differs from the tokenizer with which the cache was made."""
 

@@ -219,13 +219,15 @@ def _with_absolute_tokenizer(table: dict[str, Any] | None, base: Path) -> dict[s
 BUILTIN_MODELS = ("lid.176",)  # values of a model's path that name a model of a library
 PATH_KEYS = ("model", "path", "index_folder")  # the keys of [annotate], at any depth, that hold paths
 USER = "user"  # the table in [annotate] that holds annotators of the user's own, whose parameters are left unchanged
+MODEL_SERVER = "model_server"  # the table in [annotate] that holds annotators that ask model servers; it has no paths
 
 
 def _with_absolute_paths(table: dict[str, Any] | None, base: Path) -> dict[str, Any] | None:
     """Return [annotate] with the paths of the files that its annotators read made absolute."""
     if table is None:
         return None
-    return {name: values if name == USER else _absolute_paths(values, base) for name, values in table.items()}
+    unchanged = (USER, MODEL_SERVER)
+    return {name: one if name in unchanged else _absolute_paths(one, base) for name, one in table.items()}
 
 
 def _absolute_paths(values: Any, base: Path) -> Any:

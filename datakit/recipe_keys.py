@@ -12,6 +12,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from datakit.annotate.model_server.config import ModelServerConfig
 from datakit.annotate.stage import Config as Annotate
 from datakit.annotate.tables import TABLES as ANNOTATORS
 from datakit.annotate.user.config import UserConfig
@@ -62,6 +63,7 @@ def annotator_tables() -> Iterator[tuple[str, type]]:
         if table.files:
             yield f"annotate.{name}.{table.files}.{NAME}", table.file_kind
     yield f"annotate.user.{NAME}", UserConfig
+    yield f"annotate.model_server.{NAME}", ModelServerConfig
 
 
 # Table -> the classes that define its keys; "" stands for the top level.
@@ -91,7 +93,8 @@ MEANINGS = {
         "document. Each subtable chooses an annotator; `[annotate.script]` has no settings. See "
         "[language](annotate/language.md), [personal data](annotate/personal.md), "
         "[heuristics](annotate/heuristics.md), [classifiers](annotate/classifier.md), "
-        "[contamination](annotate/contamination.md) and [your own functions](annotate/user.md); "
+        "[contamination](annotate/contamination.md), [your own functions](annotate/user.md) and "
+        "[model servers](annotate/model-server.md); "
         "[choosing thresholds](annotate/choosing-thresholds.md) shows how to look at the results."
     ),
     "annotate.language": "The language of each document, with its score.",
@@ -105,6 +108,11 @@ MEANINGS = {
     "annotate.user.NAME": (
         "A function of yours; `NAME` is the name of its table of attributes. See "
         "[your own annotators](annotate/user.md)."
+    ),
+    "annotate.model_server.NAME": (
+        "Asks a model server about each document, and stores the answers; `NAME` is the name of its table of "
+        "attributes. Texts leave the machine only if the recipe has such a table. See "
+        "[model servers](annotate/model-server.md)."
     ),
     RULES: (
         "Each table is a rule, which removes documents before duplicates are searched for, or protects them from the "

@@ -102,6 +102,11 @@ def _annotator(table: list[str], values: dict[str, object]) -> dict[str, object]
     name, *inner = table
     if name == "user":
         return {name: {"quality": values}}
+    if name == "model_server":
+        needed = {"labels": {}, "fields": {}, "structured": {"fields": {"score": "integer"}},
+                  "max_cost": {"number": [0, 5], "price_per_1k_input_tokens": 0.1}}  # fmt: skip
+        found = next((needed[one] for one in needed if one in values), {"number": [0, 5]})
+        return {name: {"quality": found | values}}
     for nested in TABLES:
         if nested.startswith(f"annotate.{name}.") and not inner:
             path = nested.split(".")[2:]

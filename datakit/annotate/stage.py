@@ -9,21 +9,26 @@ document of the partition, a sparse table one for each document with an attribut
 are in the order of the partition, so ids ascend.
 
 A document whose annotation kills its worker is found, listed and left out: it has no row in any table. So a rule must
-say what follows from a missing attribute. Cost: reading and decompressing the text once, and the annotators' own cost.
+say what follows from a missing attribute. If annotators ask model servers, a phase of its own first gets and stores the
+answers (`model_server/ask.py`); the tables are then written from them.
+
+Cost: reading and decompressing the text once, and the annotators' own cost.
 Memory: one row group of the partition, and one row group of each table.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import pyarrow as pa
 
 from datakit.annotate.input_files import with_paths
+from datakit.annotate.model_server.phase import ANSWERS, answers_of, ask_phase, hash_of, servers_of
 from datakit.annotate.tables import TABLES, built_in_settings
 from datakit.engine.quarantine import MAX_QUARANTINED, check_limit
-from datakit.engine.task import Output, Phase, Plan, Preload, Step, Task, tolerance_of
+from datakit.engine.task import Output, Phase, Plan, Preload, Step, Task, TaskResult, tolerance_of
 from datakit.storage import urls
 from datakit.storage.manifest import Partition
 from datakit.toml_config import key
@@ -56,19 +61,26 @@ def plan(step: Step) -> Plan:
     """Plan one task per partition, which writes the partition's tables.
 
     step.operations["models"]: the path of each annotator's model whose sha256 is among the annotator's settings.
-    step.operations["paths"]: the other settings that are not part of the fingerprint, by annotator.
+    step.operations["paths"]: the other settings that are not part of the fingerprint, by annotator. If annotators ask
+    model servers, the servers are asked first. step.operations["answers"]: the folder of their answers.
     """
     (source,) = step.inputs_of("normalize")
     settings: dict[str, dict[str, Any]] = step.parameters["annotators"]
     models: dict[str, str] = step.operations.get(MODELS, {})
     chosen = {name: values | ({MODEL: models[name]} if name in models else {}) for name, values in settings.items()}
-    chosen = with_paths(chosen, step.operations.get(PATHS, {}))
+    servers, paths = servers_of(chosen), step.operations.get(PATHS, {})
+    chosen = with_paths(chosen, {name: values for name, values in paths.items() if name not in servers})
     here = urls.relative(source.directory, step.directory)
+    asked: Sequence[TaskResult] = ()
+    if servers:
+        configured = with_paths(servers, {name: values for name, values in paths.items() if name in servers})
+        asked = yield ask_phase(configured, step.operations[ANSWERS], source, here, tolerance_of(step))
     tasks = tuple(
         Task(
             key=f"{number:05d}",
             function="datakit.annotate.write_tables:annotate_partition",
-            arguments={"documents": f"{here}/{partition.path}", "file": partition.path, "source": partition.source},
+            arguments={"documents": f"{here}/{partition.path}", "file": partition.path, "source": partition.source}
+            | (answers_of(asked[number]) if servers else {}),
             input_bytes=partition.text_bytes or partition.bytes,
         )
         for number, partition in enumerate(source.manifest.partitions)
@@ -82,7 +94,10 @@ def plan(step: Step) -> Plan:
         for result, part in zip(results, source.manifest.partitions, strict=True)
         for file in result.outputs
     ]
-    return Output(sorted(partitions, key=lambda one: one.path), ID, details={"tables": sorted(chosen)})
+    return Output(
+        sorted(partitions, key=lambda one: one.path), ID, details={"tables": sorted(chosen)},
+        model_answers=hash_of(asked) if servers else "",
+    )  # fmt: skip
 
 
 def preloads(chosen: dict[str, dict[str, Any]]) -> tuple[Preload, ...]:

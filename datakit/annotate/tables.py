@@ -1,5 +1,6 @@
 """Lists the built-in annotators: the table of a recipe that enables each, and the class that holds its settings. Makes
-annotators from their settings. A name that no built-in annotator has is that of a function of the user.
+annotators from their settings. A name that no built-in annotator has is that of a function of the user or of a model
+server.
 
 The driver only checks settings, so the modules of the settings load neither models nor kernels.
 """
@@ -11,12 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
 import msgspec
 
 from datakit.annotate.annotator import Annotator
 from datakit.annotate.input_files import without_paths
+from datakit.annotate.model_server.config import ModelServerConfig
+from datakit.annotate.model_server.phase import servers_of
 from datakit.annotate.user.config import UserSettings
 from datakit.storage.fingerprint import config_of
 
@@ -76,14 +80,24 @@ TABLES: dict[str, Table] = {
 }
 
 
-def annotators_of(settings: Mapping[str, dict[str, Any]]) -> dict[str, Annotator]:
-    """Return the annotators with these settings, by name, in the order of their names. Raises what the `annotator` of
-    their settings and `UserAnnotator` raise.
+def annotators_of(
+    settings: Mapping[str, dict[str, Any]], answers: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Annotator]:
+    """Return the annotators with these settings, by name, in the order of their names. answers: the file with the
+    answers of each model server about the documents of a partition. Raises what the `annotator` of their settings and
+    `UserAnnotator` raise.
     """
     from datakit.annotate.user.annotator import UserAnnotator
 
-    own = {name: config_of(values, UserSettings) for name, values in settings.items() if name not in TABLES}
-    found = {**built_in(built_in_settings(settings)), **{name: UserAnnotator(one) for name, one in own.items()}}
+    found: dict[str, Annotator] = {**built_in(built_in_settings(settings))}
+    servers = servers_of(settings)
+    for name, values in settings.items():
+        if name in servers:
+            from datakit.annotate.model_server.annotator import ModelServerAnnotator
+
+            found[name] = ModelServerAnnotator(name, config_of(values, ModelServerConfig), answers[name])
+        elif name not in TABLES:
+            found[name] = UserAnnotator(config_of(values, UserSettings))
     return dict(sorted(found.items()))
 
 

@@ -39,7 +39,8 @@ def annotate_partition(arguments: dict[str, Any], shared: dict[str, Any], contex
     """Write the tables of one normalized partition. Raises CorruptError if the partition's ids are not strictly
     ascending, and TaskError if an annotator returns something else than one row of its columns for each document.
     """
-    annotators = annotators_of(shared["annotators"])
+    answers = {one: urls.join(context.step_directory, path) for one, path in arguments.get("answers", {}).items()}
+    annotators, unanswered = annotators_of(shared["annotators"], answers), arguments.get("unanswered", ())
     url, name = urls.join(context.step_directory, arguments["documents"]), urls.name(arguments["file"])
     left_out, rows, size, counters = list[QuarantinedRecord](), 0, 0, Counter[str]()
     with ExitStack() as stack:
@@ -47,28 +48,36 @@ def annotate_partition(arguments: dict[str, Any], shared: dict[str, Any], contex
             one: stack.enter_context(_writer(context, annotator, table_path(arguments["source"], one, name)))
             for one, annotator in annotators.items()
         }
-        for batch in _batches(url, arguments["file"], annotators, context):
-            kept, quarantined = context.records(
-                arguments["file"], range(rows, rows + batch.num_rows), functools.partial(_try, annotators, batch)
-            )
-            positions = range(batch.num_rows) if kept is None else np.flatnonzero(kept).tolist()
-            places = [(arguments["file"], rows + position) for position in positions]
+        for whole in _batches(url, arguments["file"], annotators, context):
+            batch, numbers = _answered(whole, rows, unanswered)
+            kept, quarantined = context.records(arguments["file"], numbers, functools.partial(_try, annotators, batch))
+            places = [(arguments["file"], one) for one in (numbers if kept is None else numbers[kept]).tolist()]
             staying = batch if kept is None else batch.filter(pa.array(kept))
             found, failed = _tables(annotators, staying, places, context)
             left_out += quarantined + failed
             for one, attributes in found.items():
                 writers[one].write(attributes)
                 counters.update(_counts(annotators[one], attributes))
-            rows, size = rows + batch.num_rows, size + batch.nbytes
+            rows, size = rows + whole.num_rows, size + whole.nbytes
             context.report(rows, size)
             context.release()
     outputs = tuple(
         OutputFile(table_path(arguments["source"], one, name), writer.info.bytes, writer.info.xxh3, writer.info.rows)
         for one, writer in writers.items()
     )
-    totals = dict(counters) | {"annotate/documents": rows - len(left_out), "annotate/quarantined": len(left_out)}
+    documents = rows - len(left_out) - len(unanswered)
+    totals = dict(counters) | {"annotate/documents": documents, "annotate/quarantined": len(left_out)}
     totals |= {f"annotate/{one}": writer.info.rows for one, writer in writers.items()}
     return TaskResult(outputs, totals, {}, tuple(left_out), rows, size)
+
+
+def _answered(batch: pa.Table, first: int, unanswered: Sequence[int]) -> tuple[pa.Table, np.ndarray]:
+    """Return the documents of a batch without those about which a model server gave no answer, and their rows in the
+    partition, int64 [N]. first: the row of the batch's first document.
+    """
+    rows = np.arange(first, first + batch.num_rows)
+    missing = np.isin(rows, np.array(unanswered, np.int64))
+    return (batch.filter(pa.array(~missing)), rows[~missing]) if missing.any() else (batch, rows)
 
 
 def _tables(
@@ -151,7 +160,7 @@ def _with_attributes(found: pa.RecordBatch) -> np.ndarray:
 
 def _batches(url: str, file: str, annotators: Mapping[str, Annotator], context: TaskContext) -> Iterator[pa.Table]:
     """Yield the columns that the annotators read, in batches of whole documents, and check that the ids ascend."""
-    wanted = ["id", *dict.fromkeys(name for annotator in annotators.values() for name in annotator.columns)]
+    wanted = list(dict.fromkeys(["id", *(name for annotator in annotators.values() for name in annotator.columns)]))
     ids = OrderedIds(url)
     with open_shard(url) as shard:
         _require_columns(shard.schema_arrow, annotators, url)

@@ -127,6 +127,7 @@ def _show(found: RunPlan) -> None:
             say(wrapped(f"reads {source}", "    ", "  "))
     say()
     _show_earlier(found)
+    _show_requests(found)
     available = found.resources
     say(f"workers: {available.workers} ({available.workers_reason})")
     say(f"memory:  {bytes_text(available.memory_bytes)} ({available.memory_reason})")
@@ -147,6 +148,25 @@ def _show_forecast(forecast: Forecast, workers: int) -> None:
     say(wrapped(f"busy:    {busy} on average (estimated)", more="  "))
     path, shortest = ", ".join(forecast.path), seconds_text(forecast.path_seconds)
     say(wrapped(f"critical path: {path}; about {shortest} if no task waits for a worker (estimated)", more="  "))
+
+
+def _show_requests(found: RunPlan) -> None:
+    """Print what would leave this machine for model servers."""
+    for one in found.requests:
+        place = f"model server {one.name} ({one.host})"
+        if one.open is None or one.text_bytes is None:
+            text = f"{place}: would be sent documents of {one.source}; how many is unknown until normalize is done"
+        else:
+            known = f"{one.open:,} of {counted(one.documents or 0, 'document')} of {one.source}"
+            cost = "" if one.cost is None else f", for about {one.cost:,.2f}"
+            text = (
+                f"{place}: would be sent {known}, at most {bytes_text(one.text_bytes)} of text, in "
+                f"{counted(one.open, 'request')} if none is repeated{cost}"
+            )
+        limit = f", and max_requests is {one.max_requests:,}" if one.max_requests else ""
+        say(wrapped(f"{text}; requests sent so far: {one.sent:,}{limit}", more="  "))
+    if found.requests:
+        say()
 
 
 EARLIER = ("stage", "of", "documents", "text", "disk", "format", "now")

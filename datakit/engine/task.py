@@ -199,7 +199,11 @@ class QuarantinedRecord:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """The files and counts of a finished task. `details` is small plain data for planning the next phase."""
+    """The files and counts of a finished task. `details` is small plain data for planning the next phase.
+
+    open: the number of records that the task has left for a later run, for example because a budget is spent; why_open:
+    the reason, and what to do. The step then ends as partial, and the next run repeats the task.
+    """
 
     outputs: tuple[OutputFile, ...] = ()
     counters: dict[str, int] = field(default_factory=dict)
@@ -207,6 +211,8 @@ class TaskResult:
     quarantined: tuple[QuarantinedRecord, ...] = ()
     records: int = 0  # number of records read, for the progress display and for limits given as a share of them
     bytes_read: int = 0
+    open: int = 0
+    why_open: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +305,8 @@ class TaskContext:
 class Output:
     """A stage's description of its finished step, for the manifest. The `counters` are added to those of the tasks.
 
-    files: the files that belong to no partition and that `details` does not describe.
+    files: the files that belong to no partition and that `details` does not describe. model_answers: the hash of the
+    answers of model servers that the step has used, which the step's identity covers; "" if there are none.
     """
 
     partitions: list[Partition]
@@ -307,6 +314,7 @@ class Output:
     counters: dict[str, int] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
     files: Sequence[OutputFile] = ()
+    model_answers: str = ""
 
 
 def without_tolerances(config: Any) -> dict[str, Any]:

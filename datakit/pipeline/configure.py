@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import msgspec
 
 from datakit.annotate import stage as annotate
+from datakit.annotate.model_server.config import ModelServerConfig
 from datakit.annotate.tables import TABLES
 from datakit.annotate.user.config import TABLE_NAME, UserConfig, separated
 from datakit.conditions.config import DOCUMENT, EDITED, SOURCE, Rule
@@ -31,7 +33,7 @@ from datakit.normalize import stage as normalize
 from datakit.pipeline.recipe_checks.edit_tables import edit_mistakes
 from datakit.pipeline.recipe_checks.final_tables import final_mistakes
 from datakit.pipeline.recipe_checks.rule_tables import prefer_mistakes, rule_mistakes
-from datakit.recipe import USER, Recipe, Source
+from datakit.recipe import MODEL_SERVER, USER, Recipe, Source
 from datakit.rules import stage as rules
 from datakit.select import stage as select
 from datakit.select.bucket_config import Bucket
@@ -62,6 +64,7 @@ CHECKS = (rule_mistakes, prefer_mistakes, edit_mistakes, final_mistakes)  # made
 ENABLED = "enabled"
 WRITE = "write"  # `false` skips the consolidate step; no other step reads its output
 MOVED = {(consolidate.NAME, "drop"): f"[{select.NAME}]"}  # keys that earlier versions read in another table
+NAMED = {USER: UserConfig, MODEL_SERVER: ModelServerConfig}  # the tables of annotators that the recipe names
 READING_KEYS = ("format", "text", "id", "where", "types", "sample", "transform", "transform_version", "quoting")
 
 
@@ -140,7 +143,11 @@ def _mistakes(table: _Table) -> list[str]:
     moved = {key: home for (stage, key), home in MOVED.items() if stage == table.stage and key in table.values}
     found = [f"{table.place}: the key {key!r} is now in the table {home}; move it there" for key, home in moved.items()]
     found += mistakes(_without(table.values, moved), table.kind, table.place, other_keys=table.other_keys)
-    return found + [message for one in table.subtables for message in _subtable_mistakes(one)]
+    found += [message for one in table.subtables for message in _subtable_mistakes(one)]
+    named = Counter(_subtable_name(one) for one in table.subtables if one.kind in NAMED.values())
+    return found + [
+        f"{table.place}: two annotators have the name {name!r}" for name, count in named.items() if count > 1
+    ]
 
 
 def _subtable_mistakes(table: _Table) -> list[str]:
@@ -157,11 +164,11 @@ def _subtable_mistakes(table: _Table) -> list[str]:
 
 
 def _name_mistakes(table: _Table) -> list[str]:
-    """Return a message if the table of a user's annotator has a name that a table of attributes cannot have."""
+    """Return a message if an annotator that the recipe names has a name that a table of attributes cannot have."""
     name = _subtable_name(table)
-    whole = table.place.endswith(f"[{annotate.NAME}.{USER}.{name}]")  # a name may contain dots
+    whole = table.place.endswith(tuple(f"[{annotate.NAME}.{one}.{name}]" for one in NAMED))  # a name may contain dots
     taken = (*TABLES, DOCUMENT, SOURCE, EDITED)
-    if table.kind is not UserConfig or (whole and TABLE_NAME.fullmatch(name) and name not in taken):
+    if table.kind not in NAMED.values() or (whole and TABLE_NAME.fullmatch(name) and name not in taken):
         return []
     reason = "a built-in annotator has this name" if name in TABLES else "use letters a-z, digits and '_'"
     reason = "expressions of rules give this name another meaning" if name in taken[len(TABLES) :] else reason
@@ -229,17 +236,18 @@ def _annotate_table(source: str | None, values: dict[str, Any], place: str) -> _
     annotators = tuple(
         _Table(annotate.NAME, None, found, TABLES[name].kind, f"{place}.{name}]") for name, found in chosen.items()
     )
-    own = _without(values, (*chosen, ENABLED, USER))
-    annotators += tuple(_user_tables(values.get(USER, {}), f"{place}.{USER}"))
-    return _Table(annotate.NAME, source, own, annotate.Config, f"{place}]", (ENABLED, USER, *TABLES), annotators)
+    own = _without(values, (*chosen, ENABLED, *NAMED))
+    for name, kind in NAMED.items():
+        annotators += tuple(_named_tables(values.get(name, {}), f"{place}.{name}", kind))
+    return _Table(annotate.NAME, source, own, annotate.Config, f"{place}]", (ENABLED, *NAMED, *TABLES), annotators)
 
 
-def _user_tables(tables: Any, place: str) -> Iterator[_Table]:
+def _named_tables(tables: Any, place: str, kind: type) -> Iterator[_Table]:
     if not isinstance(tables, Mapping):
-        yield _Table(annotate.NAME, None, tables, UserConfig, f"{place}]")
+        yield _Table(annotate.NAME, None, tables, kind, f"{place}]")
         return
     for name, values in tables.items():
-        yield _Table(annotate.NAME, None, values, UserConfig, f"{place}.{name}]")
+        yield _Table(annotate.NAME, None, values, kind, f"{place}.{name}]")
 
 
 def _rules_table(values: Sequence[Any], place: str) -> _Table:
@@ -344,6 +352,9 @@ def _annotator_settings(table: _Table, folder: str) -> tuple[dict[str, Any], dic
         name, config = _subtable_name(one), convert(one.values, one.kind, one.place)
         if isinstance(config, UserConfig):
             found[name], paths[name] = separated(config, name, one.place, folder)
+            continue
+        if isinstance(config, ModelServerConfig):
+            found[name], paths[name] = config.content(), config.operations()
             continue
         values = msgspec.json.decode(msgspec.json.encode(asdict(config)))
         hashed = (annotate.MODEL,) if values.get("sha256") else ()

@@ -27,6 +27,7 @@ from types import ModuleType
 from typing import Any
 
 from datakit.annotate import stage as annotate
+from datakit.annotate.model_server.phase import ANSWERS
 from datakit.consolidate import stage as consolidate
 from datakit.dedup import stage as dedup
 from datakit.dedup.minhash import signatures_stage as signatures
@@ -50,7 +51,7 @@ from datakit.normalize import stage as normalize
 from datakit.pipeline.configure import CHOICES, Configuration, Settings, configure, disk_limits
 from datakit.pipeline.earlier_steps import EarlierStep, find_earlier
 from datakit.pipeline.resolve_sources import ListingOptions, SourceState, resolve_source
-from datakit.pipeline.root_layout import TOKENIZERS, check_root, step_directory
+from datakit.pipeline.root_layout import TOKENIZERS, answers_of, check_root, step_directory
 from datakit.recipe import Recipe, is_hub_name
 from datakit.rules import stage as rules
 from datakit.select import stage as select
@@ -298,6 +299,8 @@ def engine_step(located: LocatedStep, upstream: Mapping[str, LocatedStep]) -> St
     operations = node.settings.operations
     if node.stage == normalize.NAME:
         operations = {**operations, **_reading(inputs[0])}
+    if node.stage == annotate.NAME:
+        operations = {**operations, ANSWERS: urls.relative(answers_of(located.directory), located.directory)}
     read, content = tuple(_step_input(above) for above in inputs), node.settings.content
     return Step(
         node.stage, node.dataset, located.directory, located.fingerprint, content, read, operations,

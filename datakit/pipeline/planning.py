@@ -19,6 +19,7 @@ from datakit.normalize import stage as normalize
 from datakit.normalize.inspection.first_records import missing_columns
 from datakit.pipeline import estimate
 from datakit.pipeline.annotators.model_files import require_models
+from datakit.pipeline.annotators.model_servers import ServerRequests, planned_requests
 from datakit.pipeline.configure import PATH
 from datakit.pipeline.earlier_steps import EarlierStep
 from datakit.pipeline.estimate import Concurrency, Resources
@@ -66,7 +67,7 @@ class PlannedStep:
 class RunPlan:
     """The steps of a recipe, each after the steps that it reads, and the resources that the run may use. notes:
     messages for the user. forecast: the estimated time and utilisation; None if nothing is left to run or if the size
-    of a step is unknown.
+    of a step is unknown. requests: what would be sent to model servers.
     """
 
     dataset: str
@@ -75,6 +76,7 @@ class RunPlan:
     resources: Resources
     notes: tuple[str, ...]
     forecast: Forecast | None = None
+    requests: tuple[ServerRequests, ...] = ()
 
     def __repr__(self) -> str:
         states = Counter(step.state for step in self.steps)
@@ -103,7 +105,9 @@ def plan(
     located = [planner.locate(node)[0] for node in graph.nodes]
     notes = [*graph.notes, *filter(None, map(changed_code, located))]
     notes += [note for step in located if step.manifest is None for note in _missing_columns(step.node)]
-    return RunPlan(recipe.name, root, steps, available, tuple(notes), _forecast(graph, steps, available.workers))
+    times = _forecast(graph, steps, available.workers)
+    requests = planned_requests(graph, {step.node.label: step for step in located})
+    return RunPlan(recipe.name, root, steps, available, tuple(notes), times, requests)
 
 
 def _forecast(graph: Graph, steps: Sequence[PlannedStep], slots: int) -> Forecast | None:

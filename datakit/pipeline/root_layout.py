@@ -7,6 +7,7 @@
 <root>/<dataset>/tokenizers/                     tokenizers from the Hugging Face Hub
 <root>/<dataset>/runs/<run>/events.jsonl         the log of a run (events-00001.jsonl, ...: its rotated files)
 <root>/.cache/                                   stored hashes of local files
+<root>/.answers/                                 answers of model servers, shared by all recipes
 <root>/.leases/, .pins/, .trash/                 leases and pins of steps, and the steps that `datakit gc` has removed
 """
 
@@ -27,6 +28,7 @@ from datakit.storage.manifest import find_manifest
 
 SOURCES = "sources"
 RUNS = "runs"
+ANSWERS = ".answers"
 TOKENIZERS = "tokenizers"
 SOURCE_STAGES = ("download", "normalize", "annotate", "signatures")  # their steps are in the folder of a source
 CONTRACT = "contract"
@@ -46,6 +48,11 @@ def step_directory(root: str, dataset: str, source: str | None, stage: str, fing
     """
     home = urls.join(root, dataset) if source is None else source_directory(root, source)
     return urls.join(home, f"{stage}-{short(fingerprint)}")
+
+
+def answers_of(step: str) -> str:
+    """Return the directory of the answers of model servers, in the root that holds the step of a source."""
+    return urls.join(step, "../../..", ANSWERS)
 
 
 def run_directory(root: str, dataset: str, run: str) -> str:

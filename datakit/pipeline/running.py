@@ -24,6 +24,7 @@ from datakit.leases.lease import Lease
 from datakit.leases.lease_files import USE
 from datakit.leases.pins import refuse_pinned
 from datakit.pipeline.annotators.model_files import require_models
+from datakit.pipeline.annotators.model_servers import require_keys
 from datakit.pipeline.graph import Graph, LocatedStep, build, check_workers
 from datakit.pipeline.lazy_executor import LazyExecutor
 from datakit.pipeline.resolve_sources import ListingOptions, local_folders
@@ -68,6 +69,7 @@ def run(
         Lease(root, USE, f"datakit run {recipe.name}", report.note) as lease,
     ):
         graph = require_models(build(recipe, root, ListingOptions(offline=offline), until), recipe.place)
+        graph = require_keys(graph, recipe.place, on_cluster=ray is not None)
         lease.hold(graph.directories())
         removed = _remove_own_steps(graph, lease, report) if fresh else []
         remove_dead_nonces(root)

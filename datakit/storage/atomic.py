@@ -157,6 +157,16 @@ def commit_bytes(data: bytes | bytearray, url: str) -> Committed:
         return commit_written(path, url, xxhash.xxh3_128_hexdigest(data), len(data))
 
 
+def create_bytes(data: bytes, url: str) -> bool:
+    """Create the file `url` with these bytes. Return False, and leave the existing file as it is, if the name is taken,
+    whatever that file contains. Raises StorageError.
+    """
+    with staging(url) as path:
+        path.write_bytes(data)
+        with storage_errors(url):
+            return _link(path, urls.local_path(url)) if urls.is_local(url) else _put(path, url)
+
+
 def replace_bytes(data: bytes, url: str) -> None:
     """Write or overwrite `url` atomically and durably: after a power cut, it has the old or the new content. Use this
     for files that may change, such as `latest.json`, hash caches, logs and plots, never for outputs.

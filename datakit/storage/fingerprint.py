@@ -45,13 +45,15 @@ def fingerprint(stage: str, version: int, parameters: dict[str, Any], inputs: Se
     return xxhash.xxh3_128_hexdigest(canonical_json(content))
 
 
-def identity(step_fingerprint: str, quarantined: Sequence[str]) -> str:
-    """Return a step's identity, on which downstream steps depend: its fingerprint or, if records were quarantined, a
-    hash of the fingerprint and of the list of these records.
+def identity(step_fingerprint: str, quarantined: Sequence[str], answers: str = "") -> str:
+    """Return a step's identity, on which downstream steps depend: its fingerprint or, if records were quarantined or
+    the step has used answers of model servers, a hash of the fingerprint, of the list of these records and of `answers`
+    (the hash of the answers).
     """
-    if not quarantined:
+    if not quarantined and not answers:
         return step_fingerprint
-    return xxhash.xxh3_128_hexdigest(canonical_json([step_fingerprint, sorted(quarantined)]))
+    content = [step_fingerprint, sorted(quarantined), *([answers] if answers else [])]
+    return xxhash.xxh3_128_hexdigest(canonical_json(content))
 
 
 def short(value: str) -> str:

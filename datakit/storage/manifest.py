@@ -119,7 +119,8 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
 
     version: the stage's format version, which the fingerprint covers; None in format 1. files: all files except those
     that the partitions (or `details`) describe. checksum: the checksum of this manifest's bytes without the line that
-    holds the checksum; in format 1, of all bytes.
+    holds the checksum; in format 1, of all bytes. model_answers: the hash of the answers of model servers that the step
+    has used, which the identity covers; empty for a step without such answers.
     """
 
     stage: str
@@ -138,6 +139,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     version: int | None = None
     files: list[StepFile] = []
     checksum: str = ""
+    model_answers: str = ""
 
     def partitions_of(self, source: str) -> list[Partition]:
         """Return the partitions of one source, in order."""

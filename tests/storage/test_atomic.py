@@ -30,6 +30,12 @@ def test_equal_second_commit_is_accepted(root: str) -> None:
     assert names(root) == ["a/b/file.bin"]
 
 
+def test_only_the_first_creates_and_its_content_stays(root: str) -> None:
+    url = urls.join(root, "log/0000000001.json")
+    assert [atomic.create_bytes(data, url) for data in (b"first", b"second", b"first")] == [True, False, False]
+    assert urls.read_bytes(url) == b"first" and names(root) == ["log/0000000001.json"]
+
+
 def test_file_staged_for_a_store_is_private(store: str) -> None:
     for umask in (0o000, 0o077):
         before = os.umask(umask)

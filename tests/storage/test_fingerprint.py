@@ -41,3 +41,8 @@ def test_skipped_records_change_the_identity() -> None:
     assert identity("f" * 32, []) == "f" * 32
     assert identity("f" * 32, ["b:1", "a:2"]) == identity("f" * 32, ["a:2", "b:1"]) != "f" * 32
     assert short("f" * 32) == "f" * 12
+
+
+def test_answers_of_model_servers_change_the_identity() -> None:
+    found = [identity("f" * 32, records, answers) for records in ([], ["a:1"]) for answers in ("", "0" * 32, "1" * 32)]
+    assert len(set(found)) == 6 and found[0] == "f" * 32

@@ -73,8 +73,8 @@ def test_pieces_of_many_partitions_fit_together() -> None:
 
 
 FIELDS_OF_FORMAT_2 = {
-    "Manifest": "checksum counters dataset details files fingerprint format identity inputs parameters partitions "
-    "quarantine schema stage totals version",
+    "Manifest": "checksum counters dataset details files fingerprint format identity inputs model_answers parameters "
+    "partitions quarantine schema stage totals version",
     "Column": "name type",
     "InputReference": "checksum covered identity path stage",
     "Partition": "bucket bytes copy first_id last_id path rows source text_bytes tokens xxh3",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 
+PIECES = 8  # of a document that is longer than `max_bytes` (`pieces.py`)
 LEAST_BYTES = 1024  # smallest permitted `max_bytes`; pieces then have 128 bytes
 MOST_BYTES = 1 << 40  # in effect, every document is read whole
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")

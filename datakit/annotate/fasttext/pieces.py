@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from datakit.annotate.fasttext.checks import PIECES
 from datakit.text.numba_cache import Decorator, cached_njit
-
-PIECES = 8
 
 kernel: Decorator = cached_njit()
 

@@ -269,10 +269,14 @@ def drivers(directory: str) -> Iterator[DriverLine]:
 
 
 def finished(lines: Iterable[Line]) -> dict[str, bytes]:
-    """Return the packed results of finished tasks, keyed by `task_id`."""
+    """Return the packed results of finished tasks, keyed by `task_id`. A task that has left records for a later run is
+    not finished.
+    """
     done: dict[str, bytes] = {}
     for line in lines:
-        if isinstance(line, AttemptLine) and line.cause is Cause.DONE and line.result is not None:
+        if not isinstance(line, AttemptLine) or line.cause is not Cause.DONE:
+            continue
+        if line.result is not None and not line.result.open:
             done.setdefault(task_id(line.phase, line.key, line.digest), pack(line.result))
     return done
 

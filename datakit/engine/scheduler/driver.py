@@ -24,13 +24,14 @@ from datakit.engine.scheduler.finish import (
     clean_up_finished,
     finish_step,
     remove_exchange,
+    write_open,
     write_over_limit,
     write_refusals,
 )
 from datakit.engine.scheduler.phase_run import OvertakenError, PhaseRun, PhaseStart, StepContext
 from datakit.engine.scheduler.run_loop import ExecutorFactory, RunLoop
 from datakit.engine.task import EXCHANGE_FOLDER, Output, Phase, Plan, Step, Task, encode
-from datakit.errors import PartialError, RefusedInputsError, StepFailedError, StorageError
+from datakit.errors import PartialError, RefusedInputsError, StepFailedError, StorageError, counted
 from datakit.storage import atomic, removal, stale_files, urls
 from datakit.storage.manifest import PARTIAL_NAME, Manifest, find_manifest
 
@@ -228,11 +229,25 @@ class StepRun:
             write_over_limit(self.step, phase.name, ordered, str(error))
             listed = f"all of them are listed in {urls.join(self.step.directory, PARTIAL_NAME)}"
             raise PartialError(f"{self.step.stage} of {self.step.dataset}: {error}\n{listed}") from error
+        self._require_no_open_records(phase, ordered)
         self._tally.add(ordered)
         ordered.hash_into(self._before)
         if whole:
             self._earlier.drops.drop(phase, self._tally.exchanged)
         return ordered
+
+    def _require_no_open_records(self, phase: Phase, results: Results) -> None:
+        """Raise PartialError if tasks have left records for a later run."""
+        left = [result for result in results if result.open]
+        if not left:
+            return
+        write_open(self.step, phase.name, left)
+        reasons = "\n".join(dict.fromkeys(result.why_open for result in left))
+        records = counted(sum(result.open for result in left), "record")
+        raise PartialError(
+            f"{self.step.stage} of {self.step.dataset}, phase {phase.name}: {records} of "
+            f"{counted(len(left), 'task')} left for a later run; what is done is kept:\n{reasons}"
+        )
 
     def _forget_failures(self) -> None:
         """Remove the list of tasks that failed in an earlier run, because these tasks are about to be retried."""

@@ -93,7 +93,9 @@ def manifest_of(
         stage=step.stage,
         dataset=step.dataset,
         fingerprint=step.fingerprint,
-        identity=identity(step.fingerprint, [f"{record.file}:{record.position}" for record in quarantined]),
+        identity=identity(
+            step.fingerprint, [f"{record.file}:{record.position}" for record in quarantined], output.model_answers
+        ),
         parameters=step.parameters,
         inputs=input_references(step),
         schema=columns_of(output.schema),
@@ -104,6 +106,7 @@ def manifest_of(
         details=output.details,
         version=step.version,
         files=[StepFile(file.path, file.bytes, file.xxh3, file.rows) for file in (*output.files, *more)],
+        model_answers=output.model_answers,
     )
 
 
@@ -180,6 +183,17 @@ def write_over_limit(step: Step, phase: str, results: Sequence[TaskResult], why:
     """Write `partial.json` for a phase whose tasks are done but have skipped more records than the recipe allows."""
     records = [_place(record) for result in results for record in result.quarantined]
     _write_partial(step, [{"phase": phase, "task": None, "cause": "quarantine", "why": why, "records": records}])
+
+
+def write_open(step: Step, phase: str, results: Sequence[TaskResult]) -> None:
+    """Write `partial.json` for a phase whose tasks have left records for a later run."""
+    why = {result.why_open: sum(one.open for one in results if one.why_open == result.why_open) for result in results}
+    entries = [
+        {"phase": phase, "task": None, "cause": "open", "why": text, "open": count}
+        for text, count in sorted(why.items())
+        if count
+    ]
+    _write_partial(step, entries)
 
 
 def write_refusals(step: Step, error: RefusedInputsError) -> RefusedInputsError:

@@ -41,13 +41,14 @@ def require_models(graph: Graph, place: str, frozen: bool = False) -> Graph:
     if not nodes:
         return graph
     refused = refused_models(nodes[0].settings, place, HashCache(graph.root, graph.dataset, frozen, KIND))
-    if refused and not _all_done(graph):
+    if refused and not all_annotated(graph):
         refuse_all(refused)
     notes = [f"{error} (not needed now: all annotate steps are done)" for error in refused]
     return replace(graph, notes=(*graph.notes, *notes))
 
 
-def _all_done(graph: Graph) -> bool:
+def all_annotated(graph: Graph) -> bool:
+    """Return True if all annotate steps of a run are done."""
     located: dict[str, LocatedStep] = {}
     for node in graph.nodes:
         if node.stage in NEEDED:

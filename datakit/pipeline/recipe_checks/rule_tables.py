@@ -7,7 +7,7 @@ from __future__ import annotations
 from datakit.annotate.tables import TABLES
 from datakit.dedup.survivors import score_columns
 from datakit.errors import RecipeError, suggestion
-from datakit.recipe import USER, Recipe
+from datakit.recipe import MODEL_SERVER, USER, Recipe
 from datakit.rules import stage as rules
 from datakit.toml_config import convert
 
@@ -34,7 +34,8 @@ def rule_mistakes(recipe: Recipe) -> list[str]:
 def annotators_of(recipe: Recipe) -> list[str]:
     """Return the names of the recipe's annotators."""
     table = (recipe.annotate or {}) if (recipe.annotate or {}).get("enabled", True) else {}
-    return [*(name for name in TABLES if name in table), *table.get(USER, {})]
+    named = [name for kind in (USER, MODEL_SERVER) for name in table.get(kind, {})]
+    return [*(name for name in TABLES if name in table), *named]
 
 
 def prefer_mistakes(recipe: Recipe) -> list[str]:

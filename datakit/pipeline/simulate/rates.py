@@ -37,6 +37,7 @@ RATES: dict[str, Rate] = {
     "datakit.normalize.sort:sort_partition": Rate(0.03, 0.0105, 20 * MIB, 3.6),
     "datakit.normalize.origins:write_files": Rate(0.03, 0.0, 5 * MIB, 0.0),
     "datakit.annotate.write_tables:annotate_partition": Rate(0.05, 0.05, 150 * MIB, 0.0),  # a guess
+    "datakit.annotate.model_server.ask:ask_partition": Rate(0.3, 0.1, 150 * MIB, 1.0),  # without the server's time
     "datakit.conditions.count_ranks:count": Rate(0.2, 0.01, 150 * MIB, 1.0),  # a guess
     "datakit.rules.write_lists:apply": Rate(0.2, 0.02, 150 * MIB, 1.0),  # a guess
     "datakit.engine.exchange.merge_tasks:merge_runs": Rate(0.03, 0.003, 300 * MIB, 0.0),

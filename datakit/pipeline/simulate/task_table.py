@@ -21,6 +21,7 @@ SIMULATORS: dict[str, Simulator] = {
     "datakit.normalize.sort:sort_partition": text.sort_partition,
     "datakit.normalize.origins:write_files": text.write_files,
     "datakit.annotate.write_tables:annotate_partition": text.annotate_partition,
+    "datakit.annotate.model_server.ask:ask_partition": text.ask_partition,
     "datakit.conditions.count_ranks:count": tokens.count_ranks,
     "datakit.rules.write_lists:apply": tokens.apply_rules,
     "datakit.engine.exchange.merge_tasks:merge_runs": text.merge_runs,

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from datakit.annotate.model_server.answer_store import BATCH
 from datakit.engine.exchange.merge import MergeWork
 from datakit.engine.exchange.merge_tasks import BUDGET_BYTES
 from datakit.engine.exchange.run_file import INDEX_SUFFIX
@@ -147,6 +148,23 @@ def write_files(about: PhaseOf) -> Run:
         count = len(task.arguments["paths"])
         file = OutputFile("origins/files.parquet", 1000 + FILE_ROW_BYTES * count, CHECKSUM, count)
         return Effect(TaskResult((file,)), writes=1)
+
+    return run
+
+
+def ask_partition(about: PhaseOf) -> Run:
+    """Simulate the answers of model servers about a partition: every document gets one."""
+    (source,) = about.step.inputs_of("normalize")
+    partitions, servers = source.manifest.partitions, sorted(about.phase.shared["servers"])
+
+    def run(task: Task) -> Effect:
+        part = partitions[int(task.key)]
+        name, size = urls.name(part.path), 1000 + ATTRIBUTE_BYTES * part.rows
+        files = [OutputFile(f"exchange/answers/{one}/{name}", size, CHECKSUM, part.rows) for one in servers]
+        details = {"digests": dict.fromkeys(servers, CHECKSUM)}
+        result = TaskResult(tuple(files), {"annotate/quarantined": 0}, details, records=part.rows)
+        stored = len(servers) * max(1, part.rows // BATCH)
+        return Effect(result, parquet_reads(part.bytes, task.input_bytes >> 24), len(files) + 2 * stored, part.bytes)
 
     return run
 

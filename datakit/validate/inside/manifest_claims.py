@@ -85,9 +85,11 @@ def _check_identity(step: Subject, result: Result) -> None:
     if records != manifest.quarantine.records:
         stated = manifest.quarantine.records
         result.find(url, _wrong("number of quarantined records", stated, "the list's entries", records))
-    expected = identity(manifest.fingerprint, quarantined)
+    expected = identity(manifest.fingerprint, quarantined, manifest.model_answers)
     if expected != manifest.identity:
-        result.find(url, _wrong("identity", manifest.identity, "its fingerprint and quarantined records", expected))
+        result.find(
+            url, _wrong("identity", manifest.identity, "its fingerprint, quarantined records and answers", expected)
+        )
 
 
 def _partition_differences(manifest: Manifest) -> Iterator[str]:

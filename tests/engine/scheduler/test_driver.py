@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
@@ -14,11 +15,11 @@ import pytest
 
 from datakit.engine.observe.observer import Observer
 from datakit.engine.scheduler.driver import run_step
-from datakit.engine.task import Phase, Task
+from datakit.engine.task import Output, Phase, Plan, Task
 from datakit.engine.worker.local_executor import LocalExecutor
 from datakit.errors import PartialError
 from datakit.storage import atomic
-from datakit.storage.manifest import find_manifest
+from datakit.storage.manifest import Partition, find_manifest
 from tests.support.engine import engine_tasks, poison_tasks
 from tests.support.engine.runs import (
     attempts,
@@ -133,3 +134,28 @@ def test_tasks_of_a_phase_need_distinct_keys(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="two tasks have the same key"):
         run_step_of(engine_tasks.number_step(str(tmp_path)), plan())
+
+
+def test_records_left_for_a_later_run_end_the_step_as_partial(tmp_path: Path) -> None:
+    """The next run repeats just these tasks."""
+    step, marker = tmp_path / "step", tmp_path / "marker"
+
+    def plan() -> Plan:
+        task = "tests.support.engine.engine_tasks:write_some"
+        tasks = [Task(str(n), task, {"number": n, "marker": str(marker)}) for n in range(6)]
+        results = yield Phase("some", tuple(tasks))
+        parts = [Partition(file.path, "s", 1, file.bytes, file.xxh3) for one in results for file in one.outputs]
+        return Output(parts, engine_tasks.SCHEMA)
+
+    for _ in range(2):
+        with pytest.raises(
+            PartialError, match=r"9 records of 3 tasks left for a later run.*\n.*budget is spent; raise it"
+        ):
+            run(step, plan())
+    (entry,) = json.loads((step / "partial.json").read_text())["failed"]
+    assert (entry["open"], entry["why"]) == (9, "the budget is spent; raise it")
+    marker.touch()
+    manifest = run(step, plan())
+    assert manifest.counters["numbers"] == 6 and not (step / "partial.json").exists()
+    done = [(line.key, line.result.open) for line in attempts(step) if line.result is not None]
+    assert sorted(done) == sorted([(str(n), 0) for n in range(6)] + [(str(n), n) for n in (1, 3, 5)] * 2)

@@ -33,6 +33,13 @@ def write_number(arguments: dict[str, Any], shared: dict[str, Any], context: Tas
     return TaskResult((OutputFile(path, committed.bytes, committed.xxh3, 1),), {"numbers": 1, "sum": number})
 
 
+def write_some(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
+    """Write a small file or, as long as the marker file does not exist, leave the task's records for a later run."""
+    if arguments["number"] % 2 and not Path(arguments["marker"]).exists():
+        return TaskResult(records=10, open=arguments["number"], why_open="the budget is spent; raise it")
+    return write_number(arguments, shared, context)
+
+
 def misbehave(fault: str | None, marker: str | None) -> None:
     """Cause the fault, once per marker file, or always without one."""
     if fault is None:
