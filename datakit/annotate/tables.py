@@ -24,9 +24,10 @@ from datakit.storage.fingerprint import config_of
 @dataclass(frozen=True)
 class Table:
     """A built-in annotator. settings: the class of its settings, as `module:name`; it has a constant VERSION (that of
-    the annotator) and a method `annotator`. kernels: True if the annotator uses numba kernels. files: the setting that
-    holds a table of files by name (see `input_files.py`), if there is one. operations: the settings that change no
-    output and are therefore not part of the fingerprint. spans: its columns of spans, which a recipe can edit.
+    the annotator), a method `annotator` and possibly a method `check`, which reads its `files` before a run. kernels:
+    True if the annotator uses numba kernels. files: the setting that holds a table of files by name (see
+    `input_files.py`), if there is one. operations: the settings that change no output and are therefore not part of the
+    fingerprint. spans: its columns of spans, which a recipe can edit.
     """
 
     settings: str
@@ -69,6 +70,8 @@ TABLES: dict[str, Table] = {
     "contamination": Table(
         "datakit.annotate.contamination.config:Config", kernels=True, files="sets", operations=("index_folder",)
     ),
+    "urls": Table("datakit.annotate.lists.config:UrlsConfig", kernels=True, files="lists"),
+    "words": Table("datakit.annotate.lists.config:WordsConfig", kernels=True, files="lists", spans=("spans",)),
 }
 
 

@@ -21,6 +21,7 @@ from datakit.download import stage as download
 from datakit.download.hashes import HashCache
 from datakit.errors import RefusedError, UsageError, refuse_all
 from datakit.normalize import stage as normalize
+from datakit.pipeline.annotators.list_files import refused_lists
 from datakit.pipeline.configure import Settings
 from datakit.pipeline.graph import Graph, LocatedStep
 from datakit.regular_files import open_regular
@@ -32,8 +33,9 @@ NEEDED = (download.NAME, normalize.NAME, annotate.NAME)
 
 
 def require_models(graph: Graph, place: str, frozen: bool = False) -> Graph:
-    """Raise RefusedError if a model that the run needs is missing or has another sha256 than the recipe says. If all
-    annotate steps are done, no model is needed; then return the graph with a note about each such model.
+    """Raise RefusedError if a model that the run needs is missing or has another sha256 than the recipe says, or if one of
+    its lists cannot be used. If all annotate steps are done, neither is needed; then return the graph with a note about
+    each such model.
 
     place: the recipe's, for the messages. frozen: store no hash.
     """
@@ -41,8 +43,8 @@ def require_models(graph: Graph, place: str, frozen: bool = False) -> Graph:
     if not nodes:
         return graph
     refused = refused_models(nodes[0].settings, place, HashCache(graph.root, graph.dataset, frozen, KIND))
-    if refused and not _all_done(graph):
-        refuse_all(refused)
+    if not _all_done(graph):
+        refuse_all([*refused, *refused_lists(nodes[0].settings, place)])
     notes = [f"{error} (not needed now: all annotate steps are done)" for error in refused]
     return replace(graph, notes=(*graph.notes, *notes))
 
