@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DOMAINS, SUBSTRINGS, WORDS = "domains", "substrings", "words"
 URL_KINDS, TEXT_KINDS = (DOMAINS, SUBSTRINGS), (WORDS, SUBSTRINGS)
-NAME_RULE = re.compile(r"[a-z][a-z0-9_]*")
+NAME_RULE = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 MOST_LISTS = 256
 PATH = key("A local text file with one entry per line, relative to the recipe's file, or a pattern with `*`.",
            "lists/adult.txt.gz")  # fmt: skip
@@ -40,8 +40,8 @@ def _check_names(names: Sequence[str], suffixes: Sequence[str], others: Sequence
     used = dict.fromkeys(others, "another column")
     for name in names:
         if not NAME_RULE.fullmatch(name):
-            raise RecipeError(f"the list {name!r} cannot be a column; use lower-case letters, digits and '_'")
-        for column in (f"{name}{suffix}" for suffix in suffixes):
+            raise RecipeError(f"the list {name!r} cannot be a column; use the letters A to Z, digits and '_'")
+        for column in (f"{name}{suffix}".lower() for suffix in suffixes):  # SQL does not tell upper from lower case
             if column in used:
                 raise RecipeError(f"the list {name!r} gives the column {column!r}, as does {used[column]}; rename it")
             used[column] = f"the list {name!r}"

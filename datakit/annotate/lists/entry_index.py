@@ -1,9 +1,9 @@
 """Builds the index of the entries of all lists of one kind.
 
 An entry is a sequence of symbols: of words, or of characters. Its *key* is a hash of all symbols. Its *anchor* is the
-key of its first symbols: of one word, or of the largest of 1, 2, 4, 8 and 16 characters. So a text is searched with one
-key per word, or five per character; where an anchor occurs, the lengths of the entries that begin with it are tried. A
-match is compared with the entry before it counts, so equal hashes are no matches.
+key of its first symbols: of one or two words, or of the largest of 1, 2, 4, 8 and 16 characters. So a text is searched
+with two keys per word, or five per character; where an anchor occurs, the lengths of the entries that begin with it are
+tried. A match is compared with the entry before it counts, so equal hashes are no matches.
 
 Memory: 40 to 70 bytes per entry and the bytes of the entries; three times as much while the index is built.
 """
@@ -23,7 +23,7 @@ from datakit.text.key_tables import Table, new_table
 from datakit.text.string_buffers import string_buffers
 
 CHARACTER_ANCHORS = (1, 2, 4, 8, 16)
-WORD_ANCHORS = (1,)
+WORD_ANCHORS = (1, 2)
 MOST_ENTRIES = 2**31 - 1
 
 

@@ -55,30 +55,23 @@ class Found(NamedTuple):
     spans: np.ndarray
 
 
-class Open(NamedTuple):
-    """The state of a document: the last span of each list, int64 [L, 2] (the second is -1 if there is none), and the
-    symbol after the last match of each list, int64 [L].
-    """
-
-    spans: np.ndarray
-    covered: np.ndarray
-
-
 @kernel
-def possible(block: Block, starts: int, count: int, size: int, bitmap: np.ndarray, flags: np.ndarray, bit: int) -> None:
+def possible(
+    sums: np.ndarray, power: np.uint64, starts: int, size: int, bitmap: np.ndarray, flags: np.ndarray, bit: int
+) -> None:
     """Set a bit of `flags` for each of the first `starts` symbols at which an anchor of `size` symbols may begin."""
     shift = leading_bits(64 * len(bitmap))
-    for i in range(min(starts, count - size + 1)):
-        place = key_of(block, i, size) >> shift
+    for i in range(starts):
+        place = key_of(sums, power, i, size) >> shift
         flags[i] |= np.uint8(((bitmap[place >> _SIX] >> (place & _IN_WORD)) & _ONE) << np.uint64(bit))
 
 
 @kernel
-def _chosen(block: Block, starts: int, flags: np.ndarray) -> int:
-    """Write the positions with a flag to `block.chosen`; return their number."""
+def _chosen(starts: int, flags: np.ndarray, chosen: np.ndarray) -> int:
+    """Write the positions with a flag to `chosen`; return their number."""
     found = 0
     for i in range(starts):
-        block.chosen[found] = i
+        chosen[found] = i
         found += int(flags[i] != 0)
     return found
 
@@ -94,33 +87,7 @@ def with_room(rows: np.ndarray, used: int) -> np.ndarray:
 
 
 @kernel
-def _add_span(spans: np.ndarray, used: int, document: int, one: int, open_spans: np.ndarray) -> tuple[np.ndarray, int]:
-    """Append the last span of a list, if there is one."""
-    if open_spans[one, 1] < 0:
-        return spans, used
-    spans = with_room(spans, used)
-    spans[used, 0], spans[used, 1] = document, one
-    spans[used, 2], spans[used, 3] = open_spans[one, 0], open_spans[one, 1]
-    open_spans[one, 1] = -1
-    return spans, used + 1
-
-
-@kernel
-def _count(
-    found: Found, state: Open, seen: np.ndarray, row: int, one: int, document: int, symbol: int, length: int
-) -> None:
-    """Count a match of entry `row` of list `one`, which begins at a symbol of the document."""
-    found.occurrences[document, one] += 1
-    if seen[row] != document + 1:
-        seen[row] = document + 1
-        found.distinct[document, one] += 1
-    covered = state.covered[one]
-    found.covered[document, one] += max(0, symbol + length - max(symbol, covered))
-    state.covered[one] = max(covered, symbol + length)
-
-
-@kernel
-def _try_lengths(
+def _find(
     data: np.ndarray,
     start: int,
     stop: int,
@@ -128,45 +95,88 @@ def _try_lengths(
     index: Index,
     words: bool,
     block: Block,
-    i: int,
-    size: int,
+    starts: int,
     count: int,
-    document: int,
-    base: int,
-    found: Found,
-    state: Open,
-    seen: np.ndarray,
-    spans: np.ndarray,
-    used: int,
+    flags: np.ndarray,
+    matches: np.ndarray,
 ) -> tuple[np.ndarray, int]:
-    """Count the entries that begin at symbol `i` of the block and have an anchor of `size` symbols there."""
-    entries, key = index.entries, key_of(block, i, size)
-    anchor = first_row(index.anchors, leading_bits(len(index.anchors.directory) - 1), key)
-    if anchor < 0:
-        return spans, used
-    shift, keys = leading_bits(len(entries.keys.directory) - 1), entries.keys.keys
-    for place in range(np.int64(index.anchor_ends[anchor]), np.int64(index.anchor_ends[anchor + 1])):
-        length = np.int64(index.lengths[place])
-        if i + length > count:
-            break
-        key = key_of(block, i, length)
-        row = first_row(entries.keys, shift, key)
-        if row < 0:
+    """Return the matches that begin at the first `starts` symbols of a block of `count` symbols, int64 [., 5], and how
+    many there are: the row of the entry, the first symbol, the number of symbols, and the bytes [start, stop). flags: a
+    buffer.
+    """
+    sums, powers, places, chosen, used = block.sums, block.powers, block.places, block.chosen, 0
+    sizes, anchors, ends, lengths = index.anchor_sizes, index.anchors, index.anchor_ends, index.lengths
+    entries, text, offsets = index.entries.keys, index.entries.text, index.entries.offsets
+    anchor_shift, shift = leading_bits(len(anchors.directory) - 1), leading_bits(len(entries.directory) - 1)
+    flags[:starts] = 0
+    for bit in range(len(sizes)):
+        size = sizes[bit]
+        possible(sums, powers[size], min(starts, count - size + 1), size, anchors.bitmap, flags, bit)
+    for c in range(_chosen(starts, flags, chosen)):
+        i, first = chosen[c], -1
+        for bit in range(len(sizes)):
+            if not (flags[i] >> np.uint8(bit)) & np.uint8(1):
+                continue
+            size = sizes[bit]
+            anchor = first_row(anchors, anchor_shift, key_of(sums, powers[size], i, size))
+            if anchor < 0:
+                continue
+            for place in range(np.int64(ends[anchor]), np.int64(ends[anchor + 1])):
+                length = np.int64(lengths[place])
+                if i + length > count:
+                    break
+                key = key_of(sums, powers[length], i, length)
+                row = first_row(entries, shift, key)
+                if row < 0:
+                    continue
+                if first < 0:
+                    first = word_start(data, start, places[i], table) if words else places[i]
+                while row < len(entries.keys) and entries.keys[row] == key:
+                    end = match_end(data, first, stop, table, text, offsets[row], offsets[row + 1], words)
+                    if end >= 0 and not (words and ends_inside(data, start, first, end, stop, table)):
+                        matches = with_room(matches, used)
+                        matches[used, 0], matches[used, 1], matches[used, 2] = row, i, length
+                        matches[used, 3], matches[used, 4] = first - start, end - start
+                        used += 1
+                    row += 1
+    return matches, used
+
+
+@kernel
+def _count(
+    matches: np.ndarray, used: int, document: int, base: int, lists: np.ndarray, occurrences: np.ndarray,
+    distinct: np.ndarray, covered: np.ndarray, seen: np.ndarray, state: np.ndarray, spans: np.ndarray, rows: int,
+) -> tuple[np.ndarray, int]:  # fmt: skip
+    """Count the matches of a block of a document, and merge those that overlap into spans. base: the number of the
+    block's first symbol in the document. state: int64 [L, 3]: of each list, the bytes [start, stop) of its last span
+    (stop is -1 if there is none), and the symbol after its last match.
+    """
+    for m in range(used):
+        row, symbol, start, stop = matches[m, 0], base + matches[m, 1], matches[m, 3], matches[m, 4]
+        one, end = lists[row], symbol + matches[m, 2]
+        occurrences[document, one] += 1
+        if seen[row] != document + 1:
+            seen[row] = document + 1
+            distinct[document, one] += 1
+        covered[document, one] += max(0, end - max(symbol, state[one, 2]))
+        state[one, 2] = max(state[one, 2], end)
+        if state[one, 1] > start:
+            state[one, 1] = max(state[one, 1], stop)
             continue
-        first = word_start(data, start, block.places[i], table) if words else block.places[i]
-        while row < len(keys) and keys[row] == key:
-            entry = entries.text[entries.offsets[row] : entries.offsets[row + 1]]
-            end = match_end(data, first, stop, table, entry, words)
-            if end >= 0 and not (words and ends_inside(data, start, first, end, stop, table)):
-                one = entries.lists[row]
-                _count(found, state, seen, row, one, document, base + i, length)
-                if state.spans[one, 1] > first - start:
-                    state.spans[one, 1] = max(state.spans[one, 1], end - start)
-                else:
-                    spans, used = _add_span(spans, used, document, one, state.spans)
-                    state.spans[one, 0], state.spans[one, 1] = first - start, end - start
-            row += 1
-    return spans, used
+        spans, rows = _add_span(spans, rows, document, one, state)
+        state[one, 0], state[one, 1] = start, stop
+    return spans, rows
+
+
+@kernel
+def _add_span(spans: np.ndarray, used: int, document: int, one: int, state: np.ndarray) -> tuple[np.ndarray, int]:
+    """Append the last span of a list, if there is one."""
+    if state[one, 1] < 0:
+        return spans, used
+    spans = with_room(spans, used)
+    spans[used, 0], spans[used, 1] = document, one
+    spans[used, 2], spans[used, 3] = state[one, 0], state[one, 1]
+    return spans, used + 1
 
 
 @kernel
@@ -175,47 +185,36 @@ def search(data: np.ndarray, offsets: np.ndarray, table: np.ndarray, index: Inde
     `list_table`. words: as for the index.
     """
     documents = len(offsets) - 1
-    found = Found(
-        np.zeros(documents, np.int64),
-        np.zeros((documents, lists), np.int64),
-        np.zeros((documents, lists), np.int64),
-        np.zeros((documents, lists), np.int64),
-        np.empty((0, 4), np.int64),
-    )
-    spans, used = np.empty((FIRST_CAPACITY, 4), np.int64), 0
-    state = Open(np.full((lists, 2), -1, np.int64), np.zeros(lists, np.int64))
-    seen = np.zeros(len(index.entries.lists), np.uint32)
-    block, flags = new_block(index.longest), np.empty(BLOCK + index.longest + 2, np.uint8)
+    totals, occurrences = np.zeros(documents, np.int64), np.zeros((documents, lists), np.int64)
+    distinct, covered = np.zeros((documents, lists), np.int64), np.zeros((documents, lists), np.int64)
+    spans, rows, state = np.empty((FIRST_CAPACITY, 4), np.int64), 0, np.empty((lists, 3), np.int64)
+    matches, seen = np.empty((FIRST_CAPACITY, 5), np.int64), np.zeros(len(index.entries.lists), np.uint32)
+    block, limit = new_block(index.longest), BLOCK + index.longest
+    flags = np.empty(limit + 2, np.uint8)
     for document in range(documents):
         start, stop = offsets[document], offsets[document + 1]
         position, count, open_word, base = start, 0, _ZERO, 0
-        state.covered[:] = 0
+        for one in range(lists):
+            state[one, 0], state[one, 1], state[one, 2] = 0, -1, 0
         while position < stop:
             before = count
             if words:
-                position, count, open_word = read_words(
-                    data, position, stop, table, block, count, BLOCK + index.longest, open_word
-                )
+                position, count, open_word = read_words(data, position, stop, table, block, count, limit, open_word)
                 mix_words(block, before, count)
             else:
-                position, count = read_characters(data, position, stop, table, block, count, BLOCK + index.longest)
+                position, count = read_characters(data, position, stop, table, block, count, limit)
             starts = count if position >= stop else count - index.longest + 1
             add_up(block, count)
-            flags[:starts] = 0
-            for bit in range(len(index.anchor_sizes)):
-                possible(block, starts, count, index.anchor_sizes[bit], index.anchors.bitmap, flags, bit)
-            for c in range(_chosen(block, starts, flags)):
-                i = block.chosen[c]
-                for bit in range(len(index.anchor_sizes)):
-                    if (flags[i] >> np.uint8(bit)) & np.uint8(1):
-                        spans, used = _try_lengths(
-                            data, start, stop, table, index, words, block, i, index.anchor_sizes[bit], count,
-                            document, base, found, state, seen, spans, used,
-                        )  # fmt: skip
+            matches, used = _find(data, start, stop, table, index, words, block, starts, count, flags, matches)
+            if used:
+                spans, rows = _count(
+                    matches, used, document, base, index.entries.lists, occurrences, distinct, covered, seen, state,
+                    spans, rows,
+                )  # fmt: skip
             for i in range(count - starts):
                 block.symbols[i], block.places[i] = block.symbols[starts + i], block.places[starts + i]
             base, count = base + starts, count - starts
-        found.totals[document] = base
+        totals[document] = base
         for one in range(lists):
-            spans, used = _add_span(spans, used, document, one, state.spans)
-    return Found(found.totals, found.occurrences, found.distinct, found.covered, spans[:used])
+            spans, rows = _add_span(spans, rows, document, one, state)
+    return Found(totals, occurrences, distinct, covered, spans[:rows])

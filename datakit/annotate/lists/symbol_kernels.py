@@ -142,9 +142,9 @@ def add_up(block: Block, count: int) -> None:
 
 
 @kernel
-def key_of(block: Block, start: int, length: int) -> np.uint64:
-    """Return the key of the symbols `start` to `start + length - 1` of a block whose sums are computed."""
-    value = block.sums[start + length] - block.sums[start] * block.powers[length]
+def key_of(sums: np.ndarray, power: np.uint64, start: int, length: int) -> np.uint64:
+    """Return the key of the symbols `start` to `start + length - 1` of a block. power: `powers[length]`."""
+    value = sums[start + length] - sums[start] * power
     return mix(value + np.uint64(length) * GOLDEN)
 
 
@@ -175,7 +175,8 @@ def entry_keys(
         for one in sizes:
             if one <= count:
                 size = one
-        keys[i], anchors[i] = key_of(block, 0, count), key_of(block, 0, size)
+        keys[i] = key_of(block.sums, block.powers[count], 0, count)
+        anchors[i] = key_of(block.sums, block.powers[size], 0, size)
         lengths[i], anchor_sizes[i] = count, size
 
 
@@ -214,15 +215,16 @@ def _after(data: np.ndarray, position: int) -> int:
 
 
 @kernel
-def match_end(data: np.ndarray, position: int, stop: int, table: np.ndarray, entry: np.ndarray, words: bool) -> int:
+def match_end(
+    data: np.ndarray, position: int, stop: int, table: np.ndarray, text: np.ndarray, at: int, last: int, words: bool
+) -> int:
     """Return the byte after an entry that occurs at `position`, or -1 if it does not occur there.
 
-    entry: uint8, its bytes in lowercase. words: True if a space of the entry stands for one or more characters that are
-    not part of a word.
+    text[at:last]: the bytes of the entry, in lowercase. words: True if a space of the entry stands for one or more
+    characters that are not part of a word.
     """
-    at = 0
-    while at < len(entry):
-        if words and entry[at] == 32:
+    while at < last:
+        if words and text[at] == 32:
             first = position
             while position < stop and not _entry_at(data, position, stop, table) & (WORD | ALONE):
                 position = _after(data, position)
@@ -233,9 +235,9 @@ def match_end(data: np.ndarray, position: int, stop: int, table: np.ndarray, ent
         if position >= stop:
             return -1
         lower = _entry_at(data, position, stop, table) & CHARACTER
-        if lower != _entry_at(entry, at, len(entry), table) & CHARACTER:
+        if lower != _entry_at(text, at, last, table) & CHARACTER:
             return -1
-        position, at = _after(data, position), _after(entry, at)
+        position, at = _after(data, position), _after(text, at)
     return position
 
 

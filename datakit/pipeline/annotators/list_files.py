@@ -1,5 +1,5 @@
-"""Reads the lists of a recipe's annotators when a run or a plan begins, so that an empty or damaged list is refused before
-any stage runs, and not when the first task loads it. Takes 1 to 2 CPU-seconds per million entries.
+"""Reads the lists of a recipe's annotators when a run or a plan begins, so that an empty or damaged list is refused
+before any stage runs, and not when the first task loads it. Takes 1 to 2 CPU-seconds per million entries.
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ NEEDED = (download.NAME, normalize.NAME, annotate.NAME)
 
 
 def require_models(graph: Graph, place: str, frozen: bool = False) -> Graph:
-    """Raise RefusedError if a model that the run needs is missing or has another sha256 than the recipe says, or if one of
-    its lists cannot be used. If all annotate steps are done, neither is needed; then return the graph with a note about
-    each such model.
+    """Raise RefusedError if a model that the run needs is missing or has another sha256 than the recipe says, or if one
+    of its lists cannot be used. If all annotate steps are done, neither is needed; then return the graph with a note
+    about each such model.
 
     place: the recipe's, for the messages. frozen: store no hash.
     """

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from datakit.annotate.lists.characters import list_table
+from datakit.annotate.lists.characters import MARK, list_table
 from datakit.text.unicode_words import ALONE, CHARACTER, WORD
-from datakit.annotate.lists.characters import MARK
 
 
 class Match(NamedTuple):
