@@ -97,6 +97,10 @@ MEANINGS = {
     "annotate.heuristics": "Numbers about words, lines and repetitions, for rules such as those of Gopher and FineWeb.",
     "annotate.classifier_fasttext": "The scores of a fastText classifier.",
     "annotate.classifier_linear": "The scores of a linear classifier that datakit has trained.",
+    "annotate.classifier_onnx": (
+        "The scores of a classifier in ONNX format. Needs `pip install '.[onnx]'`. See "
+        "[classifiers in ONNX format](annotate/classifier_onnx.md)."
+    ),
     "annotate.contamination": "The items of evaluation sets of which a document contains n-grams.",
     "annotate.contamination.sets.NAME": "One table per evaluation set, with a name of your choice in place of `NAME`.",
     "annotate.urls": "How many entries of lists match the URL of a document. See [lists](annotate/lists.md).",

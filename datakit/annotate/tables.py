@@ -27,7 +27,8 @@ class Table:
     the annotator), a method `annotator` and possibly a method `check`, which reads its `files` before a run. kernels:
     True if the annotator uses numba kernels. files: the setting that holds a table of files by name (see
     `input_files.py`), if there is one. operations: the settings that change no output and are therefore not part of the
-    fingerprint. spans: its columns of spans, which a recipe can edit.
+    fingerprint. spans: its columns of spans, which a recipe can edit. loaded_by_tasks: True if each task loads
+    the model, which may be large and slow.
     """
 
     settings: str
@@ -35,6 +36,7 @@ class Table:
     files: str = ""
     operations: tuple[str, ...] = ()
     spans: tuple[str, ...] = ()
+    loaded_by_tasks: bool = False
 
     @property
     def kind(self) -> Any:
@@ -67,6 +69,9 @@ TABLES: dict[str, Table] = {
     "personal": Table("datakit.annotate.personal.config:PersonalConfig", kernels=True, spans=("spans",)),
     "classifier_fasttext": Table("datakit.annotate.classifier.config:FasttextClassifierConfig", kernels=True),
     "classifier_linear": Table("datakit.annotate.classifier.config:LinearClassifierConfig", kernels=True),
+    "classifier_onnx": Table(
+        "datakit.annotate.onnx_classifier.config:OnnxClassifierConfig", operations=("tokenizer",), loaded_by_tasks=True
+    ),
     "contamination": Table(
         "datakit.annotate.contamination.config:Config", kernels=True, files="sets", operations=("index_folder",)
     ),

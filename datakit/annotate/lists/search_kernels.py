@@ -40,7 +40,7 @@ kernel: Decorator = cached_njit(
 
 
 class Found(NamedTuple):
-    """What N documents contain of L lists.
+    """The matches of L lists in N documents.
 
     totals: int64 [N], the symbols of each document. occurrences, distinct, covered: int64 [N, L], the number of
     matches, the number of different entries that match, and the symbols that lie in a match. spans: int64 [S, 4],
