@@ -217,7 +217,7 @@ def _with_absolute_tokenizer(table: dict[str, Any] | None, base: Path) -> dict[s
 
 
 BUILTIN_MODELS = ("lid.176",)  # values of a model's path that name a model of a library
-PATH_KEYS = ("model", "path", "index_folder")  # the keys of [annotate], at any depth, that hold paths
+PATH_KEYS = ("model", "tokenizer", "path", "index_folder")  # the keys of [annotate], at any depth, that hold paths
 USER = "user"  # the table in [annotate] that holds annotators of the user's own, whose parameters are left unchanged
 MODEL_SERVER = "model_server"  # the table in [annotate] that holds annotators that ask model servers; it has no paths
 

@@ -93,8 +93,8 @@ MEANINGS = {
         "document. Each subtable chooses an annotator; `[annotate.script]` has no settings. See "
         "[language](annotate/language.md), [personal data](annotate/personal.md), "
         "[heuristics](annotate/heuristics.md), [classifiers](annotate/classifier.md), "
-        "[contamination](annotate/contamination.md), [your own functions](annotate/user.md) and "
-        "[model servers](annotate/model-server.md); "
+        "[contamination](annotate/contamination.md), [lists](annotate/lists.md), "
+        "[your own functions](annotate/user.md) and [model servers](annotate/model-server.md); "
         "[choosing thresholds](annotate/choosing-thresholds.md) shows how to look at the results."
     ),
     "annotate.language": "The language of each document, with its score.",
@@ -103,8 +103,16 @@ MEANINGS = {
     "annotate.heuristics": "Numbers about words, lines and repetitions, for rules such as those of Gopher and FineWeb.",
     "annotate.classifier_fasttext": "The scores of a fastText classifier.",
     "annotate.classifier_linear": "The scores of a linear classifier that datakit has trained.",
+    "annotate.classifier_onnx": (
+        "The scores of a classifier in ONNX format. Needs `pip install '.[onnx]'`. See "
+        "[classifiers in ONNX format](annotate/classifier_onnx.md)."
+    ),
     "annotate.contamination": "The items of evaluation sets of which a document contains n-grams.",
     "annotate.contamination.sets.NAME": "One table per evaluation set, with a name of your choice in place of `NAME`.",
+    "annotate.urls": "How many entries of lists match the URL of a document. See [lists](annotate/lists.md).",
+    "annotate.urls.lists.NAME": "One table per list; `NAME` is the name of its column.",
+    "annotate.words": "How often entries of lists occur in a text, and where. See [lists](annotate/lists.md).",
+    "annotate.words.lists.NAME": "One table per list; `NAME` is the name of its first column and of its spans.",
     "annotate.user.NAME": (
         "A function of yours; `NAME` is the name of its table of attributes. See "
         "[your own annotators](annotate/user.md)."

@@ -61,6 +61,11 @@ def sha256_of(paths: Sequence[str], what: str) -> str:
         digests = [_file_sha256(path, _state(path)) for path in paths]
     except OSError as error:
         raise UnreadableError(f"{what}: {error.filename} cannot be read: {error.strerror}") from error
+    return sha256_of_digests(digests)
+
+
+def sha256_of_digests(digests: Sequence[str]) -> str:
+    """Return the hash of several files (see above). digests: the sha256 of each."""
     together = "".join(f"{one}\n" for one in digests)
     return digests[0] if len(digests) == 1 else hashlib.sha256(together.encode()).hexdigest()
 

@@ -18,7 +18,8 @@ Memory: one row group of the partition, and one row group of each table.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -40,6 +41,8 @@ MODEL = "model"  # the setting of an annotator that holds the path of its model
 MODELS = "models"  # the operation parameter that holds these paths, by annotator
 PATHS = "paths"  # the operation parameter that holds all other settings that are not in the fingerprint, by annotator
 HANG_SECONDS = 120.0  # an annotator reports nothing while it works on a batch
+SLOW_HANG_SECONDS = 3600.0  # the same, for models that take up to a second per document
+MODEL_MEMORY = 4  # bytes per byte of the file of a model that each task loads
 
 
 @dataclass(frozen=True)
@@ -65,11 +68,8 @@ def plan(step: Step) -> Plan:
     model servers, the servers are asked first. step.operations["answers"]: the folder of their answers.
     """
     (source,) = step.inputs_of("normalize")
-    settings: dict[str, dict[str, Any]] = step.parameters["annotators"]
-    models: dict[str, str] = step.operations.get(MODELS, {})
-    chosen = {name: values | ({MODEL: models[name]} if name in models else {}) for name, values in settings.items()}
+    chosen = with_files(step.parameters["annotators"], step.operations)
     servers, paths = servers_of(chosen), step.operations.get(PATHS, {})
-    chosen = with_paths(chosen, {name: values for name, values in paths.items() if name not in servers})
     here = urls.relative(source.directory, step.directory)
     asked: Sequence[TaskResult] = ()
     if servers:
@@ -85,9 +85,11 @@ def plan(step: Step) -> Plan:
         )
         for number, partition in enumerate(source.manifest.partitions)
     )
+    slow = [name for name in chosen if name in TABLES and TABLES[name].loaded_by_tasks]
     results = yield Phase(
         "annotate", tasks, {"annotators": chosen}, preloads(chosen),
-        memory_bytes=512 << 20, memory_per_input_byte=1.0, hang_seconds=HANG_SECONDS, tolerance=tolerance_of(step),
+        memory_bytes=(512 << 20) + sum(_model_memory(chosen[name]) for name in slow), memory_per_input_byte=1.0,
+        hang_seconds=SLOW_HANG_SECONDS if slow else HANG_SECONDS, tolerance=tolerance_of(step),
     )  # fmt: skip
     partitions = [
         Partition(file.path, part.source, file.rows, file.bytes, file.xxh3)
@@ -98,6 +100,22 @@ def plan(step: Step) -> Plan:
         sorted(partitions, key=lambda one: one.path), ID, details={"tables": sorted(chosen)},
         model_answers=hash_of(asked) if servers else "",
     )  # fmt: skip
+
+
+def with_files(settings: Mapping[str, dict[str, Any]], operations: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the settings of annotators, by name, with the paths that are not in the fingerprint, except the settings
+    with which model servers are asked. operations: the operation parameters of the stage.
+    """
+    models: dict[str, str] = operations.get(MODELS, {})
+    chosen = {name: values | ({MODEL: models[name]} if name in models else {}) for name, values in settings.items()}
+    servers, paths = servers_of(chosen), operations.get(PATHS, {})
+    return with_paths(chosen, {name: values for name, values in paths.items() if name not in servers})
+
+
+def _model_memory(settings: dict[str, Any]) -> int:
+    """Return the memory that a task needs for the model in these settings. A missing file is reported by the task."""
+    path = settings[MODEL]
+    return MODEL_MEMORY * os.path.getsize(path) if os.path.isfile(path) else 0
 
 
 def preloads(chosen: dict[str, dict[str, Any]]) -> tuple[Preload, ...]:

@@ -28,9 +28,11 @@ from datakit.storage.fingerprint import config_of
 @dataclass(frozen=True)
 class Table:
     """A built-in annotator. settings: the class of its settings, as `module:name`; it has a constant VERSION (that of
-    the annotator) and a method `annotator`. kernels: True if the annotator uses numba kernels. files: the setting that
-    holds a table of files by name (see `input_files.py`), if there is one. operations: the settings that change no
-    output and are therefore not part of the fingerprint. spans: its columns of spans, which a recipe can edit.
+    the annotator), a method `annotator` and possibly a method `check`, which reads its `files` before a run. kernels:
+    True if the annotator uses numba kernels. files: the setting that holds a table of files by name (see
+    `input_files.py`), if there is one. operations: the settings that change no output and are therefore not part of the
+    fingerprint. spans: its columns of spans, which a recipe can edit. loaded_by_tasks: True if each task loads
+    the model, which may be large and slow.
     """
 
     settings: str
@@ -38,6 +40,7 @@ class Table:
     files: str = ""
     operations: tuple[str, ...] = ()
     spans: tuple[str, ...] = ()
+    loaded_by_tasks: bool = False
 
     @property
     def kind(self) -> Any:
@@ -70,6 +73,9 @@ TABLES: dict[str, Table] = {
     "personal": Table("datakit.annotate.personal.config:PersonalConfig", kernels=True, spans=("spans",)),
     "classifier_fasttext": Table("datakit.annotate.classifier.config:FasttextClassifierConfig", kernels=True),
     "classifier_linear": Table("datakit.annotate.classifier.config:LinearClassifierConfig", kernels=True),
+    "classifier_onnx": Table(
+        "datakit.annotate.onnx_classifier.config:OnnxClassifierConfig", operations=("tokenizer",), loaded_by_tasks=True
+    ),
     "contamination": Table(
         "datakit.annotate.contamination.config:Config",
         kernels=True,
@@ -77,6 +83,8 @@ TABLES: dict[str, Table] = {
         operations=("index_folder",),
         spans=("spans",),
     ),
+    "urls": Table("datakit.annotate.lists.config:UrlsConfig", kernels=True, files="lists"),
+    "words": Table("datakit.annotate.lists.config:WordsConfig", kernels=True, files="lists", spans=("spans",)),
 }
 
 

@@ -24,6 +24,7 @@ ELSEWHERE = {  # commands that cannot run here, with the reason
     "pip install '.[metrics]'": "`make locked` installs all extras",
     "pip install '.[language]'": "`make locked` installs all extras",
     "pip install '.[classifier]'": "`make locked` installs all extras",
+    "pip install '.[onnx]'": "`make locked` installs all extras",
     "datakit ferry run smoke --first": "tests/ferries/test_catalog.py runs it",
     "datakit doctor --root s3://bucket/data --ray host:6379": "needs a cluster; tests/doctor starts one",
     "datakit run recipe.toml --root s3://bucket/data --ray host:6379": "needs a cluster and a store; tests/engine",

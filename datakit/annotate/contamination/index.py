@@ -17,8 +17,8 @@ import numpy as np
 from datakit.annotate.contamination.evaluation_sets import Passages
 from datakit.annotate.contamination.index_kernels import Extracted, extract
 from datakit.annotate.contamination.ngram_hashes import measure
-from datakit.annotate.contamination.tables import Table, new_table
 from datakit.errors import InputError
+from datakit.text.key_tables import Table, new_table
 from datakit.text.string_buffers import string_buffers
 from datakit.text.unicode_words import character_table
 

@@ -20,10 +20,10 @@ import xxhash
 
 from datakit.annotate.contamination.evaluation_sets import EvaluationSet, ItemFile, Passages, read_passages
 from datakit.annotate.contamination.index import Index, build_index
-from datakit.annotate.contamination.tables import Table
 from datakit.errors import CorruptError
 from datakit.storage.atomic import commit_file, staging
 from datakit.storage.fingerprint import canonical_json
+from datakit.text.key_tables import Table
 
 INDEX_VERSION = 1  # increment it if the arrays of an index change
 _HASH = b"xxh3"

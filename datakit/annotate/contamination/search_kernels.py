@@ -10,18 +10,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from datakit.annotate.contamination import index, ngram_hashes, tables
+from datakit.annotate.contamination import index, ngram_hashes
 from datakit.annotate.contamination.index import Index
 from datakit.annotate.contamination.ngram_hashes import consecutive_keys, ngram_check, ngram_key
-from datakit.annotate.contamination.tables import first_row, leading_bits, possible
-from datakit.text import hash_mixing, shingle_kernels, unicode_words
+from datakit.text import hash_mixing, key_tables, shingle_kernels, unicode_words
+from datakit.text.key_tables import first_row, leading_bits, possible
 from datakit.text.numba_cache import Decorator, cached_njit
 from datakit.text.shingle_kernels import BLOCK, hash_words, mix
 
 FIRST_CAPACITY = 1024
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 
-kernel: Decorator = cached_njit(index, ngram_hashes, tables, hash_mixing, shingle_kernels, unicode_words)
+kernel: Decorator = cached_njit(index, ngram_hashes, key_tables, hash_mixing, shingle_kernels, unicode_words)
 
 
 class Block(NamedTuple):

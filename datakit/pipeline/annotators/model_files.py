@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from datakit.annotate import stage as annotate
 from datakit.annotate.model_file import ModelFile
@@ -21,6 +20,7 @@ from datakit.download import stage as download
 from datakit.download.hashes import HashCache
 from datakit.errors import RefusedError, UsageError, refuse_all
 from datakit.normalize import stage as normalize
+from datakit.pipeline.annotators.input_files import refused_inputs
 from datakit.pipeline.configure import Settings
 from datakit.pipeline.graph import Graph, LocatedStep
 from datakit.regular_files import open_regular
@@ -32,8 +32,9 @@ NEEDED = (download.NAME, normalize.NAME, annotate.NAME)
 
 
 def require_models(graph: Graph, place: str, frozen: bool = False) -> Graph:
-    """Raise RefusedError if a model that the run needs is missing or has another sha256 than the recipe says. If all
-    annotate steps are done, no model is needed; then return the graph with a note about each such model.
+    """Raise RefusedError if a model that the run needs is missing or has another sha256 than the recipe says, or if
+    another of its files cannot be used. If all annotate steps are done, neither is needed; then return the graph with a
+    note about each such model.
 
     place: the recipe's, for the messages. frozen: store no hash.
     """
@@ -41,8 +42,8 @@ def require_models(graph: Graph, place: str, frozen: bool = False) -> Graph:
     if not nodes:
         return graph
     refused = refused_models(nodes[0].settings, place, HashCache(graph.root, graph.dataset, frozen, KIND))
-    if refused and not all_annotated(graph):
-        refuse_all(refused)
+    if not all_annotated(graph):
+        refuse_all([*refused, *refused_inputs(nodes[0].settings, place)])
     notes = [f"{error} (not needed now: all annotate steps are done)" for error in refused]
     return replace(graph, notes=(*graph.notes, *notes))
 
@@ -60,12 +61,10 @@ def model_files(settings: Settings) -> dict[str, ModelFile | UsageError]:
     """Return the model of each annotator that needs one, by the annotator's name; an error for a built-in model that is
     not installed. settings: those of the annotate stage.
     """
-    paths: Mapping[str, str] = settings.operations.get(annotate.MODELS, {})
     found: dict[str, ModelFile | UsageError] = {}
-    for name, values in settings.content["annotators"].items():
+    for name, chosen in annotate.with_files(settings.content["annotators"], settings.operations).items():
         if name not in TABLES or not hasattr(TABLES[name].kind, "model_file"):
             continue
-        chosen: dict[str, Any] = values | ({annotate.MODEL: paths[name]} if name in paths else {})
         try:
             found[name] = config_of(chosen, TABLES[name].kind).model_file()
         except UsageError as error:

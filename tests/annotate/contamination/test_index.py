@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datakit.annotate.contamination.index import group_by_ngram
-from datakit.annotate.contamination.tables import first_row, leading_bits, new_table, possible
+from datakit.text.key_tables import first_row, leading_bits, new_table, possible
 
 KEYS = st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 3), max_size=60)
 

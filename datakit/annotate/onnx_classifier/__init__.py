@@ -1,0 +1,1 @@
+"""Scores documents with classifiers in ONNX format, such as small transformers."""
