@@ -27,7 +27,10 @@ from datakit.engine.task import TOLERANCES
 from datakit.engine.user_modules import CODE_FOLDER
 from datakit.errors import NotFoundError, RecipeError, TokenizerError
 from datakit.normalize import stage as normalize
+from datakit.passages import stage as passages
+from datakit.passages.config import SearchConfig
 from datakit.pipeline.recipe_checks.edit_tables import edit_mistakes
+from datakit.pipeline.recipe_checks.passage_tables import passage_mistakes
 from datakit.pipeline.recipe_checks.rule_tables import rule_mistakes
 from datakit.recipe import USER, Recipe, Source
 from datakit.rules import stage as rules
@@ -81,7 +84,7 @@ class _Table:
     kind: type
     place: str
     other_keys: tuple[str, ...] = ()  # valid keys that are not in `values`, because this module reads them itself
-    subtables: tuple[_Table, ...] = ()  # those of [annotate], in the order of TABLES, or those of [select.edits]
+    subtables: tuple[_Table, ...] = ()  # those of [annotate] (in the order of TABLES), [passages] or [select.edits]
     rules: tuple[_Table, ...] = ()  # the [[rules]] tables, in order
 
 
@@ -98,13 +101,16 @@ def configure(recipe: Recipe) -> Configuration:
     for table in (*tables, _limits_table(recipe.limits, recipe.place)):
         for message in _mistakes(table):
             found.setdefault(message.replace(f" of source {table.source!r}", ""), message)
-    refuse(found.values() or [*rule_mistakes(recipe), *edit_mistakes(recipe)])
+    refuse(found.values() or [*rule_mistakes(recipe), *passage_mistakes(recipe), *edit_mistakes(recipe)])
     configs = [convert(table.values, table.kind, table.place) for table in tables]
     configuration: Configuration = {}
     for table, config in zip(tables, configs, strict=True):
         configuration.setdefault(table.stage, {})[table.source] = _settings(table, config, recipe.folder)
     if tokenize.NAME in configuration:
         configuration[contract_stage.NAME] = {None: _contract_settings(configuration[tokenize.NAME][None])}
+    if passages.NAME in configuration:  # it searches the documents that select will keep
+        drop = configuration[select.NAME][None].content[passages.DROP]
+        configuration[passages.NAME][None].content[passages.DROP] = drop
     return configuration
 
 
@@ -173,6 +179,8 @@ def _present(document: Mapping[str, Any], place: str) -> Iterator[_Table]:
         yield _annotate_table(None, values, place)
     if isinstance(values := document.get(rules.NAME), list):
         yield _rules_table(values, place)
+    if isinstance(values := document.get(passages.NAME), dict):
+        yield _passages_table(values, place)
     if isinstance(values := document.get(select.NAME), dict):
         yield _select_table(values, place)
     for name, kind, own in kinds:
@@ -191,6 +199,8 @@ def _tables(recipe: Recipe) -> Iterator[_Table]:
         yield _rules_table(recipe.rules, recipe.place)
     if deduplicate is not None:
         yield _Table(dedup.NAME, None, deduplicate, dedup.Config, f"{recipe.place}, [dedup]", (ENABLED,))
+    if (searches := _enabled(recipe.passages, f"{recipe.place}, [{passages.NAME}]")) is not None:
+        yield _passages_table(searches, recipe.place)
     yield _select_table(recipe.select, recipe.place)
     place = f"{recipe.place}, [consolidate]"
     if (written := _enabled(recipe.consolidate, place, WRITE)) is not None:
@@ -247,6 +257,17 @@ def _rule_name(value: Any, number: int) -> str:
     return repr(value.get("name", number)) if isinstance(value, Mapping) else str(number)
 
 
+def _passages_table(values: Mapping[str, Any], place: str) -> _Table:
+    """Return the table [passages] with a subtable for each search, in alphabetical order."""
+    place = f"{place}, [{passages.NAME}"
+    searches = tuple(
+        _Table(passages.NAME, None, found, SearchConfig, f"{place}.{name}]")
+        for name, found in sorted(values.items())
+        if name != ENABLED
+    )
+    return _Table(passages.NAME, None, {}, passages.Config, f"{place}]", (ENABLED,), searches)
+
+
 def _select_table(values: Any, place: str) -> _Table:
     """Return the table [select] with a subtable for each edit, in alphabetical order."""
     place = f"{place}, [{select.NAME}"
@@ -297,6 +318,8 @@ def _settings(table: _Table, config: Any, folder: str) -> Settings:
         content["annotators"], paths = _annotator_settings(table, folder)
         operations[annotate.MODELS] = _model_paths(table)
         operations |= {annotate.PATHS: paths} if paths else {}
+    if table.stage == passages.NAME:
+        content[passages.SEARCHES] = {_subtable_name(one): _plain(one) for one in table.subtables}
     if table.stage == select.NAME and table.subtables:
         content[EDITS] = {_subtable_name(one): _plain(one) for one in table.subtables}
     if table.stage == normalize.NAME:

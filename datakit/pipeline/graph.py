@@ -5,8 +5,9 @@ directory that holds a step with other settings.
     annotate                            one per source: normalized texts
     rules                               all sources together: normalized texts (only their ids and columns), attributes
     dedup                               all sources together: normalized texts, signatures, what the rules remove
+    passages                            all sources together: normalized texts, and what the rules and dedup remove
     select                              normalized texts (only their ids), and what the rules and dedup remove; if texts
-                                        are edited, also the texts and the output of annotate
+                                        are edited, also the texts and the spans of annotate and passages
     consolidate                         normalized texts and the selection; no other stage reads its output
     train-tokenizer                     normalized texts and the selection
     contract                            the trained tokenizer, if the recipe trains one; otherwise nothing
@@ -44,6 +45,7 @@ from datakit.errors import (
     suggestion,
 )
 from datakit.normalize import stage as normalize
+from datakit.passages import stage as passages
 from datakit.pipeline.configure import CHOICES, Configuration, Settings, configure, disk_limits
 from datakit.pipeline.earlier_steps import EarlierStep, find_earlier
 from datakit.pipeline.resolve_sources import ListingOptions, SourceState, resolve_source
@@ -66,7 +68,8 @@ READS: dict[ModuleType, tuple[ModuleType, ...]] = {
     signatures: (normalize,),
     rules: (normalize, annotate),
     dedup: (normalize, signatures, rules),
-    select: (normalize, rules, dedup, annotate),  # annotate only if texts are edited
+    passages: (normalize, rules, dedup),
+    select: (normalize, rules, dedup, annotate, passages),  # the last two only if edits name their spans
     consolidate: (normalize, select),
     train_stage: (normalize, select),
     contract_stage: (train_stage,),
@@ -237,8 +240,13 @@ def _graph(
 
 
 def _reads(module: ModuleType, settings: Settings) -> tuple[ModuleType, ...]:
-    """Return the stages whose output a step reads. select reads the tables of annotate only if it edits texts."""
-    unread = (annotate,) if module is select and EDITS not in settings.content else ()
+    """Return the stages whose output a step reads. select reads the tables of annotate and passages only if its edits
+    name spans in them.
+    """
+    unread: tuple[ModuleType, ...] = ()
+    if module is select:
+        tables = {edit["spans"].partition(".")[0] for edit in settings.content.get(EDITS, {}).values()}
+        unread = (*(() if tables - {passages.NAME} else (annotate,)), *(() if passages.NAME in tables else (passages,)))
     return tuple(read for read in READS[module] if read not in unread)
 
 

@@ -147,7 +147,7 @@ def _undecided(place: str) -> Iterator[str]:
         yield cache[0]
         return
     finished = [step for step in _steps_of(place) if is_finished(step)]
-    order = ("contract", "rules", "dedup", "select", "consolidate", "train-tokenizer", "tokenize")
+    order = ("contract", "rules", "dedup", "passages", "select", "consolidate", "train-tokenizer", "tokenize")
     stages = [urls.name(step).rpartition("-")[0] for step in finished]
     last = max(stages, key=lambda stage: order.index(stage) if stage in order else -1, default="")
     step = only_finished(place, [step for step, stage in zip(finished, stages, strict=True) if stage == last])

@@ -9,6 +9,7 @@ from datakit.pipeline.simulate import component_results as components
 from datakit.pipeline.simulate import dedup_results as dedup
 from datakit.pipeline.simulate import encoding_results as encoding
 from datakit.pipeline.simulate import giant_results as giants
+from datakit.pipeline.simulate import passage_results as passages
 from datakit.pipeline.simulate import text_results as text
 from datakit.pipeline.simulate import token_results as tokens
 from datakit.pipeline.simulate.effects import PhaseOf, Run, Simulator
@@ -40,6 +41,9 @@ SIMULATORS: dict[str, Simulator] = {
     "datakit.dedup.giants.settle:settle": giants.settle,
     "datakit.dedup.giants.probe:probe": giants.probe,
     "datakit.dedup.attributes:write": dedup.write_attributes,
+    "datakit.passages.route:route": passages.route,
+    "datakit.passages.find_copies:find": passages.find_copies,
+    "datakit.passages.write_tables:write": passages.write_tables,
     "datakit.select.write_selections:select": tokens.select,
     "datakit.select.edit_documents:select_and_edit": tokens.select_and_edit,
     "datakit.consolidate.write_partitions:consolidate": tokens.consolidate,

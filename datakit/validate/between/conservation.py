@@ -31,6 +31,7 @@ from datakit.validate.between.edit_counts import (
     growths,
     is_edited,
 )
+from datakit.validate.between.passages import equations as passage_equations
 from datakit.validate.finding import Result
 from datakit.validate.subject import Subject, in_parallel
 
@@ -366,6 +367,7 @@ EQUATIONS: dict[str, Callable[[Subject, Result], Iterator[Any]]] = {
     "annotate": _annotate,
     "rules": _rules,
     "dedup": _dedup,
+    "passages": passage_equations,
     "select": _select,
     "consolidate": _consolidate,
     "train-tokenizer": _train_tokenizer,

@@ -1,0 +1,187 @@
+"""Copies that a recipe searches for are cut or masked in the token cache and in the consolidated dataset, byte by byte,
+and every command knows the step.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datakit.api import plan, run, why
+from datakit.cache.reader import open_cache
+from datakit.errors import RecipeError
+from datakit.passages.config import SearchConfig
+from datakit.pipeline.run_summary import RunResult, stage_lines
+from datakit.storage.parquet import read_shard
+from datakit.validate.validation import validate
+from tests.support.passages import expected
+from tests.support.trees import tree
+
+HEADER = "Ünïversal header: Cookies 🍪 – 日本語, all rights reserved\n"
+FOOTER = "© 2024 Footer, Straße 12\n\n\n"
+TEXTS = {
+    "web": [f"{HEADER}Text {n} über Dinge.\n\n{FOOTER}The end {n}\n{'Yes. ' * 9}\n{'Yes.  ' * 9}" for n in range(40)],
+    "books": [f"Chapter {n}\n\n{FOOTER.lower()}Nothing else {n}." for n in range(20)],
+}
+TABLES = """
+[dedup]
+threshold = 1.0
+[passages.lines]
+unit = "line"
+min_bytes = 40
+[passages.paragraphs]
+unit = "paragraph"
+ignore = ["white_space", "case", "digits", "punctuation"]
+min_bytes = 20
+keep = 0
+above = 5
+[passages.repeats]
+unit = "line"
+within = "document"
+min_bytes = 40
+[select.edits.boilerplate]
+spans = "passages.lines"
+action = "cut"
+[select.edits.paragraphs]
+spans = "passages.paragraphs"
+action = "mask"
+replacement = "<GLEICH>\\n"
+sources = ["books"]
+"""
+SEARCHES = {
+    "lines": SearchConfig("line", min_bytes=40),
+    "paragraphs": SearchConfig(
+        "paragraph", min_bytes=20, ignore=("white_space", "case", "digits", "punctuation"), keep=0, above=5
+    ),
+    "repeats": SearchConfig("line", "document", min_bytes=40),
+}
+
+
+def recipe_with(folder: Path, tables: str) -> Path:
+    """Write a recipe with these tables and the sources TEXTS."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = ['name = "shelf"']
+    for name, texts in TEXTS.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        lines.append(f'[[sources]]\nname = "{name}"\nurl = "{name}.jsonl"')
+    path = folder / "shelf.toml"
+    path.write_text("\n".join([*lines, tables, '[consolidate]\n[tokenize]\ntokenizer = "bytes"\n']))
+    return path
+
+
+def rows(directory: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """The rows of all Parquet files of a step, by source and id."""
+    return {
+        (path.parent.name, row["id"]): row
+        for path in sorted(Path(directory).glob("data/*/*.parquet"))
+        for row in read_shard(str(path)).to_pylist()
+    }
+
+
+def directory_of(result: RunResult, stage: str) -> str:
+    (found,) = result.steps_of(stage)
+    return found.directory
+
+
+def edited(text: str, cut: list[tuple[int, int]], masked: list[tuple[int, int]]) -> str:
+    """Edit a text in plain Python: what a cut span touches is cut, and the other spans are masked."""
+    stretches: list[list[Any]] = []
+    for start, stop, verb in sorted([(*one, "cut") for one in cut] + [(*one, "mask") for one in masked]):
+        if stretches and start < stretches[-1][1]:
+            stretches[-1][1] = max(stretches[-1][1], stop)
+            stretches[-1][2] = "cut" if "cut" in (verb, stretches[-1][2]) else "mask"
+        else:
+            stretches.append([start, stop, verb])
+    data = text.encode()
+    for start, stop, verb in reversed(stretches):
+        data = data[:start] + (b"<GLEICH>\n" if verb == "mask" else b"") + data[stop:]
+    return data.decode()
+
+
+def test_copies_are_edited_byte_by_byte(tmp_path: Path) -> None:
+    result = run(recipe_with(tmp_path, TABLES), root=tmp_path / "root", workers=2)
+    found = rows(directory_of(result, "passages"))
+    for name, search in SEARCHES.items():
+        wanted = expected(TEXTS, search)
+        assert wanted
+        assert {key: [(one["start"], one["stop"]) for one in row[name]] for key, row in found.items() if row[name]} == (
+            wanted
+        )
+    lines, paragraphs = (expected(TEXTS, SEARCHES[name]) for name in ("lines", "paragraphs"))
+    texts = {
+        (step.source, name): row["text"]
+        for step in result.steps_of("normalize")
+        for (_, name), row in rows(step.directory).items()
+    }
+    wanted = {
+        key: edited(text, lines.get(key, []), paragraphs.get(key, []) if key[0] == "books" else [])
+        for key, text in texts.items()
+    }
+    assert {key: row["text"] for key, row in rows(directory_of(result, "consolidate")).items()} == wanted
+    assert result.cache is not None
+    assert sorted(
+        bytes(token for token in one.tokens.tolist() if token < 256).decode() for one in open_cache(result.cache)
+    ) == sorted(wanted.values())
+    assert sum("🍪" in text for text in wanted.values()) == 1
+    assert sum("<GLEICH>" in text for text in wanted.values()) >= 19
+    report = validate(str(tmp_path / "root"))
+    assert [str(finding) for finding in report.findings] == []
+    (line,) = [one for one in stage_lines(result) if one.stage == "passages"]
+    assert line.found == {f"copies of {name}": sum(map(len, expected(TEXTS, one).values())) for name, one in
+                          SEARCHES.items()}  # fmt: skip
+    (source, name), _ = max(lines.items(), key=lambda item: len(item[1]))
+    (fate,) = why(tmp_path / "root" / "shelf", id=name).documents
+    assert source == fate.source
+    explanation = next(one.explanation for one in fate.stages if one.stage == "passages")
+    assert f"{len(lines[source, name])} cop" in explanation
+
+
+def test_output_does_not_depend_on_workers(tmp_path: Path) -> None:
+    recipe = recipe_with(tmp_path, TABLES)
+    for workers in (1, 4):
+        run(recipe, root=tmp_path / f"root{workers}", workers=workers)
+    assert tree(str(tmp_path / "root1")) == tree(str(tmp_path / "root4"))
+
+
+def test_step_depends_on_what_leaves_and_on_nothing_else(tmp_path: Path) -> None:
+    recipe = recipe_with(tmp_path, TABLES)
+
+    def directory(*settings: str) -> str:
+        planned = plan(recipe, root=tmp_path / "root", settings=settings)
+        return next(step.directory for step in planned.steps if step.stage == "passages")
+
+    assert directory() == directory("select.edits.boilerplate.action=cut")
+    assert directory() != directory('select.drop=["exact"]')
+    assert directory() != directory("passages.lines.keep=2")
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ('[passages.lines]\nunit = "word"', "unknown unit 'word'"),
+        ("[passages.lines]\n", "'unit' is missing"),
+        ('[passages.Lines]\nunit = "line"', "the name of a search must begin"),
+        ('[passages.id]\nunit = "line"', "cannot be 'id'"),
+        ("[passages]\n", "there is no search"),
+        ('[passages.lines]\nunit = "line"\nkeep = 0', "keep = 0 marks every copy"),
+        ('[passages.lines]\nunit = "line"\nignore = ["cases"]', "did you mean 'case'"),
+        ('[passages.lines]\nunit = "line"\nshortest = 3', "unknown key 'shortest'"),
+        ('[select.edits.x]\nspans = "passages.lines"\naction = "cut"', "has no table [passages.lines]; add it"),
+        (
+            '[passages.lines]\nunit = "line"\n[select.edits.x]\nspans = "passages.line"\naction = "cut"',
+            "did you mean 'passages.lines'",
+        ),
+        (
+            '[passages.lines]\nunit = "line"\n[select.edits.x]\nspans = "passages.lines"\nkinds = ["word"]\n'
+            'action = "cut"',
+            "has no 'word'",
+        ),
+    ],
+)
+def test_mistakes_are_refused(tmp_path: Path, table: str, message: str) -> None:
+    with pytest.raises(RecipeError) as error:
+        plan(recipe_with(tmp_path, table), root=tmp_path / "root")
+    assert message in str(error.value)
