@@ -20,7 +20,7 @@ from datakit.annotate.language.builtin_model import builtin_path
 from datakit.download.stage import Config as DownloadConfig
 from datakit.pipeline.configure import configure
 from datakit.recipe import CATALOG, Recipe, parse_recipe
-from datakit.recipe_keys import EDITS, MEANINGS, TABLES, RecipeKey, heading, json_schema, recipe_keys
+from datakit.recipe_keys import EDITS, MEANINGS, PASSAGES, TABLES, RecipeKey, heading, json_schema, recipe_keys
 from tests.support.paths import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "recipe.md"
@@ -72,6 +72,9 @@ def document(key: RecipeKey) -> dict[str, object]:
         sources = [{"name": "novels", "url": "/x"}]
         edit = {**_required(key.table, key), **mask, **values}
         return {**BASE, "sources": sources, "annotate": annotate, "select": {"edits": {"mail": edit}}}
+    if key.table == PASSAGES:
+        search = {**_required(key.table, key), **values, **({"above": 1} if key.name == "keep" else {})}
+        return {**BASE, "passages": {"lines": search}}
     if key.table == "tokenize.train":
         return {**BASE, "tokenize": {"tokenizer": "train", "train": values}}
     return {**BASE, key.table: {**BASE.get(key.table, {}), **values}}  # pyright: ignore[reportGeneralTypeIssues]

@@ -86,8 +86,8 @@ class SearchCounts(msgspec.Struct, frozen=True):
 
 
 class Read(msgspec.Struct, frozen=True):
-    """What was read of one part: the documents that were searched, those that leave, and for each search, by its
-    number, the passages found.
+    """The counts of one part: the documents that were searched, those that leave, and for each search, by its number,
+    the passages found.
     """
 
     documents: int

@@ -17,7 +17,7 @@ from datakit.passages.config import SearchConfig
 from datakit.pipeline.run_summary import RunResult, stage_lines
 from datakit.storage.parquet import read_shard
 from datakit.validate.validation import validate
-from tests.support.passages import expected
+from tests.support.passages.reference import expected
 from tests.support.trees import tree
 
 HEADER = "Ünïversal header: Cookies 🍪 – 日本語, all rights reserved\n"

@@ -19,7 +19,7 @@ from datakit.passages.stage import NAME, plan
 from datakit.storage.parquet import read_shard
 from tests.support.engine.inline import run_plan_inline
 from tests.support.partitions import attributes, identity, normalized, step
-from tests.support.passages import Spans, expected
+from tests.support.passages.reference import Spans, expected
 
 Searches = dict[str, SearchConfig]
 

@@ -5,14 +5,14 @@
 from __future__ import annotations
 
 from datakit.errors import StepFailedError
-from datakit.pipeline.simulate import component_results as components
-from datakit.pipeline.simulate import dedup_results as dedup
-from datakit.pipeline.simulate import encoding_results as encoding
-from datakit.pipeline.simulate import giant_results as giants
-from datakit.pipeline.simulate import passage_results as passages
-from datakit.pipeline.simulate import text_results as text
-from datakit.pipeline.simulate import token_results as tokens
 from datakit.pipeline.simulate.effects import PhaseOf, Run, Simulator
+from datakit.pipeline.simulate.results import component_results as components
+from datakit.pipeline.simulate.results import dedup_results as dedup
+from datakit.pipeline.simulate.results import encoding_results as encoding
+from datakit.pipeline.simulate.results import giant_results as giants
+from datakit.pipeline.simulate.results import passage_results as passages
+from datakit.pipeline.simulate.results import text_results as text
+from datakit.pipeline.simulate.results import token_results as tokens
 
 SIMULATORS: dict[str, Simulator] = {
     "datakit.download.stage:fetch_file": text.fetch_file,
