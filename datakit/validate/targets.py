@@ -24,6 +24,7 @@ from datakit.storage.latest import (
     current_attributes,
     current_cache,
     current_documents,
+    current_passages,
     current_step,
     only_finished,
     read_latest,
@@ -133,7 +134,7 @@ def _current(place: str, found: Targets) -> Iterator[str]:
             return
         documents = current_documents(place)
         cache = current_cache(place) if latest.cache is not None else None
-        steps = [*current_attributes(place), documents, current_step(place), cache]
+        steps = [*current_attributes(place), current_passages(place), documents, current_step(place), cache]
     except (CorruptError, NotFoundError) as error:
         found.find(urls.join(place, LATEST), f"cannot be used: {error}")
         return

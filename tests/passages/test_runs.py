@@ -15,6 +15,7 @@ from datakit.cache.reader import open_cache
 from datakit.errors import RecipeError
 from datakit.passages.config import SearchConfig
 from datakit.pipeline.run_summary import RunResult, stage_lines
+from datakit.retention.reachability import reachability
 from datakit.storage.parquet import read_shard
 from datakit.validate.validation import validate
 from tests.support.passages.reference import expected
@@ -156,6 +157,20 @@ def test_step_depends_on_what_leaves_and_on_nothing_else(tmp_path: Path) -> None
     assert directory() == directory("select.edits.boilerplate.action=cut")
     assert directory() != directory('select.drop=["exact"]')
     assert directory() != directory("passages.lines.keep=2")
+
+
+def test_copies_that_no_edit_uses_are_kept_by_gc(tmp_path: Path) -> None:
+    tables = '[passages.lines]\nunit = "line"\n'
+    (directory,) = (
+        step.directory
+        for step in run(recipe_with(tmp_path, tables), root=tmp_path / "root", workers=2).steps
+        if step.stage == "passages"
+    )
+    needed = reachability(str(tmp_path / "root")).needed
+    assert f"shelf/{Path(directory).name}" in needed
+    report = validate(str(tmp_path / "root" / "shelf"))
+    assert [str(finding) for finding in report.findings] == []
+    assert directory in [one.directory for one in report.steps]
 
 
 @pytest.mark.parametrize(
