@@ -32,8 +32,8 @@ def passages_of(text: str, unit: str) -> Iterator[tuple[int, int, str]]:
             groups[-1].append(line)
         else:
             groups.append([line])
-    ends = [group[0].start() for group in groups[1:]] + [len(text)]
-    for group, end in zip(groups, ends, strict=True):
+    ends = [*(group[0].start() for group in groups[1:]), len(text)]
+    for group, end in zip(groups, ends[: len(groups)] if groups else [], strict=True):
         yield group[0].start(), end, "".join(line[0] for line in group).removesuffix("\n")
 
 
