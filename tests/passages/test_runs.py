@@ -4,7 +4,6 @@ and every command knows the step.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,64 +12,13 @@ import pytest
 from datakit.api import plan, run, why
 from datakit.cache.reader import open_cache
 from datakit.errors import RecipeError
-from datakit.passages.config import SearchConfig
 from datakit.pipeline.run_summary import RunResult, stage_lines
 from datakit.retention.reachability import reachability
 from datakit.storage.parquet import read_shard
 from datakit.validate.validation import validate
 from tests.support.passages.reference import expected
+from tests.support.passages.shelf import SEARCHES, TABLES, TEXTS, recipe_with
 from tests.support.trees import tree
-
-HEADER = "Ünïversal header: Cookies 🍪 – 日本語, all rights reserved\n"
-FOOTER = "© 2024 Footer, Straße 12\n\n\n"
-TEXTS = {
-    "web": [f"{HEADER}Text {n} über Dinge.\n\n{FOOTER}The end {n}\n{'Yes. ' * 9}\n{'Yes.  ' * 9}" for n in range(40)],
-    "books": [f"Chapter {n}\n\n{FOOTER.lower()}Nothing else {n}." for n in range(20)],
-}
-TABLES = """
-[dedup]
-threshold = 1.0
-[passages.lines]
-unit = "line"
-min_bytes = 40
-[passages.paragraphs]
-unit = "paragraph"
-ignore = ["white_space", "case", "digits", "punctuation"]
-min_bytes = 20
-keep = 0
-above = 5
-[passages.repeats]
-unit = "line"
-within = "document"
-min_bytes = 40
-[select.edits.boilerplate]
-spans = "passages.lines"
-action = "cut"
-[select.edits.paragraphs]
-spans = "passages.paragraphs"
-action = "mask"
-replacement = "<GLEICH>\\n"
-sources = ["books"]
-"""
-SEARCHES = {
-    "lines": SearchConfig("line", min_bytes=40),
-    "paragraphs": SearchConfig(
-        "paragraph", min_bytes=20, ignore=("white_space", "case", "digits", "punctuation"), keep=0, above=5
-    ),
-    "repeats": SearchConfig("line", "document", min_bytes=40),
-}
-
-
-def recipe_with(folder: Path, tables: str) -> Path:
-    """Write a recipe with these tables and the sources TEXTS."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lines = ['name = "shelf"']
-    for name, texts in TEXTS.items():
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-        lines.append(f'[[sources]]\nname = "{name}"\nurl = "{name}.jsonl"')
-    path = folder / "shelf.toml"
-    path.write_text("\n".join([*lines, tables, '[consolidate]\n[tokenize]\ntokenizer = "bytes"\n']))
-    return path
 
 
 def rows(directory: str) -> dict[tuple[str, str], dict[str, Any]]:
