@@ -61,7 +61,7 @@ def test_copies_are_edited_byte_by_byte(tmp_path: Path) -> None:
         )
     lines, paragraphs = (expected(TEXTS, SEARCHES[name]) for name in ("lines", "paragraphs"))
     texts = {
-        (step.source, name): row["text"]
+        (str(step.source), name): row["text"]
         for step in result.steps_of("normalize")
         for (_, name), row in rows(step.directory).items()
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from datakit.passages.config import DOCUMENT, PARAGRAPH, SearchConfig
 from datakit.text.unicode_words import ALONE, CHARACTER, WORD, character_table
@@ -57,7 +57,7 @@ def normal_form(passage: str, ignore: Sequence[str]) -> bytes:
     return whole.encode()
 
 
-def expected(sources: dict[str, Sequence[str]], config: SearchConfig) -> Spans:
+def expected(sources: Mapping[str, Sequence[str]], config: SearchConfig) -> Spans:
     """Return the spans of all documents that have some. sources: the texts that stay, by source, in recipe order."""
     places = defaultdict[object, list[tuple[str, str, int, int]]](list)
     for source, texts in sources.items():
