@@ -3,6 +3,7 @@
     python -m benchmarks.bounded_memory copies 2000000    # normalize: copies of one text, beside 200,000 others
     python -m benchmarks.bounded_memory sources 30        # dedup: sources of 200,000 documents that share half of them
     python -m benchmarks.bounded_memory component 300000  # dedup: documents of one component, 60 shingles each
+    python -m benchmarks.bounded_memory passages 2000000  # passages: copies of one line, beside 200,000 other lines
 
 Only anonymous memory counts, as for budgets, and only what the task adds to its process. A separate process makes the
 input. The checksum of the outputs shows whether two versions write the same bytes.
@@ -31,12 +32,18 @@ from datakit.dedup.row_buckets import row_buckets
 from datakit.dedup.verification import run_kernels, verify
 from datakit.dedup.verification.cluster_shingles import schema
 from datakit.engine.exchange.exchange import ExchangeWriter
+from datakit.engine.exchange.row_buckets import RowBuckets
 from datakit.engine.task import TaskContext, TaskResult
 from datakit.normalize import sort
 from datakit.normalize.columns.output_columns import output_schema
 from datakit.normalize.config import Config
 from datakit.normalize.phase_data import SortShared, to_plain
 from datakit.normalize.route import hash_texts
+from datakit.passages import find_copies as find_passage_copies
+from datakit.passages.config import SearchConfig
+from datakit.passages.phase_data import Search
+from datakit.passages.phase_data import Shared as PassagesShared
+from datakit.passages.route import PASSAGE
 from datakit.storage.ids import ids_to_arrow
 from datakit.storage.parquet import ShardWriter
 
@@ -150,10 +157,30 @@ def measure(work: Work, context: TaskContext) -> str:
     return f"{seconds:.1f} CPU-s, {(peak[0] - before) >> 20} MiB, outputs {checksum}, {result.counters}"
 
 
+def write_passages(count: int, context: TaskContext) -> list[str]:
+    """Route copies of one line and 200,000 other lines to one bucket; return the runs."""
+    with ExchangeWriter(context, "passages", "00000", 1, 128 << 20) as writer:
+        for start in range(0, count, AT_ONCE):
+            high = np.append(np.full(AT_ONCE, 7, np.uint64), numbers(OTHERS * AT_ONCE // count))
+            rows = (start + np.arange(len(high))).astype(np.uint64)
+            columns = [high, high, rows, np.zeros(len(high), np.uint32), np.full(len(high), 100, np.uint32)]
+            table = pa.table([*map(pa.array, columns), pa.array(np.zeros(len(high), np.uint8))], schema=PASSAGE)
+            writer.write(table, np.zeros(len(high), np.int64))
+    return writer.runs
+
+
+def mark_passages(count: int, runs: list[str]) -> Work:
+    """Return the task that marks all copies of lines that occur more than once, so that it reads all rows twice."""
+    search = Search("lines", 0, SearchConfig("line", keep=0, above=1))
+    shared = PassagesShared([search], [], 1, RowBuckets(count + OTHERS, 1), runs)
+    return find_passage_copies.find, {"bucket": 0}, msgspec.to_builtins(shared)
+
+
 CASES = {
     "copies": (write_copies, sort_copies),
     "sources": (write_sources, find_copies),
     "component": (write_component, judge_component),
+    "passages": (write_passages, mark_passages),
 }
 
 

@@ -33,9 +33,10 @@ from datakit.dedup.clusters.labels import LABELS
 from datakit.dedup.giants.plan import GIANT
 from datakit.dedup.minhash.signatures_stage import PRELOADS
 from datakit.dedup.partitions import Part
-from datakit.dedup.phase_data import ForestFiles, PartRange, RowBuckets, details_of
+from datakit.dedup.phase_data import ForestFiles, PartRange, details_of
 from datakit.dedup.row_buckets import read_rows
 from datakit.engine.exchange.exchange import run_sizes
+from datakit.engine.exchange.row_buckets import RowBuckets
 from datakit.engine.ledger.ledger import AttemptLine, read_ledger
 from datakit.engine.observe.observer import Observer
 from datakit.engine.scheduler.driver import run_step

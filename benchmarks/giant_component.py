@@ -25,9 +25,10 @@ import pyarrow as pa
 from datakit.dedup.giant_rows import GiantRows
 from datakit.dedup.giants import plan as giants
 from datakit.dedup.minhash.signatures_stage import PRELOADS
-from datakit.dedup.phase_data import Routed, RowBuckets, Shared
+from datakit.dedup.phase_data import Routed, Shared
 from datakit.dedup.verification.cluster_shingles import schema
 from datakit.engine.exchange.exchange import read_buckets, run_sizes
+from datakit.engine.exchange.row_buckets import RowBuckets
 from datakit.engine.ledger.ledger import AttemptLine, read_ledger
 from datakit.engine.observe.observer import Observer
 from datakit.engine.scheduler.driver import run_step

@@ -92,6 +92,7 @@ class Recipe:
     annotate: dict[str, Any] | None = None
     rules: tuple[dict[str, Any], ...] = ()
     dedup: dict[str, Any] | None = None
+    passages: dict[str, Any] | None = None
     select: dict[str, Any] = field(default_factory=dict)
     consolidate: dict[str, Any] = field(default_factory=dict)
     tokenize: dict[str, Any] | None = None

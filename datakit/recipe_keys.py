@@ -21,6 +21,7 @@ from datakit.consolidate.stage import Config as Consolidate
 from datakit.dedup.stage import Config as Dedup
 from datakit.engine.disk_limits import DiskLimits
 from datakit.normalize.config import Config as Normalize
+from datakit.passages.config import SearchConfig
 from datakit.recipe import RULES, Recipe, Source
 from datakit.select.bucket_config import Bucket
 from datakit.select.edit_config import EditConfig as Edit
@@ -33,6 +34,7 @@ SOURCES = "sources"
 FINAL_RULES, BUCKETS = "select.rules", "select.buckets"
 ARRAYS = (SOURCES, RULES, FINAL_RULES, BUCKETS)  # arrays of tables
 EDITS = "select.edits.NAME"  # a table for each edit, with a name that the user chooses
+PASSAGES = "passages.NAME"  # likewise for each search for passages
 SCHEMA = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -75,6 +77,8 @@ TABLES: dict[str, tuple[type, ...]] = {
     **{name: (kind,) for name, kind in annotator_tables()},
     RULES: (Rule,),
     "dedup": (_Switch, Dedup),
+    "passages": (_Switch,),
+    PASSAGES: (SearchConfig,),
     "select": (Select,),
     EDITS: (Edit,),
     FINAL_RULES: (Rule,),
@@ -130,11 +134,19 @@ MEANINGS = {
         "Removes near duplicates and equal texts. Without this table, a text is removed only if it equals another text "
         "of the same source."
     ),
+    "passages": (
+        "Finds lines and paragraphs that occur several times in the documents that rules and dedup retain, and marks "
+        "the copies as spans, which edits can cut or mask. Each subtable is a search. See [passages](passages.md)."
+    ),
+    PASSAGES: (
+        "A search for copies. NAME is any name of lowercase letters, digits and `_`; edits refer to its spans as "
+        "`passages.NAME`."
+    ),
     "select": "Decides which documents leave the dataset, and how texts are edited.",
     EDITS: (
-        "Masks or cuts spans that annotators have found. NAME is any name of lowercase letters, digits, `-` and `_`, "
-        "under which the edit is counted. Edits change the token cache and the published dataset, but not the ids of "
-        "documents. See [Edits](edits.md)."
+        "Masks or cuts spans that annotators or searches for passages have found. NAME is any name of lowercase "
+        "letters, digits, `-` and `_`, under which the edit is counted. Edits change the token cache and the published "
+        "dataset, but not the ids of documents. See [Edits](edits.md)."
     ),
     FINAL_RULES: (
         "Each table is a rule that removes documents after texts are edited; its expressions may also read facts about "

@@ -25,6 +25,7 @@ from datakit.recipe_keys import (
     EDITS,
     FINAL_RULES,
     MEANINGS,
+    PASSAGES,
     TABLES,
     RecipeKey,
     heading,
@@ -90,6 +91,9 @@ def document(key: RecipeKey) -> dict[str, object]:
         sources = [{"name": "novels", "url": "/x"}]
         edit = {**_required(key.table, key), **mask, **values}
         return {**BASE, "sources": sources, "annotate": annotate, "select": {"edits": {"mail": edit}}}
+    if key.table == PASSAGES:
+        search = {**_required(key.table, key), **values, **({"above": 1} if key.name == "keep" else {})}
+        return {**BASE, "passages": {"lines": search}}
     if key.table == "tokenize.train":
         return {**BASE, "tokenize": {"tokenizer": "train", "train": values}}
     return {**BASE, key.table: {**BASE.get(key.table, {}), **values}}  # pyright: ignore[reportGeneralTypeIssues]

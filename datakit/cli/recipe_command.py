@@ -54,8 +54,8 @@ def keys(name: str | None = None, /, *, json: Flag = False) -> int:
     Parameters
     ----------
     name
-        Show only this table (sources, normalize, annotate, annotate.language, rules, dedup, select, consolidate,
-        tokenize, tokenize.train, limits, ...) or this key.
+        Show only this table (sources, normalize, annotate, annotate.language, rules, dedup, passages, select,
+        consolidate, tokenize, tokenize.train, limits, ...) or this key.
     json
         Print one JSON object.
     """

@@ -68,8 +68,8 @@ def run(
     ray
         Run on Ray: "local", "auto", or a cluster's host:port. All nodes must have access to the root.
     until
-        Stop after this stage: download, normalize, annotate, signatures, rules, dedup, select, consolidate,
-        train-tokenizer, contract, tokenize.
+        Stop after this stage: download, normalize, annotate, signatures, rules, dedup, passages, select,
+        consolidate, train-tokenizer, contract, tokenize.
     set_
         Override a value of the recipe, for example sources.web.sample=0.1. Can be repeated.
     offline

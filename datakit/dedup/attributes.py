@@ -32,9 +32,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from datakit.dedup.phase_data import PartRange, Shared, Written
-from datakit.dedup.row_buckets import bucket_of, read_rows
+from datakit.dedup.row_buckets import read_rows
 from datakit.dedup.verification.verify import VERDICT
 from datakit.engine.exchange.exchange import read_buckets
+from datakit.engine.exchange.row_buckets import bucket_of
 from datakit.engine.exchange.sorted_blocks import sort_rows, sorted_rows
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
 from datakit.storage import urls

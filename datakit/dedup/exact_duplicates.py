@@ -17,10 +17,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from datakit.dedup.partitions import Part, left_out, power_of_two
+from datakit.dedup.partitions import Part, left_out
 from datakit.dedup.phase_data import IdRange, PartRange, Runs, Shared
-from datakit.dedup.row_buckets import bucket_of, read_rows
+from datakit.dedup.row_buckets import read_rows
 from datakit.engine.exchange.exchange import ExchangeWriter
+from datakit.engine.exchange.row_buckets import bucket_of, power_of_two
 from datakit.engine.exchange.sorted_blocks import sort_rows
 from datakit.engine.task import Task, TaskContext, TaskResult
 from datakit.storage import urls

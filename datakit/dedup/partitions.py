@@ -1,5 +1,5 @@
-"""Assigns row numbers to all documents that dedup reads, checks that normalized and signature files have equal row
-counts, and rounds the number of buckets of an exchange up to a power of two.
+"""Assigns row numbers to all documents that dedup reads, and checks that normalized and signature files have equal row
+counts.
 
 Row numbers follow the order of the sources in the recipe, of the partitions in each source, and of the documents in
 each partition. Thus 8 bytes identify a document throughout the stage, and sorting by row number sorts in recipe order.
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-
-import numpy as np
 
 from datakit.dedup.score_tables import tables_of
 from datakit.engine.task import Step, StepInput
@@ -105,8 +103,3 @@ def left_out(part: Part, directory: str) -> LeavingRows:
     """Return the documents of a partition that the rules remove. directory: that of the dedup step."""
     url = urls.join(directory, part.left_out) if part.left_out else None
     return LeavingRows(url, urls.join(directory, part.signatures))
-
-
-def power_of_two(least: float) -> int:
-    """Return the smallest power of two that is at least `least` and at least 1."""
-    return 1 << max(0, int(np.ceil(np.log2(max(1.0, least)))))

@@ -11,19 +11,10 @@ from typing import TypeVar
 import msgspec
 
 from datakit.dedup.partitions import Part
+from datakit.engine.exchange.row_buckets import RowBuckets
 from datakit.engine.task import TaskResult
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class RowBuckets:
-    """The buckets of an exchange whose rows are routed by row number (`row_buckets.py`). rows: the number of all
-    documents. count: the number of buckets, a power of two.
-    """
-
-    rows: int
-    count: int
 
 
 @dataclass(frozen=True)
@@ -125,7 +116,7 @@ class Round:
     memory: int
     runs: list[str]
     labels: list[str] = field(default_factory=list)
-    rows: RowBuckets = RowBuckets(0, 1)
+    rows: RowBuckets = field(default_factory=lambda: RowBuckets(0, 1))
     large: int = 1
 
 

@@ -39,7 +39,7 @@ from datakit.dedup.clusters.component_phases import label_phases
 from datakit.dedup.giants import plan as plan_giants
 from datakit.dedup.minhash.s_curve import s_curve
 from datakit.dedup.minhash.signatures_stage import PRELOADS, SignatureConfig
-from datakit.dedup.partitions import Part, all_parts, power_of_two
+from datakit.dedup.partitions import Part, all_parts
 from datakit.dedup.phase_data import ForestFiles, Judged, Labelled, PartRange, Runs, Shared, Written, details_of
 from datakit.dedup.report import check_removal, cluster_report, removal_report
 from datakit.dedup.row_buckets import row_buckets
@@ -48,6 +48,7 @@ from datakit.dedup.survivors import check_columns, check_prefer
 from datakit.dedup.verification import verify
 from datakit.dedup.verification.rules import COUNTED, MEASURES
 from datakit.engine.exchange.exchange import both, merged, run_sizes
+from datakit.engine.exchange.row_buckets import power_of_two
 from datakit.engine.partition_grouping import neighbours
 from datakit.engine.task import Output, Phase, Plan, Step, Task, TaskResult
 from datakit.errors import suggestion

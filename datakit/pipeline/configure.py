@@ -30,8 +30,11 @@ from datakit.engine.task import TOLERANCES
 from datakit.engine.user_modules import CODE_FOLDER
 from datakit.errors import NotFoundError, RecipeError, TokenizerError
 from datakit.normalize import stage as normalize
+from datakit.passages import stage as passages
+from datakit.passages.config import SearchConfig
 from datakit.pipeline.recipe_checks.edit_tables import edit_mistakes
 from datakit.pipeline.recipe_checks.final_tables import final_mistakes
+from datakit.pipeline.recipe_checks.passage_tables import passage_mistakes
 from datakit.pipeline.recipe_checks.rule_tables import prefer_mistakes, rule_mistakes
 from datakit.recipe import MODEL_SERVER, USER, Recipe, Source
 from datakit.rules import stage as rules
@@ -60,7 +63,14 @@ CHOICES = """tokenize.tokenizer can be
 TRAIN_TABLE = "train"  # the subtable [tokenize.train], which holds the settings for training
 LIMITS = "limits"  # the table of limits on disk use, which belongs to no stage
 PATH = "tokenizer_path"  # the operation parameter that holds the path of a tokenizer file
-CHECKS = (rule_mistakes, prefer_mistakes, edit_mistakes, final_mistakes)  # made once all tables are valid
+# made once all tables are valid
+CHECKS = (rule_mistakes, prefer_mistakes, passage_mistakes, edit_mistakes, final_mistakes)
+    rule_mistakes,
+    prefer_mistakes,
+    passage_mistakes,
+    edit_mistakes,
+    final_mistakes,
+)  # made once all tables are valid
 ENABLED = "enabled"
 WRITE = "write"  # `false` skips the consolidate step; no other step reads its output
 MOVED = {(consolidate.NAME, "drop"): f"[{select.NAME}]"}  # keys that earlier versions read in another table
@@ -90,7 +100,7 @@ class _Table:
     kind: type
     place: str
     other_keys: tuple[str, ...] = ()  # valid keys that are not in `values`, because this module reads them itself
-    subtables: tuple[_Table, ...] = ()  # those of [annotate], in the order of TABLES, or those of [select.edits]
+    subtables: tuple[_Table, ...] = ()  # those of [annotate] (in the order of TABLES), [passages] or [select.edits]
     rules: tuple[_Table, ...] = ()  # tables in arrays, in order: [[rules]], [[select.rules]], [[select.buckets]]
 
 
@@ -114,6 +124,9 @@ def configure(recipe: Recipe) -> Configuration:
         configuration.setdefault(table.stage, {})[table.source] = _settings(table, config, recipe.folder)
     if tokenize.NAME in configuration:
         configuration[contract_stage.NAME] = {None: _contract_settings(configuration[tokenize.NAME][None])}
+    if passages.NAME in configuration:  # it searches the documents that select will keep
+        drop = configuration[select.NAME][None].content[passages.DROP]
+        configuration[passages.NAME][None].content[passages.DROP] = drop
     return configuration
 
 
@@ -188,6 +201,8 @@ def _present(document: Mapping[str, Any], place: str) -> Iterator[_Table]:
         yield _annotate_table(None, values, place)
     if isinstance(values := document.get(rules.NAME), list):
         yield _rules_table(values, place)
+    if isinstance(values := document.get(passages.NAME), dict):
+        yield _passages_table(values, place)
     if isinstance(values := document.get(select.NAME), dict):
         yield _select_table(values, place)
     for name, kind, own in kinds:
@@ -206,6 +221,8 @@ def _tables(recipe: Recipe) -> Iterator[_Table]:
         yield _rules_table(recipe.rules, recipe.place)
     if deduplicate is not None:
         yield _Table(dedup.NAME, None, deduplicate, dedup.Config, f"{recipe.place}, [dedup]", (ENABLED,))
+    if (searches := _enabled(recipe.passages, f"{recipe.place}, [{passages.NAME}]")) is not None:
+        yield _passages_table(searches, recipe.place)
     yield _select_table(recipe.select, recipe.place)
     place = f"{recipe.place}, [consolidate]"
     if (written := _enabled(recipe.consolidate, place, WRITE)) is not None:
@@ -261,6 +278,17 @@ def _rules_table(values: Sequence[Any], place: str) -> _Table:
 
 def _rule_name(value: Any, number: int) -> str:
     return repr(value.get("name", number)) if isinstance(value, Mapping) else str(number)
+
+
+def _passages_table(values: Mapping[str, Any], place: str) -> _Table:
+    """Return the table [passages] with a subtable for each search, in alphabetical order."""
+    place = f"{place}, [{passages.NAME}"
+    searches = tuple(
+        _Table(passages.NAME, None, found, SearchConfig, f"{place}.{name}]")
+        for name, found in sorted(values.items())
+        if name != ENABLED
+    )
+    return _Table(passages.NAME, None, {}, passages.Config, f"{place}]", (ENABLED,), searches)
 
 
 def _select_table(values: Any, place: str) -> _Table:
@@ -321,6 +349,8 @@ def _settings(table: _Table, config: Any, folder: str) -> Settings:
         content["annotators"], paths = _annotator_settings(table, folder)
         operations[annotate.MODELS] = _model_paths(table)
         operations |= {annotate.PATHS: paths} if paths else {}
+    if table.stage == passages.NAME:
+        content[passages.SEARCHES] = {_subtable_name(one): _plain(one) for one in table.subtables}
     if table.stage == select.NAME:
         content = _select_content(content, table)
     if table.stage == normalize.NAME:

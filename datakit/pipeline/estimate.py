@@ -28,6 +28,7 @@ OUTPUT_SHARE = {  # bytes that remain on disk per byte of text
     "signatures": 0.05,
     "rules": 0.0005,
     "dedup": 0.001,
+    "passages": 0.005,  # depends on the copies
     "select": 0.0005,
     "consolidate": 0.30,
     "train-tokenizer": 0.0,
@@ -35,7 +36,7 @@ OUTPUT_SHARE = {  # bytes that remain on disk per byte of text
     "tokenize": 0.65,  # for tokens stored as uint16; about 50 % more for a vocabulary above 65,536
 }
 # temporary bytes on disk per byte of text during the step; tokenize has some only for large sources
-EXCHANGE_SHARE = {"normalize": 1.05, "dedup": 0.15, "tokenize": 0.6}
+EXCHANGE_SHARE = {"normalize": 1.05, "dedup": 0.15, "passages": 0.4, "tokenize": 0.6}
 WITHOUT_EXCHANGE = {"tokenize": 1 << 30}  # up to this many bytes of text, a step has no temporary files
 # CPU-seconds of each stage's tasks per MB of text, measured at 1.2 GB on the machine of docs/measurements.md (a
 # download mostly waits)
@@ -46,6 +47,7 @@ WORK_SECONDS = {
     "signatures": 0.0072,
     "rules": 0.001,  # depends on the rules and on what they remove
     "dedup": 0.0063,
+    "passages": 0.02,  # depends on the searches
     "select": 0.0002,  # it reads only ids: the rate of simulate/rates.py, for documents of 2 kB
     "consolidate": 0.0122,
     "train-tokenizer": 0.005,

@@ -6,9 +6,10 @@ directory that holds a step with other settings.
     rules                               all sources together: normalized texts (only their ids and columns), attributes
     dedup                               all sources together: normalized texts, signatures, what the rules remove; if
                                         `prefer` names a column of an annotator, also the output of annotate
+    passages                            all sources together: normalized texts, and what the rules and dedup remove
     select                              normalized texts (only their ids), and what the rules and dedup remove; if texts
-                                        are edited, also the texts and the output of annotate; likewise for rules and
-                                        buckets of [select]
+                                        are edited, also the texts and the spans of annotate and passages; for rules and
+                                        buckets of [select], also the output of annotate
     consolidate                         normalized texts and the selection; no other stage reads its output
     train-tokenizer                     normalized texts and the selection
     contract                            the trained tokenizer, if the recipe trains one; otherwise nothing
@@ -48,6 +49,7 @@ from datakit.errors import (
     suggestion,
 )
 from datakit.normalize import stage as normalize
+from datakit.passages import stage as passages
 from datakit.pipeline.configure import CHOICES, Configuration, Settings, configure, disk_limits
 from datakit.pipeline.earlier_steps import EarlierStep, find_earlier
 from datakit.pipeline.resolve_sources import ListingOptions, SourceState, resolve_source
@@ -72,7 +74,8 @@ READS: dict[ModuleType, tuple[ModuleType, ...]] = {
     signatures: (normalize,),
     rules: (normalize, annotate),
     dedup: (normalize, signatures, rules, annotate),  # annotate only if `prefer` names a column of an annotator
-    select: (normalize, rules, dedup, annotate),  # annotate only for edits, and for rules and buckets of [select]
+    passages: (normalize, rules, dedup),
+    select: (normalize, rules, dedup, annotate, passages),  # the last two only if its tables need them
     consolidate: (normalize, select),
     train_stage: (normalize, select),
     contract_stage: (train_stage,),
@@ -243,15 +246,17 @@ def _graph(
 
 
 def _reads(module: ModuleType, settings: Settings) -> tuple[ModuleType, ...]:
-    """Return the stages whose output a step reads. select reads the tables of annotate only for edits, and for rules
-    and buckets of its own; dedup only if `prefer` may name a column of an annotator.
+    """Return the stages whose output a step reads. select reads the tables of annotate only for edits of their spans,
+    and for rules and buckets of its own, and those of passages only for edits of their spans; dedup reads those of
+    annotate only if `prefer` may name a column of an annotator.
     """
-    content = settings.content
-    reads = {
-        select: bool({EDITS, RULES, BUCKETS} & set(content)),
-        dedup: any("." in column for column in score_columns(content.get("prefer", ()))),
-    }
-    unread = () if reads.get(module, True) else (annotate,)
+    content, unread = settings.content, list[ModuleType]()
+    if module is select:
+        tables = {edit["spans"].partition(".")[0] for edit in content.get(EDITS, {}).values()}
+        unread += [] if tables - {passages.NAME} or {RULES, BUCKETS} & set(content) else [annotate]
+        unread += [] if passages.NAME in tables else [passages]
+    if module is dedup and not any("." in column for column in score_columns(content.get("prefer", ()))):
+        unread.append(annotate)
     return tuple(read for read in READS[module] if read not in unread)
 
 

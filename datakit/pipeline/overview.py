@@ -19,7 +19,14 @@ from datakit.pipeline.graph import READS
 from datakit.pipeline.lineage import finished_step
 from datakit.pipeline.root_layout import CONTRACT, SOURCES, stage_order, steps_in
 from datakit.storage import urls
-from datakit.storage.latest import CACHE_STAGE, current_attributes, current_cache, current_documents, read_latest
+from datakit.storage.latest import (
+    CACHE_STAGE,
+    current_attributes,
+    current_cache,
+    current_documents,
+    current_passages,
+    read_latest,
+)
 from datakit.storage.latest import FILE_NAME as LATEST
 from datakit.storage.manifest import FILE_NAME, Totals, find_manifest
 
@@ -130,8 +137,8 @@ def _current(
                 continue
             last = finished_step(home, readable)
             cache = current_cache(home) if any(one.stage == CACHE_STAGE for one in own) else None
-            documents = current_documents(home)
-            ends = [step[0] for step in (last, cache, documents, *current_attributes(home)) if step]
+            documents, passages = current_documents(home), current_passages(home)
+            ends = [step[0] for step in (last, cache, documents, passages, *current_attributes(home)) if step]
             if read_latest(home) is None:  # of an unfinished run, the contract step is not behind the last step
                 ends += [one.directory for one in own if one.stage == CONTRACT and one.state == SUPERSEDED]
         except (UsageError, NotFoundError, CorruptError, NewerFormatError) as error:
@@ -146,7 +153,7 @@ def _recorded_readable(home: str, readable: Callable[[str], bool]) -> bool:
     latest = read_latest(home)
     if latest is None:
         return True
-    own = [urls.join(home, step.directory) for step in (latest.step, latest.cache, latest.documents) if step]
+    own = [urls.join(home, step.directory) for step in latest.own_steps()]
     attributes = [urls.join(urls.parent(home), path) for path, _ in latest.attribute_steps()]
     return all(map(readable, own + attributes))
 

@@ -32,7 +32,17 @@ ANSWERS = ".answers"
 TOKENIZERS = "tokenizers"
 SOURCE_STAGES = ("download", "normalize", "annotate", "signatures")  # their steps are in the folder of a source
 CONTRACT = "contract"
-STAGE_NAMES = (*SOURCE_STAGES, "rules", "dedup", "select", "consolidate", "train-tokenizer", CONTRACT, "tokenize")
+STAGE_NAMES = (
+    *SOURCE_STAGES,
+    "rules",
+    "dedup",
+    "passages",
+    "select",
+    "consolidate",
+    "train-tokenizer",
+    CONTRACT,
+    "tokenize",
+)
 PACKING = r"packing-\d+-[a-z]+(?:-\d+)?"  # a step of a mixture, not of a recipe
 STEP_NAME = re.compile(rf"({'|'.join(STAGE_NAMES)}|{PACKING})-[0-9a-f]{{{SHOWN_DIGITS}}}")
 

@@ -26,6 +26,7 @@ CAME_IN: dict[str, tuple[str, ...]] = {
     "normalize": ("normalize/records_in", "normalize/transform_added"),
     "annotate": ("annotate/documents", "annotate/quarantined"),
     "signatures": ("signatures/documents",),
+    "passages": ("passages/documents",),
     "select": ("select/records_in",),
     "consolidate": ("consolidate/records_in",),
     "train-tokenizer": ("train-tokenizer/documents",),
@@ -171,7 +172,8 @@ def _line(stage: str, steps: Sequence[StepResult]) -> StageLine:
         found={name: counters[key] for key, name in FOUND.get(stage, {}).items() if counters[key]}
         | _buckets(counters)
         | _marked(manifests)
-        | _attributes(manifests),
+        | _attributes(manifests)
+        | _copies(manifests),
         text_bytes=_sum([manifest.totals.text_bytes for manifest in manifests]),
         tokens=_sum([manifest.totals.tokens for manifest in manifests]),
         disk_bytes=sum(manifest.totals.bytes for manifest in manifests),
@@ -276,6 +278,18 @@ def _attributes(manifests: Sequence[Manifest]) -> dict[str, int]:
             if name.count("/") > 1:
                 shown = name.removeprefix("annotate/")
                 found[shown] = found.get(shown, 0) + count
+    return dict(sorted(found.items()))
+
+
+def _copies(manifests: Sequence[Manifest]) -> dict[str, int]:
+    """Return how many copies of passages each search has marked."""
+    found = Counter[str]()
+    for manifest in manifests:
+        if manifest.stage == "passages":
+            prefix = "passages/marked/"
+            for name, count in manifest.counters.items():
+                if name.startswith(prefix):
+                    found[f"copies of {name.removeprefix(prefix)}"] += count
     return dict(sorted(found.items()))
 
 

@@ -35,7 +35,7 @@ from datakit.recipe import Recipe
 from datakit.storage import urls
 from datakit.storage.latest import Current, SourceRecords, record_latest
 
-ANNOTATE, CONSOLIDATE, TOKENIZE = "annotate", "consolidate", "tokenize"
+ANNOTATE, PASSAGES, CONSOLIDATE, TOKENIZE = "annotate", "passages", "consolidate", "tokenize"
 
 
 def run(
@@ -108,7 +108,7 @@ def _run_start(recipe: Recipe, root: str, options: dict[str, object]) -> RunStar
 
 
 def _record_latest(dataset: str, steps: Sequence[StepResult], recipe: Recipe) -> str:
-    """Record the dataset's current step, token cache, consolidate step and annotate steps, and the licenses of the
+    """Record the dataset's current step, token cache, consolidate, annotate and passages steps, and the licenses of the
     recipe's sources. The current step is the run's last step that belongs to the dataset (not to a source). Return a
     message for the user if nothing could be recorded, and otherwise "".
     """
@@ -121,7 +121,11 @@ def _record_latest(dataset: str, steps: Sequence[StepResult], recipe: Recipe) ->
     documents = [step for step in own if step.stage == CONSOLIDATE and step is not last]
     cached, published = (_current(steps[0]) if steps else None for steps in (cache, documents))
     attributes = {step.source: _current(step) for step in steps if step.stage == ANNOTATE and step.source is not None}
-    return record_latest(dataset, _current(last), cached, SourceRecords(licenses, attributes), published)
+    read = {entry.identity for step in own for entry in step.manifest.inputs}
+    searched = [step for step in own if step.stage == PASSAGES and step is not last]
+    unread = next((_current(step) for step in searched if step.manifest.identity not in read), None)
+    sources = SourceRecords(licenses, attributes)
+    return record_latest(dataset, _current(last), cached, sources, published, passages=unread)
 
 
 def _current(step: StepResult) -> Current:

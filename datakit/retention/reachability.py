@@ -2,7 +2,7 @@
 
 A step is needed if one of these names it, or if it is an input, direct or indirect, of a step that is needed:
 
-    latest.json      the current step, token cache, consolidate step and annotate steps of each dataset
+    latest.json      the current step, token cache, consolidate, annotate and passages steps of each dataset
     pins             `datakit pin`
     training runs    the caches in the record (`leases/training_record.py`) or in the manifest of every run in the root
     packing steps    the caches that mixtures were packed with, and the packing steps themselves
@@ -129,8 +129,9 @@ class _Reader:
         """Read a dataset's `latest.json`, and note that its steps are needed. Return False if there is no such file."""
         latest = read_latest(urls.join(self.root, home))
         if latest is not None:
-            own = [step for step in (latest.step, latest.cache, latest.documents) if step is not None]
-            steps = [f"{home}/{step.directory}" for step in own] + [path for path, _ in latest.attribute_steps()]
+            steps = [f"{home}/{step.directory}" for step in latest.own_steps()] + [
+                path for path, _ in latest.attribute_steps()
+            ]
             self._current += steps
             self._need(steps, f"current in {home}")
         return latest is not None

@@ -10,6 +10,7 @@ from datakit.toml_config import key
 
 MASK, CUT = "mask", "cut"
 ACTIONS = (MASK, CUT)
+PASSAGES = "passages"  # the stage whose columns of spans edits may name, besides those of annotators
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,8 @@ class EditConfig:
 
     spans: Annotated[
         str,
-        key("The spans to edit: an annotator of the recipe and its column of spans, with a dot between them.",
-            "personal.spans"),
+        key("The spans to edit: an annotator of the recipe and its column of spans, or `passages` and a search, with a "
+            "dot between them.", "personal.spans"),
     ]  # fmt: skip
     action: Annotated[
         str, key("`mask` puts `replacement` in the place of each span; `cut` removes it.", MASK, choices=ACTIONS)
@@ -38,7 +39,10 @@ class EditConfig:
         self._check_replacement()
         table, dot, column = self.spans.partition(".")
         if not (table and dot and column):
-            raise RecipeError(f'spans is {self.spans!r}; name an annotator and its column, as in "personal.spans"')
+            raise RecipeError(
+                f'spans is {self.spans!r}; name an annotator and its column, as in "personal.spans", '
+                'or a search, as in "passages.lines"'
+            )
         _check_names("kinds", self.kinds)
         _check_names("sources", self.sources)
 
@@ -52,12 +56,12 @@ class EditConfig:
 
     @property
     def table(self) -> str:
-        """The name of the annotator."""
+        """The name of the annotator, or PASSAGES."""
         return self.spans.partition(".")[0]
 
     @property
     def column(self) -> str:
-        """The name of the annotator's column."""
+        """The name of the column of spans."""
         return self.spans.partition(".")[2]
 
     def applies_to(self, source: str) -> bool:

@@ -107,7 +107,7 @@ def edit_counters(lists: list[WrittenEdits]) -> dict[str, int]:
 
 
 class _Spans(Marks):
-    """A column of spans of an annotator's table."""
+    """A column of spans of a table of annotate or passages."""
 
     def __init__(self, url: str, column: str) -> None:
         super().__init__(url, column, SPANS)

@@ -14,7 +14,7 @@ from datakit.engine.counts import added
 from datakit.engine.partition_grouping import neighbours
 from datakit.engine.task import OutputFile, Step, StepInput, Task, TaskResult
 from datakit.errors import CorruptError
-from datakit.select.edit_config import EditConfig
+from datakit.select.edit_config import PASSAGES, EditConfig
 from datakit.select.edit_documents import EditedPair, WrittenEdits
 from datakit.select.write_selections import Pair
 from datakit.storage import urls
@@ -51,7 +51,7 @@ def edited_pairs(step: Step, pairs: Sequence[Pair], edits: Mapping[str, EditConf
         source = str(entry.source)
         mine = {name: edit for name, edit in sorted(edits.items()) if edit.applies_to(source)}
         if mine:
-            found += _pairs_of(entry, _annotated(step, source), by_source[source], mine)
+            found += _pairs_of(step, entry, by_source[source], mine)
     return found
 
 
@@ -62,19 +62,34 @@ def _annotated(step: Step, source: str) -> StepInput:
     raise CorruptError(f"the step edits source {source!r}, but its inputs lack the annotate step of this source")
 
 
+def _searched(step: Step) -> StepInput:
+    for entry in step.inputs_of(PASSAGES):
+        return entry
+    raise CorruptError("the step edits copies of passages, but its inputs lack the step that found them")
+
+
 def _pairs_of(
-    entry: StepInput, annotated: StepInput, pairs: Sequence[Pair], edits: Mapping[str, EditConfig]
+    step: Step, entry: StepInput, pairs: Sequence[Pair], edits: Mapping[str, EditConfig]
 ) -> Iterator[EditedPair]:
     """Yield the partitions of a source. entry: its normalize step."""
-    tables = {part.path: part for part in annotated.manifest.partitions}
-    unannotated = _unannotated(annotated)
-    for pair, partition in zip(pairs, entry.manifest.partitions_of(str(entry.source)), strict=True):
-        name = urls.name(pair.output)
-        paths = {edit.spans: data_path(pair.source, f"{edit.table}/{name}") for edit in edits.values()}
-        for path in paths.values():
-            if path not in tables:
-                raise CorruptError(f"{annotated.directory}: its manifest lists no table {path}; {ADVICE}")
-        found = {place: urls.join(annotated.directory, path) for place, path in paths.items()}
+    source, tables = str(entry.source), {edit.table for edit in edits.values()}
+    annotated = _annotated(step, source) if tables - {PASSAGES} else None
+    searched = _searched(step) if PASSAGES in tables else None
+    unannotated = _unannotated(annotated) if annotated is not None else {}
+    listed = {
+        id(one): {part.path for part in one.manifest.partitions_of(source)}
+        for one in (annotated, searched)
+        if one is not None
+    }
+    for pair, partition in zip(pairs, entry.manifest.partitions_of(source), strict=True):
+        name, found = urls.name(pair.output), dict[str, str]()
+        for edit in edits.values():
+            home = searched if edit.table == PASSAGES else annotated
+            assert home is not None
+            path = data_path(source, name if home is searched else f"{edit.table}/{name}")
+            if path not in listed[id(home)]:
+                raise CorruptError(f"{home.directory}: its manifest lists no table {path}; {ADVICE}")
+            found[edit.spans] = urls.join(home.directory, path)
         size = partition.text_bytes or partition.bytes
         left_out = sorted(unannotated.get(partition.path, ()))
         yield EditedPair(pair, sorted(edits), found, edits_path(pair.source, name), left_out, size)

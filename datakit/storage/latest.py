@@ -22,10 +22,11 @@ from datakit.storage.manifest import FILE_NAME as MANIFEST_NAME
 from datakit.storage.manifest import Manifest, find_manifest, refuse_newer
 
 FILE_NAME = "latest.json"
-FORMAT = "datakit.latest/3"
-WITHOUT_ATTRIBUTES = "datakit.latest/2"  # the format without the field `attributes`; used if there are none
+FORMAT = "datakit.latest/4"
+WITHOUT_PASSAGES = "datakit.latest/3"  # the format without the field `passages`; used if there is no such step
+WITHOUT_ATTRIBUTES = "datakit.latest/2"  # the format without the field `attributes` as well; used if there are none
 WITHOUT_DOCUMENTS = "datakit.latest/1"  # the format without the field `documents` as well; used if there are neither
-FORMATS = (FORMAT, WITHOUT_ATTRIBUTES, WITHOUT_DOCUMENTS)
+FORMATS = (FORMAT, WITHOUT_PASSAGES, WITHOUT_ATTRIBUTES, WITHOUT_DOCUMENTS)
 SOURCES = "sources"  # the directory in the root that holds the steps of sources
 CACHE_STAGE = "tokenize"
 DOCUMENTS_STAGE = "consolidate"
@@ -45,8 +46,9 @@ class Latest(msgspec.Struct, frozen=True, omit_defaults=True):
     consolidate step of the run that made `cache`, or of a later run that ended with train-tokenizer; None if there is
     no such step. `cache` was not made from it, so a version that ignores this field would remove the consolidate step;
     therefore the format with this field has a new number. attributes: for each source, the annotate step of the last
-    complete run. No other step is made from it either, so this field, too, has a format of its own. licenses: the
-    licenses that the recipe of the last complete run gives, by source.
+    complete run. No other step is made from it either, so this field, too, has a format of its own. passages: the
+    passages step of the last complete run, if no other step is made from it; it, too, has a format of its own.
+    licenses: the licenses that the recipe of the last complete run gives, by source.
     """
 
     step: Current
@@ -54,7 +56,13 @@ class Latest(msgspec.Struct, frozen=True, omit_defaults=True):
     documents: Current | None = None
     licenses: dict[str, str] = {}
     attributes: dict[str, Current] = {}
+    passages: Current | None = None
     format: str = ""
+
+    def own_steps(self) -> list[Current]:
+        """Return the recorded steps in the dataset's directory."""
+        steps = (self.step, self.cache, self.documents, self.passages)
+        return [step for step in steps if step is not None]
 
     def attribute_steps(self) -> list[tuple[str, Current]]:
         """Return each annotate step with its path in the root."""
@@ -75,9 +83,12 @@ def record_latest(
     cache: Current | None,
     sources: SourceRecords | None = None,
     documents: Current | None = None,
+    *,
+    passages: Current | None = None,
 ) -> str:
     """Record a complete run's last step, token cache and consolidate step (`documents`, unless it is the last step),
-    and the licenses and annotate steps of its sources, unless all are already recorded. If `cache` is None, the
+    the licenses and annotate steps of its sources, and its passages step (`passages`, unless another step is made from
+    it), unless all are already recorded. If `cache` is None, the
     recorded cache and consolidate step are kept. If a newer version of datakit wrote the file, record nothing and
     return a message for the user; otherwise, return "".
     """
@@ -91,8 +102,9 @@ def record_latest(
     if cache is None and before is not None:
         cache, documents = before.cache, documents or before.documents
     sources = sources or SourceRecords()
-    version = FORMAT if sources.attributes else WITHOUT_ATTRIBUTES if documents else WITHOUT_DOCUMENTS
-    latest = Latest(step, cache, documents, dict(sources.licenses), dict(sources.attributes), version)
+    version = WITHOUT_PASSAGES if sources.attributes else WITHOUT_ATTRIBUTES if documents else WITHOUT_DOCUMENTS
+    version = FORMAT if passages else version
+    latest = Latest(step, cache, documents, dict(sources.licenses), dict(sources.attributes), passages, version)
     if latest != before:
         atomic.replace_bytes(msgspec.json.format(msgspec.json.encode(latest, order="sorted"), indent=1) + b"\n", url)
     return ""
@@ -119,7 +131,7 @@ def read_latest(dataset: str) -> Latest | None:
             f"{url} has format {latest.format!r}, but this version of datakit reads only "
             f"{', '.join(map(repr, FORMATS))}; name the directory of a step instead of the dataset"
         )
-    named = [step.directory for step in (latest.step, latest.cache, latest.documents) if step is not None]
+    named = [step.directory for step in latest.own_steps()]
     for name in (*named, *latest.attributes, *(step.directory for step in latest.attributes.values())):
         if not urls.is_below(name) or "/" in name:
             raise CorruptError(
@@ -174,6 +186,15 @@ def current_attributes(dataset: str) -> list[tuple[str, Manifest]]:
     latest = read_latest(dataset)
     steps = latest.attribute_steps() if latest is not None else []
     return [_found(dataset, urls.join(urls.parent(dataset), path), current) for path, current in steps]
+
+
+def current_passages(dataset: str) -> tuple[str, Manifest] | None:
+    """Return the directory and manifest of the passages step of a dataset's last complete run, if no other step is made
+    from it; otherwise None. Raises NotFoundError if it is gone, and CorruptError if the record or the manifest is
+    damaged.
+    """
+    latest = read_latest(dataset)
+    return _resolved(dataset, latest.passages) if latest is not None and latest.passages is not None else None
 
 
 def only_finished(dataset: str, finished: list[str]) -> str | None:

@@ -15,7 +15,7 @@ from datakit.validate.finding import Result
 from datakit.validate.subject import Subject, is_installed
 
 WITH_DOCUMENTS = ("normalize", "consolidate")
-WITH_IDS = ("signatures", "rules", "dedup", "select")
+WITH_IDS = ("signatures", "rules", "dedup", "passages", "select")
 PARQUET = (*WITH_DOCUMENTS, *WITH_IDS)  # all files of such a step have the same columns
 CACHE, CONTRACT, RUN = ("tokenize",), ("contract",), ("train",)
 
@@ -91,7 +91,11 @@ CHECKS = (
         "between.attributes:check", ("annotate",), ARROW,
     ),
     Check(
-        "edits", "texts are edited exactly where annotators found spans", "decodes texts of sources with edits",
+        "passages", "spans lie in documents that stay, do not overlap, and are all counted", "decodes every id",
+        "between.passages:check", ("passages",), ARROW,
+    ),
+    Check(
+        "edits", "texts are edited exactly where spans were found", "decodes texts of sources with edits",
         "between.edits:check", ("select",), ARROW,
     ),
     Check(

@@ -24,6 +24,7 @@ from datakit.storage.latest import (
     current_attributes,
     current_cache,
     current_documents,
+    current_passages,
     current_step,
     only_finished,
     read_latest,
@@ -133,7 +134,7 @@ def _current(place: str, found: Targets) -> Iterator[str]:
             return
         documents = current_documents(place)
         cache = current_cache(place) if latest.cache is not None else None
-        steps = [*current_attributes(place), documents, current_step(place), cache]
+        steps = [*current_attributes(place), current_passages(place), documents, current_step(place), cache]
     except (CorruptError, NotFoundError) as error:
         found.find(urls.join(place, LATEST), f"cannot be used: {error}")
         return
@@ -147,7 +148,7 @@ def _undecided(place: str) -> Iterator[str]:
         yield cache[0]
         return
     finished = [step for step in _steps_of(place) if is_finished(step)]
-    order = ("contract", "rules", "dedup", "select", "consolidate", "train-tokenizer", "tokenize")
+    order = ("contract", "rules", "dedup", "passages", "select", "consolidate", "train-tokenizer", "tokenize")
     stages = [urls.name(step).rpartition("-")[0] for step in finished]
     last = max(stages, key=lambda stage: order.index(stage) if stage in order else -1, default="")
     step = only_finished(place, [step for step, stage in zip(finished, stages, strict=True) if stage == last])

@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from datakit.dedup.giant_rows import GiantRows, combined
-from datakit.dedup.phase_data import Described, RowBuckets, Shared
+from datakit.dedup.phase_data import Described, Shared
 from datakit.dedup.verification.cluster_shingles import schema
 from datakit.engine.exchange.exchange import read_buckets
+from datakit.engine.exchange.row_buckets import RowBuckets
 from datakit.engine.task import TaskContext
 
 

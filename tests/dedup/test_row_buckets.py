@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from datakit.dedup import stage
 from datakit.dedup.partitions import Part
 from datakit.dedup.phase_data import PartRange
-from datakit.dedup.row_buckets import bucket_of, read_rows, row_buckets
+from datakit.dedup.row_buckets import read_rows, row_buckets
 from datakit.engine.exchange.exchange import ExchangeWriter
+from datakit.engine.exchange.row_buckets import bucket_of
 from datakit.engine.task import Phase, TaskContext, encode
 from tests.support.dedup.dedup_inputs import dedup_step, write_source
 from tests.support.dedup.made_up_texts import edited, text_of

@@ -18,12 +18,12 @@ def test_graph_has_the_stages_of_the_recipe(shelf: Path, tmp_path: Path) -> None
         recipe = load_recipe(shelf).with_overrides(settings)
         return list(dict.fromkeys(step.stage for step in planning.plan(recipe, str(tmp_path), until=until).steps))
 
-    everything = [name for name in STAGE_NAMES if name not in ("annotate", "rules")]
+    everything = [name for name in STAGE_NAMES if name not in ("annotate", "rules", "passages")]
     assert stages() == everything
     without = [name for name in everything if name not in ("signatures", "dedup")]
     assert stages("dedup.enabled=false") == without
     assert stages(until="consolidate") == everything[:6]
-    assert stages("annotate.script={}") == [name for name in STAGE_NAMES if name != "rules"]
+    assert stages("annotate.script={}") == [name for name in STAGE_NAMES if name not in ("rules", "passages")]
     assert stages("consolidate.write=false") == [name for name in everything if name != "consolidate"]
     assert stages(until="download") == ["download"]
     with pytest.raises(UsageError, match="did you mean 'normalize'"):

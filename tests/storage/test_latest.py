@@ -15,6 +15,7 @@ from datakit.storage.latest import (
     current_attributes,
     current_cache,
     current_documents,
+    current_passages,
     current_step,
     read_latest,
     record_latest,
@@ -91,13 +92,13 @@ def test_damaged_record_is_an_error_until_a_run_replaces_it(root: str) -> None:
 
 def test_record_of_a_newer_version_is_kept_and_refused(root: str) -> None:
     """The run that could not record its steps gets a message for the user."""
-    written = b'{"format": "datakit.latest/4", "steps": {}}'
+    written = b'{"format": "datakit.latest/5", "steps": {}}'
     atomic.replace_bytes(written, urls.join(root, FILE_NAME))
     message = record_latest(root, NEW, NEW)
     assert message.startswith(f"{urls.join(root, NEW.directory)} is not recorded as current: ")
     assert urls.read_bytes(urls.join(root, FILE_NAME)) == written
     with pytest.raises(
-        NewerFormatError, match=r"its format is datakit\.latest/4; this version reads datakit\.latest/3"
+        NewerFormatError, match=r"its format is datakit\.latest/5; this version reads datakit\.latest/4"
     ):
         read_latest(root)
 
@@ -123,6 +124,17 @@ def test_annotate_steps_are_recorded_in_a_format_of_their_own(tmp_path: Path) ->
     assert [step for step, _ in current_attributes(dataset)] == [directory]
     record_latest(dataset, NEW, NEW)
     assert b'"datakit.latest/1"' in urls.read_bytes(urls.join(dataset, FILE_NAME)) and not current_attributes(dataset)
+
+
+def test_passages_step_that_no_step_reads_is_recorded_in_a_format_of_its_own(root: str) -> None:
+    found = Current("passages-0123456789ab", "b" * 32)
+    directory = finish(root, found)
+    finish(root, NEW)
+    record_latest(root, NEW, NEW, passages=found)
+    assert b'"datakit.latest/4"' in urls.read_bytes(urls.join(root, FILE_NAME))
+    assert (current_passages(root) or ("",))[0] == directory
+    record_latest(root, NEW, NEW)
+    assert b'"datakit.latest/1"' in urls.read_bytes(urls.join(root, FILE_NAME)) and current_passages(root) is None
 
 
 @pytest.mark.parametrize(

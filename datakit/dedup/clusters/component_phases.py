@@ -30,9 +30,9 @@ import msgspec
 
 from datakit.dedup.clusters.pairs import FIXED_BYTES, NODE_BYTES, PAIR_BYTES, PIECE_ROWS
 from datakit.dedup.minhash.signatures_stage import PRELOADS
-from datakit.dedup.partitions import power_of_two
-from datakit.dedup.phase_data import BucketRange, ForestFiles, Forests, Reduced, Round, RowBuckets, details_of
+from datakit.dedup.phase_data import BucketRange, ForestFiles, Forests, Reduced, Round, details_of
 from datakit.engine.exchange.exchange import both, merged, run_sizes
+from datakit.engine.exchange.row_buckets import RowBuckets, power_of_two
 from datakit.engine.task import Phase, Preload, Step, Task, TaskResult
 
 TASK_BYTES = 64 << 20  # bytes of pairs per task, unless its memory allows only fewer

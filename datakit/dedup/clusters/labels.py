@@ -29,8 +29,9 @@ from datakit.dedup.clusters.pairs import (
     write_pairs,
 )
 from datakit.dedup.phase_data import BucketRange, Forests, Labelled, PartRange, Round, Runs, Shared
-from datakit.dedup.row_buckets import bucket_of, read_rows
+from datakit.dedup.row_buckets import read_rows
 from datakit.engine.exchange.exchange import ExchangeWriter
+from datakit.engine.exchange.row_buckets import bucket_of
 from datakit.engine.task import TaskContext, TaskResult
 
 EXCHANGE = "labels-by-row"  # the name of the exchange that holds the labels of all clustered rows

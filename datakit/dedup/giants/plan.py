@@ -28,10 +28,10 @@ from datakit.dedup.giant_rows import EXCHANGE, combined
 from datakit.dedup.giants import cut
 from datakit.dedup.giants.work import CutShared, Giant, ProbeWork, Settled, SettleWork
 from datakit.dedup.minhash.signatures_stage import PRELOADS
-from datakit.dedup.partitions import power_of_two
 from datakit.dedup.phase_data import Described, Judged, Labelled, Routed, Shared, details_of
 from datakit.dedup.survivor_cuts import splitters
 from datakit.engine.exchange.exchange import both, merged, run_sizes
+from datakit.engine.exchange.row_buckets import power_of_two
 from datakit.engine.task import Phase, Preload, Step, Task, TaskResult
 
 GIANT = 1 << 20  # a component with more documents is judged in blocks; one with less than half of them never is

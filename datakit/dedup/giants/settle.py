@@ -17,11 +17,11 @@ import pyarrow as pa
 
 from datakit.dedup.giants.work import Settled, SettleWork
 from datakit.dedup.phase_data import Shared
-from datakit.dedup.row_buckets import bucket_of
 from datakit.dedup.verification.arrays import NONE
 from datakit.dedup.verification.rules import MEASURES, Rules
 from datakit.dedup.verification.verify import EXCHANGE, VERDICT, WRITTEN_DOCUMENTS
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
+from datakit.engine.exchange.row_buckets import bucket_of
 from datakit.engine.task import TaskContext, TaskResult
 
 if TYPE_CHECKING:  # importing it would load numba

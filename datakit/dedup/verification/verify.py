@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from datakit.dedup.phase_data import Judged, Shared
-from datakit.dedup.row_buckets import bucket_of
 from datakit.dedup.verification.arrays import NONE
 from datakit.dedup.verification.rules import MEASURES, Rules
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
+from datakit.engine.exchange.row_buckets import bucket_of
 from datakit.engine.task import TaskContext, TaskResult
 from datakit.storage.ids import ids_to_arrow
 

@@ -1,4 +1,4 @@
-"""Describes how the text of a document was edited, and why select left a document out."""
+"""Describes which copies of passages a document has, how its text was edited, and why select left it out."""
 
 from __future__ import annotations
 
@@ -55,3 +55,11 @@ def edits_of_document(select: Finished, source: str, normalized: Finished, ident
     return ", ".join(
         f"{counted(count, 'stretch', 'stretches')} {verb} by {edit}" for (verb, edit), count in sorted(changes.items())
     )
+
+
+def copies_in_document(found: Finished, source: str, identity: str) -> str:
+    """Return which copies of passages a document has, such as "3 copies found by lines"; "" if it has none."""
+    searches = sorted(found.manifest.parameters["searches"])
+    row = found.row(source, identity, searches)
+    counts = {name: len(row[2][name]) for name in searches} if row is not None else {}
+    return ", ".join(f"{counted(count, 'copy', 'copies')} found by {name}" for name, count in counts.items() if count)

@@ -18,7 +18,7 @@ from datakit.engine.scheduler.finish import read_quarantine
 from datakit.errors import InputError, UsageError
 from datakit.pipeline.fate.absent import absence, left_out
 from datakit.pipeline.fate.behind import Behind, Finished, steps_behind
-from datakit.pipeline.fate.edits import bucket_of_document, edits_of_document, explained
+from datakit.pipeline.fate.edits import bucket_of_document, copies_in_document, edits_of_document, explained
 from datakit.pipeline.fate.records import Record, Report, documents_with, records_of
 from datakit.pipeline.fate.removals import Comparison, Removal, cluster_of, compared, members_of, removal_of
 from datakit.storage import urls
@@ -149,6 +149,10 @@ def _stages(behind: Behind, source: str, identity: str, removal: Removal | None)
         yield _rules_fate(rules, removed)
     if dedup is not None and removed is None:
         yield _dedup_fate(dedup, removal, compared=row is None or not row[2]["skipped"])
+    found = behind.of("passages")
+    if found is not None and removed is None and removal is None:
+        copies = copies_in_document(found, source, identity)
+        yield _fate_of(found, "marked" if copies else "unmarked", copies or "it has no copies of passages to mark")
     select = behind.of("select")
     if select is not None:
         listed = select.row(source, identity, ["reasons"])

@@ -1,6 +1,6 @@
-"""Checks the edits of a recipe against the rest of the recipe: the annotators, kinds and sources that they name must
-exist, and the texts that they edit must be those that are encoded. Without these checks, a misspelled name would leave
-texts as they are.
+"""Checks the edits of a recipe against the rest of the recipe: the annotators, searches, kinds and sources that they
+name must exist, and the texts that they edit must be those that are encoded. Without these checks, a misspelled name
+would leave texts as they are.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Any
 
 from datakit.annotate.tables import TABLES
 from datakit.errors import suggestion
+from datakit.passages.config import SearchConfig
 from datakit.recipe import Recipe
-from datakit.select.edit_config import EditConfig
+from datakit.select.edit_config import PASSAGES, EditConfig
 from datakit.select.plan_edits import EDITS
 from datakit.storage.fingerprint import config_of
 from datakit.toml_config import convert
@@ -29,7 +30,8 @@ def edit_mistakes(recipe: Recipe) -> list[str]:
         if not NAME.fullmatch(name):
             found.append(f"{place}: the name of an edit may hold lowercase letters, digits, `-` and `_`")
         edit = convert(values, EditConfig, place)
-        mistakes = (*_spans(edit, annotators), *_sources(edit, recipe), *_formats(edit, recipe))
+        spans = _found_spans(edit, recipe) if edit.table == PASSAGES else _spans(edit, annotators)
+        mistakes = (*spans, *_sources(edit, recipe), *_formats(edit, recipe))
         found += [f"{place}: {message}" for message in mistakes]
     return found
 
@@ -44,6 +46,20 @@ def _spans(edit: EditConfig, annotators: Mapping[str, Any]) -> Iterator[str]:
     else:
         every = [f"{name}.{column}" for name, table in TABLES.items() for column in table.spans]
         yield f"unknown spans {edit.spans!r}; {suggestion(edit.spans, known or every)}"
+
+
+def _found_spans(edit: EditConfig, recipe: Recipe) -> Iterator[str]:
+    """Yield a message if the recipe has no such search for passages."""
+    tables = recipe.passages or {}
+    searches = {name: table for name, table in tables.items() if name != "enabled"}
+    if edit.column in searches and tables.get("enabled", True):
+        unit = convert(searches[edit.column], SearchConfig, f"[{edit.spans}]").unit
+        yield from _unknown("kinds", edit.kinds, (unit,), f"[{edit.spans}]")
+    elif searches and tables.get("enabled", True):
+        known = [f"{PASSAGES}.{name}" for name in searches]
+        yield f"unknown spans {edit.spans!r}; {suggestion(edit.spans, known)}"
+    else:
+        yield f"spans is {edit.spans!r}, but the recipe has no table [{edit.spans}]; add it"
 
 
 def _sources(edit: EditConfig, recipe: Recipe) -> Iterator[str]:

@@ -59,6 +59,9 @@ RATES: dict[str, Rate] = {
     "datakit.dedup.giants.settle:settle": Rate(0.08, 0.01, 200 * MIB, 0.0),
     "datakit.dedup.giants.probe:probe": Rate(0.08, 0.02, 150 * MIB, 0.0),
     "datakit.dedup.attributes:write": Rate(0.08, 0.002, 150 * MIB, 0.0),
+    "datakit.passages.route:route": Rate(0.08, 0.015, 250 * MIB, 1.0),
+    "datakit.passages.find_copies:find": Rate(0.08, 0.01, 200 * MIB, 0.0),
+    "datakit.passages.write_tables:write": Rate(0.08, 0.0, 200 * MIB, 0.0),
     "datakit.select.write_selections:select": Rate(0.03, 0.01, 60 * MIB, 0.0),
     "datakit.select.edit_documents:select_and_edit": Rate(0.004, 0.01, 150 * MIB, 0.0),  # a guess
     "datakit.select.final.rewrite_lists:rewrite": Rate(0.2, 0.02, 150 * MIB, 1.0),  # a guess

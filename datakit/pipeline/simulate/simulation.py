@@ -35,9 +35,9 @@ from datakit.pipeline.simulate.clock import Cluster, Spent, VirtualExecutor
 from datakit.pipeline.simulate.corpus import Corpus, generated, share
 from datakit.pipeline.simulate.effects import CHECKSUM, Effect, PhaseOf, Run, World
 from datakit.pipeline.simulate.figures import HOUR, PhaseFigures, Simulation, StepFigures, label, shortcomings
+from datakit.pipeline.simulate.results.text_results import SCORES
 from datakit.pipeline.simulate.simulated_step import SimulatedStep
 from datakit.pipeline.simulate.task_table import simulators
-from datakit.pipeline.simulate.text_results import SCORES
 from datakit.recipe import Recipe
 from datakit.select.bucket_config import Bucket
 from datakit.storage import globs

@@ -5,14 +5,15 @@
 from __future__ import annotations
 
 from datakit.errors import StepFailedError
-from datakit.pipeline.simulate import component_results as components
-from datakit.pipeline.simulate import dedup_results as dedup
-from datakit.pipeline.simulate import encoding_results as encoding
-from datakit.pipeline.simulate import giant_results as giants
-from datakit.pipeline.simulate import text_results as text
-from datakit.pipeline.simulate import token_results as tokens
 from datakit.pipeline.simulate.effects import PhaseOf, Run, Simulator
-from datakit.pipeline.simulate.final import results as final
+from datakit.pipeline.simulate.results import component_results as components
+from datakit.pipeline.simulate.results import dedup_results as dedup
+from datakit.pipeline.simulate.results import encoding_results as encoding
+from datakit.pipeline.simulate.results import final_results as final
+from datakit.pipeline.simulate.results import giant_results as giants
+from datakit.pipeline.simulate.results import passage_results as passages
+from datakit.pipeline.simulate.results import text_results as text
+from datakit.pipeline.simulate.results import token_results as tokens
 
 SIMULATORS: dict[str, Simulator] = {
     "datakit.download.stage:fetch_file": text.fetch_file,
@@ -43,6 +44,9 @@ SIMULATORS: dict[str, Simulator] = {
     "datakit.dedup.giants.settle:settle": giants.settle,
     "datakit.dedup.giants.probe:probe": giants.probe,
     "datakit.dedup.attributes:write": dedup.write_attributes,
+    "datakit.passages.route:route": passages.route,
+    "datakit.passages.find_copies:find": passages.find_copies,
+    "datakit.passages.write_tables:write": passages.write_tables,
     "datakit.select.write_selections:select": tokens.select,
     "datakit.select.edit_documents:select_and_edit": tokens.select_and_edit,
     "datakit.select.final.rewrite_lists:rewrite": final.rewrite,

@@ -33,6 +33,7 @@ from datakit.validate.between.edit_counts import (
 )
 from datakit.validate.between.final.counts import final_equations
 from datakit.validate.between.final.encoded_parts import encoded_parts
+from datakit.validate.between.passages import equations as passage_equations
 from datakit.validate.finding import Result
 from datakit.validate.subject import Subject, in_parallel
 
@@ -372,6 +373,7 @@ EQUATIONS: dict[str, Callable[[Subject, Result], Iterator[Any]]] = {
     "annotate": _annotate,
     "rules": _rules,
     "dedup": _dedup,
+    "passages": passage_equations,
     "select": _select,
     "consolidate": _consolidate,
     "train-tokenizer": _train_tokenizer,

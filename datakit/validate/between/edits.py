@@ -1,4 +1,4 @@
-"""Makes the edits of a select step again, from the annotators' tables and the texts, and compares them with the lists
+"""Makes the edits of a select step again, from the tables of spans and the texts, and compares them with the lists
 that the step has written; then applies the lists as later stages do.
 
 Cost: that of the select step. Memory: for each thread, the lists of a partition, and a row group of its texts.
@@ -22,6 +22,8 @@ from datakit.validate.between.selections import is_final
 from datakit.validate.finding import Result
 from datakit.validate.subject import Subject, in_parallel
 
+STAGES = ("normalize", "rules", "dedup", "annotate", "passages")
+
 
 class _Rows:
     """Keeps the rows that would be written."""
@@ -37,7 +39,7 @@ def check(step: Subject, result: Result) -> None:
     """Compare the edits of every partition with those that follow from the step's inputs."""
     if FOLDER not in step.manifest.details:
         return result.skip("the step edits no text")
-    if missing := next(filter(None, map(step.missing, ("normalize", "rules", "dedup", "annotate"))), ""):
+    if missing := next(filter(None, map(step.missing, STAGES)), ""):
         return result.skip(missing)
     made = step_of(step)
     pairs = [pair for entry in made.inputs_of("normalize") for pair in pairs_of(made, entry)]
@@ -51,7 +53,7 @@ def step_of(step: Subject) -> Step:
     """Return the step as the engine ran it."""
     inputs = tuple(
         StepInput(stage, manifest.dataset if stage in ("normalize", "annotate") else None, entry.directory, manifest)
-        for stage in ("normalize", "rules", "dedup", "annotate")
+        for stage in STAGES
         for entry, manifest in step.inputs_of(stage)
     )
     manifest = step.manifest
@@ -74,7 +76,7 @@ def _compare(step: Subject, made: Step, result: Result, work: EditedPair) -> int
         made_again = pa.concat_tables(written.tables)
         stays = ~np.isin(made_again["row"].to_numpy(), listed["row"].to_numpy()[later])
         if not made_again.filter(pa.array(stays)).combine_chunks().equals(found.combine_chunks()):
-            result.find(place, "does not list the edits that follow from the tables of annotate")
+            result.find(place, "does not list the edits that follow from the tables of spans")
             return 0
         before = listed.filter(pa.array(~later)).combine_chunks()
         if left and not pa.concat_tables(left).combine_chunks().equals(before):

@@ -20,13 +20,14 @@ from hypothesis import strategies as st
 from datakit.dedup import stage
 from datakit.dedup.giant_rows import EXCHANGE
 from datakit.dedup.giants import kernels, plan, prober
-from datakit.dedup.phase_data import Described, Judged, Labelled, Routed, RowBuckets, Shared, details_of
+from datakit.dedup.phase_data import Described, Judged, Labelled, Routed, Shared, details_of
 from datakit.dedup.report import cluster_report
 from datakit.dedup.verification import kernels as verify_kernels
 from datakit.dedup.verification import run_kernels, verify
 from datakit.dedup.verification.cluster_shingles import schema
 from datakit.dedup.verification.rules import MEASURES
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
+from datakit.engine.exchange.row_buckets import RowBuckets
 from datakit.engine.observe.observer import Observer
 from datakit.engine.task import Phase, Step, TaskContext, TaskResult
 from tests.support.dedup.dedup_inputs import dedup_step, write_source

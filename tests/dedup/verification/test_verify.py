@@ -14,12 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datakit.dedup.phase_data import RowBuckets, Shared
+from datakit.dedup.phase_data import Shared
 from datakit.dedup.verification import arrange, run_kernels, verify
 from datakit.dedup.verification.cluster_shingles import schema
 from datakit.dedup.verification.rules import Rules
 from datakit.engine.exchange import sorted_blocks
 from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
+from datakit.engine.exchange.row_buckets import RowBuckets
 from datakit.engine.task import TaskContext, TaskResult
 from tests.support.dedup.verification_oracle import BANDS, Document, by_the_rules
 

@@ -35,8 +35,8 @@ NEWER_FORMATS = [
         "class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):",
         'class Manifest(msgspec.Struct, frozen=True, omit_defaults=True, dict=True, rename={"totals": "sums"}):',
     ),
-    ("storage/latest.py", 'FORMAT = "datakit.latest/3"', 'FORMAT = "datakit.latest/5"'),
-    ("storage/latest.py", 'WITHOUT_ATTRIBUTES = "datakit.latest/2"', 'WITHOUT_ATTRIBUTES = "datakit.latest/4"'),
+    ("storage/latest.py", 'FORMAT = "datakit.latest/4"', 'FORMAT = "datakit.latest/6"'),
+    ("storage/latest.py", 'WITHOUT_ATTRIBUTES = "datakit.latest/2"', 'WITHOUT_ATTRIBUTES = "datakit.latest/5"'),
 ]
 
 

@@ -16,9 +16,9 @@ from datakit.dedup.verification.rules import COUNTED
 from datakit.dedup.verification.verify import EXCHANGE as VERDICTS
 from datakit.engine.task import Task, TaskResult
 from datakit.pipeline.simulate.corpus import share
-from datakit.pipeline.simulate.dedup_results import VERDICT_BYTES
 from datakit.pipeline.simulate.document_counts import giant_rows, near_copies_in
 from datakit.pipeline.simulate.effects import Effect, Exchange, PhaseOf, Reading, Run, Written, read_runs, write_runs
+from datakit.pipeline.simulate.results.dedup_results import VERDICT_BYTES
 
 ANSWER_BYTES = 300  # bytes of what a probe writes for a document (an assumption)
 RETAINED_BYTES = 46  # bytes of a row of the list of retained documents

@@ -12,13 +12,13 @@ from datakit.dedup.clusters.bands import ROW_BYTES
 from datakit.dedup.exact_duplicates import EXCHANGE as COPIES
 from datakit.dedup.giant_rows import EXCHANGE as GIANTS
 from datakit.dedup.partitions import all_parts
-from datakit.dedup.phase_data import Described, ForestFiles, Judged, PartRange, Routed, RowBuckets, Runs, Shared
+from datakit.dedup.phase_data import Described, ForestFiles, Judged, PartRange, Routed, Runs, Shared
 from datakit.dedup.phase_data import Written as Removed
-from datakit.dedup.row_buckets import bucket_of
 from datakit.dedup.survivor_cuts import SAMPLES
 from datakit.dedup.verification.rules import COUNTED
 from datakit.dedup.verification.verify import EXCHANGE as VERDICTS
 from datakit.dedup.verification.verify import LARGEST
+from datakit.engine.exchange.row_buckets import RowBuckets, bucket_of
 from datakit.engine.task import OutputFile, Task, TaskResult
 from datakit.pipeline.simulate.corpus import share
 from datakit.pipeline.simulate.document_counts import clustered, copies_in, giant_rows, near_copies_in

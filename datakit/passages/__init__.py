@@ -1,0 +1,1 @@
+"""Finds passages (lines and paragraphs) that occur several times, and marks their copies as spans."""

@@ -1,1 +1,0 @@
-"""Simulates what select does after texts are edited."""
