@@ -56,7 +56,7 @@ def test_four_workers_write_the_same_bytes(curated: tuple[Path, RunResult]) -> N
 
 def test_every_part_takes_place_and_is_valid(curated: tuple[Path, RunResult]) -> None:
     folder, result = curated
-    decided = dict.fromkeys(RULES, 0)
+    decided: dict[str, int] = dict.fromkeys(RULES, 0)
     for effect in effects(str(folder / "root" / "shelf"), SampleOptions()).rules:
         decided[effect.rule] += effect.decides
     assert 0 not in decided.values(), decided
