@@ -106,7 +106,7 @@ def settings() -> dict[str, Any]:
 def verdicts(table: pa.Table, sets: dict[str, Sequence[Rule]]) -> list[dict[str, Any]]:
     """Return the name of the first rule of each set that is true, for each row; empty for none."""
     cases = [
-        'CASE ' + ' '.join(f"WHEN {rule.where} THEN '{rule.name}'" for rule in rules) + f" ELSE '' END AS {name}"
+        "CASE " + " ".join(f"WHEN {rule.where} THEN '{rule.name}'" for rule in rules) + f" ELSE '' END AS {name}"
         for name, rules in sets.items()
     ]
     DATABASE.register("heuristics", table)
