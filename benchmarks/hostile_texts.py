@@ -1,4 +1,4 @@
-"""Makes hostile texts for benchmarks of annotators: short and giant lines, punctuation, scripts, controls, repetitions."""
+"""Makes hostile texts for benchmarks of annotators: giant lines, punctuation, scripts, controls and repetitions."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from tests.support.data import need_data
 
 GIANT = 50_000  # characters; the peer takes quadratic time for some of these
 PIECES = (
-    *("a", "a ", "word ", "漢字 ", "字", "か", "ที่", "سلام ", "e\u0301", "a\u0301\u0301 ", "😀", "👨‍👩‍👧 ", ".", "...", "…", "!? "),
-    *("- ", "• a\n", "- item\n", "a\n", "a.\r\n", "\n", "a\n\n", "\t", "\u2028", "a\x85", "\u00a0", "\u200b", "\x01", "\x1b[0m "),
+    *("a", "a ", "word ", "漢字 ", "字", "か", "ที่", "سلام ", "e\u0301", "a\u0301\u0301 ", "😀", "👨‍👩‍👧 ", "."),
+    *("...", "…", "!? "),
+    *("- ", "• a\n", "- item\n", "a\n", "a.\r\n", "\n", "a\n\n", "\t", "\u2028", "a\x85", "\u00a0", "\u200b", "\x01"),
+    "\x1b[0m ",
     *("#", "# ", "{", "[1]", "[1", '"', "'", "Mr. ", "1.2.3.", "a@b.c ", "http://a.b/c ", "a/b", "a-b", "$1,000.00 "),
     *("lorem ipsum. ", "Use cookies. ", "JavaScript. ", "the quick brown fox jumps. ", "of and the to be\n"),
     *("One two three. [1]\n", "One two three.[1] \n", "One two three. \n"),
 )  # fmt: skip
 LINES = (
-    *("", " ", "\n", "\n\n\n", "\r\n", "a", "a b", "a b\n", "\na\n", "\n\na b c.\n\n", "\ufeff", "\u200b", "\x1c", "...", "IS_ALPHA"),
-    *("\n" + "One line of text that is long enough to count as one.\n",),
+    *("", " ", "\n", "\n\n\n", "\r\n", "a", "a b", "a b\n", "\na\n", "\n\na b c.\n\n", "\ufeff", "\u200b", "\x1c"),
+    *("...", "IS_ALPHA"),
+    "\nOne line of text that is long enough to count as one.\n",
 )  # fmt: skip
 SENTENCE = "The people of the town have to be fed with the bread and the wine that they like"
 

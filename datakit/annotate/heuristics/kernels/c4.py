@@ -46,8 +46,8 @@ def count_c4_line(
     row: np.ndarray,
 ) -> None:
     """Count a line, of which the words are `first` to `last` - 1. kinds: the kinds of its phrases, as bits. limits: the
-    words that a line must have, and the characters that a word may have. plain: whitespace separates all words, and none
-    has more characters.
+    words that a line must have, and the characters that a word may have. plain: whitespace separates all words, and
+    none has more characters.
     """
     runs, length = (last - first, 0) if plain else _runs(words, first, last)
     if length > limits[1]:

@@ -64,9 +64,7 @@ def count_ngrams(words: Words, count: int, numbers: Numbers, grams: Grams, row: 
 
 @kernel
 def _lengthen(count: int, numbers: Numbers, grams: Grams) -> tuple[int, int]:
-    """Replace repeated (n-1)-grams by the repeated n-grams. Return the number of these, and of the slots that were looked
-    at.
-    """
+    """Replace repeated (n-1)-grams by the repeated n-grams. Return the number of these, and of the slots looked at."""
     pairs = 0
     for i in range(count - 1):
         if grams.positions[i + 1] == grams.positions[i] + 1:

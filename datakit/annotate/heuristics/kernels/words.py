@@ -43,8 +43,8 @@ from datakit.annotate.heuristics.kernels.phrases import BRACE, may_be_phrase, ph
 from datakit.annotate.heuristics.kernels.spans import WINDOW, key_of, short_key
 from datakit.text.numba_cache import cached_njit
 
-# further flags of a word: it follows another word without whitespace between them; its last character may be TERMINAL or
-# CLOSER, or is not ASCII
+# further flags of a word. GLUED: it follows another word without whitespace between them. ENDING: its last character is
+# TERMINAL, a CLOSER, or not ASCII.
 GLUED, ENDING = 256, 512
 ELLIPSIS = 0x2026
 
