@@ -25,27 +25,8 @@ ENDS = st.sampled_from(
 )
 WORDS = st.sampled_from(
     [
-        "the",
-        "of",
-        "and",
-        "people",
-        "bread",
-        "town",
-        "a",
-        "b",
-        "it",
-        "-",
-        "•",
-        "12",
-        "#",
-        "...",
-        "…",
-        "?",
-        "extraordinarily",
-        "incomprehensible",
-        "漢",
-        "Use",
-        "cookies",
+        *("the", "of", "and", "people", "bread", "town", "a", "b", "it", "-", "•", "12", "#", "...", "…", "?", "漢"),
+        *("extraordinarily", "incomprehensible", "Use", "cookies"),
     ]
 )
 LINES = st.builds(
