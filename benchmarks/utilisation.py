@@ -110,15 +110,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Print how much of the time the slots of a run were occupied.")
     parser.add_argument("--sources", type=int, default=40)
     parser.add_argument("--megabytes", type=float, default=60.0)
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--ray", help="run on this Ray cluster")
+    parser.add_argument("--workers", type=int, default=4, help="the number of slots; with --ray, that of the cluster")
+    parser.add_argument("--ray", help="run on this Ray cluster, which the run has to itself")
     parser.add_argument("--root", type=Path, help="a new folder for texts and outputs, which is kept")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.root or Path(scratch)
         recipe = write_sources(folder, options.sources, int(options.megabytes * 1e6))
         started = time.monotonic()
-        result = datakit.run(recipe, folder / "root", workers=options.workers, ray=options.ray)
+        workers = None if options.ray else options.workers  # a cluster is used as a whole
+        result = datakit.run(recipe, folder / "root", workers=workers, ray=options.ray)
         seconds = time.monotonic() - started
         assert result.log is not None
         busy, steps = attempts(folder / "root"), open_steps(Path(result.log))

@@ -4,7 +4,7 @@ process trees as medians, with the ratio of the other program's median to dataki
     python -m benchmarks.peers.compare cache TEXTS --python PEERS/bin/python [--rounds 3] [--workers 2]
 
     cache             from JSON Lines to a token cache: datatrove
-    near-duplicates   from normalized Parquet to verdicts: rensa, datasketch
+    near-duplicates   from normalized Parquet to verdicts: rensa, datasketch, text-dedup
     exact-duplicates  from JSON Lines to normalized Parquet: a floor written by hand, Polars, DuckDB
 
 TEXTS is a directory that `scaled_text.py` has written. --python: the interpreter of the environment with the other
@@ -53,6 +53,11 @@ class Setting:
         path.write_text('name = "texts"\n' + "".join(sources) + f'[dedup]\n[tokenize]\ntokenizer = "{tokenizer}"\n')
         return path
 
+    @property
+    def one_file(self) -> Path:
+        """The ids and texts of all normalized documents in one Parquet file."""
+        return self.scratch.parent / "texts.parquet"
+
     def datakit(self, *options: str) -> list[str]:
         """Return a command of datakit that runs the recipe in `scratch`."""
         root, workers = str(self.scratch), str(self.workers)
@@ -78,7 +83,13 @@ def near_duplicates(setting: Setting) -> Commands:
     """Commands from normalized Parquet to verdicts. `prepare_normalized` puts the texts into `scratch`."""
     arguments = (str(setting.scratch), NORMALIZED)
     peers = {name: setting.peer("near_duplicates.py", name, *arguments) for name in ("rensa", "datasketch")}
-    return {OURS: setting.datakit("--until", "dedup"), **peers}
+    text_dedup = [
+        setting.python, "-m", "text_dedup.minhash", "--path", "parquet", "--split", "train", "--column", "text",
+        "--data_files", str(setting.one_file), "--cache_dir", str(setting.scratch / "datasets"),
+        "--output", str(setting.scratch / "retained"), "--num_proc", str(setting.workers),
+        "--num_perm", "112", "--b", "14", "--r", "8", "--ngram", "5", "--hash_func", "xxh3",
+    ]  # fmt: skip
+    return {OURS: setting.datakit("--until", "dedup"), **peers, "text-dedup": text_dedup}
 
 
 def exact_duplicates(setting: Setting) -> Commands:
@@ -98,11 +109,15 @@ def prepare_empty(setting: Setting) -> None:
 
 
 def prepare_normalized(setting: Setting) -> None:
-    """Fill the scratch directory with links to the files of a root in which normalize is done."""
+    """Fill the scratch directory with links to the files of a root in which normalize is done. text-dedup needs one
+    schema for all files, so it gets all texts as one file, which is written outside its command.
+    """
     normalized = setting.scratch.parent / "normalized"
     if not normalized.exists():
         prepare_empty(setting)
         subprocess.run(setting.datakit("--until", "normalize"), check=True, capture_output=True)
+        copy = setting.peer("near_duplicates.py", "copy", str(setting.scratch), NORMALIZED, str(setting.one_file))
+        subprocess.run(copy, check=True, capture_output=True)
         setting.scratch.rename(normalized)
     shutil.rmtree(setting.scratch, ignore_errors=True)
     subprocess.run(["cp", "-al", str(normalized), str(setting.scratch)], check=True)

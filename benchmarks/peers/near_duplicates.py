@@ -2,6 +2,7 @@
 MinHash signatures of word 5-grams and looks up candidates. Imports nothing from datakit.
 
     python near_duplicates.py rensa|datasketch DIRECTORY PATTERN     # a glob pattern of the files below DIRECTORY
+    python near_duplicates.py copy DIRECTORY PATTERN FILE            # copies these columns into one Parquet file
 
 rensa computes 128 permutations in 16 bands of 8 rows, datasketch 112 in 14 bands of 8 rows.
 """
@@ -12,10 +13,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 WORDS = 5
 BATCH = 2000  # documents that rensa gets at a time
+COLUMNS = pa.schema([("id", pa.string()), ("text", pa.large_string())])
 
 
 def shingles(text: str) -> list[str]:
@@ -24,10 +27,17 @@ def shingles(text: str) -> list[str]:
     return [" ".join(words[at : at + WORDS]) for at in range(max(1, len(words) - WORDS + 1))]
 
 
+def copy(directory: Path, pattern: str, output: Path) -> None:
+    """Write the columns id and text of all files into one file."""
+    with pq.ParquetWriter(output, COLUMNS) as writer:
+        for path in sorted(directory.glob(pattern)):
+            writer.write_table(pq.read_table(path, columns=COLUMNS.names).cast(COLUMNS))
+
+
 def texts(directory: Path, pattern: str) -> Iterator[str]:
     """Yield all texts. The ids are read too, as a program that reports pairs would have to."""
     for path in sorted(directory.glob(pattern)):
-        yield from pq.read_table(path, columns=["id", "text"])["text"].to_pylist()
+        yield from pq.read_table(path, columns=COLUMNS.names)["text"].to_pylist()
 
 
 def rensa_pairs(documents: Sequence[str]) -> int:
@@ -60,10 +70,13 @@ PROGRAMS: dict[str, Callable[[Sequence[str]], int]] = {"rensa": rensa_pairs, "da
 
 
 def main() -> None:
-    """Print the number of documents and of candidate pairs."""
-    program, directory, pattern = sys.argv[1:]
-    documents = list(texts(Path(directory), pattern))
-    print(f"{len(documents)} documents, {PROGRAMS[program](documents)} candidate pairs")
+    """Print the number of documents and of candidate pairs, or copy the texts."""
+    program, directory, pattern, *output = sys.argv[1:]
+    if program == "copy":
+        copy(Path(directory), pattern, Path(output[0]))
+    else:
+        documents = list(texts(Path(directory), pattern))
+        print(f"{len(documents)} documents, {PROGRAMS[program](documents)} candidate pairs")
 
 
 if __name__ == "__main__":

@@ -172,7 +172,7 @@ class RayExecutor(Executor):
         while self._waiting and self._has_room(self._waiting[0]):
             attempt = self._waiting.popleft()
             self._refresh_if_due()
-            request = self._request_for(attempt)
+            request = self._nodes.request(attempt.cpus, attempt.memory_bytes, attempt.exclusive)
             name = f"{attempt.stage} {attempt.phase}".strip()  # few names, since Ray's dashboard groups tasks by name
             function = self._remote.options(name=name, **request.options())
             key, sparing = new_key(), self._nodes.sparing
@@ -185,20 +185,6 @@ class RayExecutor(Executor):
         if self._workers is None or not self._running:
             return True
         return sum(sent.attempt.cpus for sent in self._running.values()) + attempt.cpus <= self._workers
-
-    def _request_for(self, attempt: Attempt) -> ResourceRequest:
-        """Return the resources to request: no more CPUs and no more memory than the largest node has. An attempt that
-        must run alone requests all of that node's memory. This keeps out all other attempts, since each of them
-        requests some memory. An attempt need not run alone if the fraction of the node's memory that it needs is at
-        most the fraction of the node's CPUs that it needs.
-        """
-        cpus, memory = self._nodes.largest("CPU"), self._nodes.largest("memory")
-        alone = attempt.exclusive and attempt.memory_bytes * cpus > attempt.cpus * memory
-        return ResourceRequest(
-            cpus=min(attempt.cpus, cpus or attempt.cpus),
-            memory=memory if alone else min(attempt.memory_bytes, memory or attempt.memory_bytes),
-            avoided=self._nodes.avoided,
-        )
 
     def _refresh_if_due(self) -> None:
         if time.monotonic() - self._refreshed >= REFRESH_SECONDS:
