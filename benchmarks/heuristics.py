@@ -7,7 +7,7 @@ The input is the 13 real files and the texts of `hostile_texts.py`; `--every` ta
 each round, both programs process one file after the other. The first table compares verdicts with those of datatrove's
 filters as they are, and the second one with those of the same filters after they were given our words and sentences. A
 difference is put down to words or sentences if it is gone in the second table, and else to one of the causes in
-`causes.py`, which are those that docs/annotate/heuristics.md lists; the program fails if there is any other. The last
+`heuristics_causes.py`, which are those that docs/annotate/heuristics.md lists; the program fails if there is any other. The last
 table gives MB (10^6 bytes of text) per CPU-second, as medians of the rounds; imports and reading are not counted.
 """
 
@@ -167,10 +167,10 @@ def compare(text: str, our: dict[str, Any], their: dict[str, Any], found: Found)
             if answer is None:
                 found.unfinished[f"{name}, {'its own' if run == 'own' else 'our'} words"] += 1
                 continue
-            reason = REASONS.get(answer, answer)
+            reason = REASONS.get(str(answer), str(answer))
             found.verdicts[run, name, outcome(our[name], reason)] += 1
             if our[name] != reason:
-                plain = REASONS.get(their.get(f"ours.{name}", ""), "") if run == "own" else reason
+                plain = REASONS.get(str(their.get(f"ours.{name}")), "") if run == "own" else reason
                 causes = causes_of_verdict(name, text, (our[name], reason, plain), different)
                 found.causes[run, name, causes] += 1
                 found.examples.setdefault((f"{run} {name}", causes), f"{our[name]!r} {answer!r} {text[:60]!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -212,3 +213,8 @@ def test_batches_without_usable_texts_are_refused() -> None:
         annotator.annotate(batch(kind=pa.int64()))
     with pytest.raises(ColumnError, match="1 nulls"):
         annotator.annotate(batch("x", None))
+
+
+def test_a_text_of_more_than_2_gib_is_refused() -> None:
+    with pytest.raises(ColumnError, match="a text has 2,147,483,648 bytes"):
+        measure(np.zeros(0, np.uint8), np.array([0, 2**31]), Limits(30, 3, 1000), stop_words(("gopher",)))

@@ -124,7 +124,7 @@ def test_the_lists_of_fineweb2_can_be_used(part: str) -> None:
 
 
 def test_thresholds_of_fineweb2_are_those_of_the_language() -> None:
-    lines = "".join(f"Satz {number} ist anders\n" for number in range(30))
+    lines = "".join(f"a{number} b{number} c{number} d{number} e{number}.\n" for number in range(30))
     assert verdicts("fineweb2", [lines], "deu_Latn", ("deu_Latn",)) == ["list"]
     limits = {rule.where for rule in rule_set("fineweb2", "deu_Latn") if rule.name == "list"}
     assert limits == {"heuristics.newline_ratio > 0.152"}

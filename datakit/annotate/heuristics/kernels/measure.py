@@ -32,7 +32,10 @@ from datakit.annotate.heuristics.kernels.ngrams import Grams, count_ngrams
 from datakit.annotate.heuristics.kernels.spans import Numbers, number_spans, slots_for, windows_of
 from datakit.annotate.heuristics.kernels.stop_words import StopWords, count_stop_words
 from datakit.annotate.heuristics.kernels.words import GLUED, Marks, Tables, Words, count_words, scan
+from datakit.errors import ColumnError
 from datakit.text.numba_cache import cached_njit
+
+LARGEST = 2**31 - 1  # bytes of a text, because places in it have 32 bits
 
 kernel = cached_njit(characters, counts, duplicates, lines, marked_lines, ngrams, spans, stop_words, words)
 
@@ -72,12 +75,16 @@ def new_buffers(size: int) -> Buffers:
 
 def measure(data: np.ndarray, offsets: np.ndarray, limits: Limits, stop_words: StopWords) -> np.ndarray:
     """Return the counts of N documents, int64 [N, COUNT + 2 * L]: those of `counts.py`, and for each list of stop words
-    the number of different ones and of their occurrences. data, offsets: see `string_buffers`.
+    the number of different ones and of their occurrences. data, offsets: see `string_buffers`. Raises ColumnError for a
+    text of more than 2 GiB.
     """
     documents = len(offsets) - 1
     found = np.zeros((documents, COUNT + 2 * stop_words.members.shape[1]), np.int64)
     if documents:
-        buffers = new_buffers(int(np.diff(offsets).max()))
+        largest = int(np.diff(offsets).max())
+        if largest > LARGEST:
+            raise ColumnError(f"a text has {largest:,} bytes; heuristics need texts of at most {LARGEST:,}")
+        buffers = new_buffers(largest)
         _measure(
             data, windows_of(data), offsets, Tables(flags_table(), byte_table()), limits, stop_words, buffers, found
         )
