@@ -1,14 +1,15 @@
 """Compares the rule sets of the annotator `heuristics` with datatrove's filters: verdicts, numbers and CPU-seconds.
 
-    python -m benchmarks.heuristics --python PEERS/bin/python                         # everything, once: 40 minutes
+    python -m benchmarks.heuristics --python PEERS/bin/python                         # everything, once
     python -m benchmarks.heuristics --python PEERS/bin/python --every 40 --rounds 5   # for speed
 
 The input is the 13 real files and the texts of `hostile_texts.py`; `--every` takes only a part of the documents. In
 each round, both programs process one file after the other. The first table compares verdicts with those of datatrove's
 filters as they are, and the second one with those of the same filters after they were given our words and sentences. A
 difference is put down to words or sentences if it is gone in the second table, and else to one of the causes in
-`heuristics_causes.py`, which are those that docs/annotate/heuristics.md lists; the program fails if there is any other. The last
-table gives MB (10^6 bytes of text) per CPU-second, as medians of the rounds; imports and reading are not counted.
+`heuristics_causes.py`, which are those that docs/annotate/heuristics.md lists; the program fails if there is any other.
+The last table gives MB (10^6 bytes of text) per CPU-second, as medians of the rounds; imports and reading are not
+counted.
 """
 
 from __future__ import annotations

@@ -68,7 +68,9 @@ def new_buffers(size: int) -> Buffers:
         Words(*(np.empty(pieces, kind) for kind in (np.int32, np.int32, np.int32, np.int16, np.uint64))),
         Marks(*(np.empty(breaks, kind) for kind in (np.int32, np.int32, np.int32, np.int32, np.uint8))),
         Lines(*(np.empty(pieces, kind) for kind in (np.int32, np.int32, np.uint64, np.bool_))),
-        Numbers(*(np.empty(pieces, np.int32) for _ in range(3)), np.empty(slots, np.int32), np.empty(slots, np.uint64)),
+        Numbers(
+            *(np.empty(pieces, np.int32) for _ in range(3)), *(np.empty(slots, kind) for kind in (np.int32, np.uint64))
+        ),
         Grams(*(np.empty(pieces + 1, kind) for kind in (np.int32, np.int32, np.uint64, np.int32))),
     )
 
