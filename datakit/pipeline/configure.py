@@ -63,14 +63,9 @@ CHOICES = """tokenize.tokenizer can be
 TRAIN_TABLE = "train"  # the subtable [tokenize.train], which holds the settings for training
 LIMITS = "limits"  # the table of limits on disk use, which belongs to no stage
 PATH = "tokenizer_path"  # the operation parameter that holds the path of a tokenizer file
-# made once all tables are valid
-CHECKS = (rule_mistakes, prefer_mistakes, passage_mistakes, edit_mistakes, final_mistakes)
-    rule_mistakes,
-    prefer_mistakes,
-    passage_mistakes,
-    edit_mistakes,
-    final_mistakes,
-)  # made once all tables are valid
+CHECKS = (  # made once all tables are valid
+    rule_mistakes, prefer_mistakes, passage_mistakes, edit_mistakes, final_mistakes,
+)  # fmt: skip
 ENABLED = "enabled"
 WRITE = "write"  # `false` skips the consolidate step; no other step reads its output
 MOVED = {(consolidate.NAME, "drop"): f"[{select.NAME}]"}  # keys that earlier versions read in another table

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -41,8 +42,13 @@ def corpus_recipe(folder: Path) -> Path:
 
 def texts_of(path: Path) -> list[str]:
     """The texts of one of the real files."""
+    return [row["text"] for row in rows_of(path)]
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """The records of one of the real files."""
     if path.suffix == ".parquet":
-        return pq.read_table(path)["text"].to_pylist()
+        return pq.read_table(path).to_pylist()
     opened = gzip.open if path.suffix == ".gz" else zstandard.open
     with opened(path, "rt", encoding="utf-8") as lines:
-        return [json.loads(line)["text"] for line in lines]
+        return [json.loads(line) for line in lines]

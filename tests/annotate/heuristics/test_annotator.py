@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,11 @@ from hypothesis import strategies as st
 
 from datakit.annotate.annotator import Annotator
 from datakit.annotate.heuristics.config import HeuristicsConfig
+from datakit.annotate.heuristics.kernels import counts
+from datakit.annotate.heuristics.kernels.measure import Limits, measure
+from datakit.annotate.heuristics.kernels.stop_words import stop_words
 from datakit.errors import ColumnError, RecipeError
+from datakit.text.string_buffers import string_buffers
 from datakit.toml_config import decoded
 from tests.support.annotate.heuristics import Numbers, reference
 from tests.support.data import need_data, texts_of
@@ -45,6 +50,35 @@ PIECES = st.sampled_from(
         *("uses cookies", "use of cookies", "cookie policy", "cookies", "j", "K", "a b c d e f", "x y x y"),
     ]
 )
+HOSTILE = [
+    "a ",
+    "a",
+    " ",
+    "\n",
+    "\r",
+    "\r\n",
+    "a\n",
+    "a\n\n",
+    "ab cd ",
+    "a b\n",
+    "\u2028",
+    "\u0301",
+    "...",
+    "…",
+    "{",
+    "[1]",
+    "[1",
+    "1]",
+    "漢",
+    "字。",
+    "😀 ",
+    '"',
+    "javascript ",
+    "use of cookies ",
+    "- \n",
+    "\0",
+    "\x85",
+]
 TEXTS = st.one_of(
     st.lists(PIECES, max_size=40).map("".join),
     st.lists(PIECES, max_size=40).map(" ".join),
@@ -93,12 +127,7 @@ def test_numbers_of_real_texts_are_those_of_plain_python(name: str) -> None:
     assert found.to_pylist() == [expected(text, config) for text in texts]
 
 
-@pytest.mark.parametrize(
-    "piece",
-    ["a ", "a", " ", "\n", "\r", "\r\n", "a\n", "a\n\n", "ab cd ", "a b\n", "\u2028", "\u0301", "...", "…", "{", "[1]",
-     "[1", "1]", "漢", "字。", "😀 ", '"', "javascript ", "use of cookies ", "- \n", "\0", "\x85"],
-    ids=repr,
-)  # fmt: skip
+@pytest.mark.parametrize("piece", HOSTILE, ids=repr)
 def test_a_megabyte_of_one_piece_is_counted(piece: str) -> None:
     count = 1_000_000 // len(piece.encode())
     (found,) = annotator_of(HeuristicsConfig()).annotate(batch(piece * count)).to_pylist()
@@ -107,6 +136,27 @@ def test_a_megabyte_of_one_piece_is_counted(piece: str) -> None:
         assert 0 <= found[f"duplicate_{n}_gram_character_ratio"] <= 1
     assert found["curly_brackets"] == count * piece.count("{")
     assert found["lines"] == len((piece * count).splitlines())
+
+
+@pytest.mark.parametrize("piece", HOSTILE, ids=repr)
+def test_work_grows_with_the_words_and_lines_of_any_text(piece: str) -> None:
+    """Each of the words, of nine lengths of n-grams, of the lines and of the paragraphs takes few looks at a table."""
+    count = 200_000 // len(piece.encode())
+    data, offsets = string_buffers(pa.array([piece * count], pa.large_string()))
+    (row,) = measure(data, offsets, Limits(30, 3, 1000), stop_words(("gopher",))).tolist()
+    spans = 10 * row[counts.WORDS] + row[counts.FILLED_LINES] + row[counts.PARAGRAPHS]
+    assert row[counts.STEPS] <= 2 * spans
+
+
+def test_work_grows_with_the_words_of_texts_without_repetitions() -> None:
+    texts = [" ".join(f"{number:x}" for number in range(first, first + 50_000)) for first in (0, 2**31, 2**62)]
+    texts += [
+        "\n".join(f"{number:07}" for number in range(50_000)),
+        "\n\n".join(f"{number} x" for number in range(50_000)),
+    ]
+    data, offsets = string_buffers(pa.array(texts, pa.large_string()))
+    for row in measure(data, offsets, Limits(30, 3, 1000), stop_words(("gopher",))).tolist():
+        assert row[counts.STEPS] <= 3 * (10 * row[counts.WORDS] + row[counts.FILLED_LINES] + row[counts.PARAGRAPHS])
 
 
 def test_a_document_without_words_has_numbers() -> None:
@@ -163,3 +213,8 @@ def test_batches_without_usable_texts_are_refused() -> None:
         annotator.annotate(batch(kind=pa.int64()))
     with pytest.raises(ColumnError, match="1 nulls"):
         annotator.annotate(batch("x", None))
+
+
+def test_a_text_of_more_than_2_gib_is_refused() -> None:
+    with pytest.raises(ColumnError, match="a text has 2,147,483,648 bytes"):
+        measure(np.zeros(0, np.uint8), np.array([0, 2**31]), Limits(30, 3, 1000), stop_words(("gopher",)))

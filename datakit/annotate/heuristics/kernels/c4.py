@@ -24,7 +24,7 @@ from datakit.annotate.heuristics.kernels.counts import (
     C4_UNTERMINATED_LINES,
 )
 from datakit.annotate.heuristics.kernels.phrases import BRACE, JAVASCRIPT, LOREM_IPSUM, POLICY
-from datakit.annotate.heuristics.kernels.words import GLUED, Words
+from datakit.annotate.heuristics.kernels.words import ENDING, GLUED, Words
 from datakit.text.numba_cache import cached_njit
 
 EDIT, NEEDED = (np.frombuffer(piece, np.uint8) for piece in (b"[edit]", b"[citation needed]"))
@@ -41,19 +41,20 @@ def count_c4_line(
     first: int,
     last: int,
     kinds: int,
-    fewest: int,
-    longest: int,
+    limits: tuple[int, int],
+    plain: bool,
     row: np.ndarray,
 ) -> None:
-    """Count a line, of which the words are `first` to `last` - 1. kinds: the kinds of its phrases, as bits. fewest: the
-    words that a line must have. longest: the characters that a word may have.
+    """Count a line, of which the words are `first` to `last` - 1. kinds: the kinds of its phrases, as bits. limits: the
+    words that a line must have, and the characters that a word may have. plain: whitespace separates all words, and
+    none has more characters.
     """
-    runs, length = _runs(words, first, last)
-    if length > longest:
+    runs, length = (last - first, 0) if plain else _runs(words, first, last)
+    if length > limits[1]:
         row[C4_LONG_WORD_LINES] += 1
     elif not _terminated(data, words.starts[first], words.stops[last - 1]):
         row[C4_UNTERMINATED_LINES] += 1
-    elif runs < fewest:
+    elif runs < limits[0]:
         row[C4_SHORT_LINES] += 1
     elif kinds & (1 << LOREM_IPSUM):
         row[C4_LOREM_IPSUM_LINES] += 1
@@ -123,7 +124,10 @@ def _sentences(data: np.ndarray, table: np.ndarray, words: Words, first: int, la
     """
     sentences, ended = 0, True
     for word in range(first, last):
-        start, ended = words.starts[word], False
+        ended = False
+        if not words.flags[word] & ENDING:
+            continue
+        start = words.starts[word]
         stop = without_citations(data, start, words.stops[word])
         while stop > start:
             place = before(data, stop)

@@ -53,6 +53,15 @@ def flags_table() -> np.ndarray:
     return table
 
 
+@functools.cache
+def byte_table() -> np.ndarray:
+    """Return the flags of ASCII characters by byte, uint8 [256]. Bytes of other characters have all flags."""
+    table = np.full(256, 255, np.uint8)
+    table[:ASCII_END] = flags_table()[:ASCII_END]
+    table.flags.writeable = False
+    return table
+
+
 @kernel
 def decode(data: np.ndarray, position: int) -> tuple[int, int]:
     """Return the character that starts at `position` and the position after it. The text must be valid UTF-8."""

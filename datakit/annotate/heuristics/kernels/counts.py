@@ -47,7 +47,8 @@ from __future__ import annotations
     C4_POLICY_LINES,
     C4_KEPT_LINES,
     C4_SENTENCES,
+    STEPS,
     COUNT,
-) = range(45)
+) = range(46)
 FEWEST_TOP, MOST_TOP = 2, 4  # n of the n-grams of TOP_2 to TOP_4
 FEWEST_DUPLICATE, MOST_DUPLICATE = 5, 10

@@ -25,8 +25,8 @@ from datakit.annotate.heuristics.kernels.counts import (
     TERMINAL_LINES,
     THIRD_LINE,
 )
-from datakit.annotate.heuristics.kernels.spans import hash_span
-from datakit.annotate.heuristics.kernels.words import Marks, Words
+from datakit.annotate.heuristics.kernels.spans import key_of
+from datakit.annotate.heuristics.kernels.words import ENDING, Marks, Words
 from datakit.text.numba_cache import cached_njit
 
 NEWLINE = 10
@@ -35,19 +35,18 @@ kernel = cached_njit(characters, counts, spans, words)
 
 
 class Lines(NamedTuple):
-    """The filled lines of a document. starts, stops: bytes, int64. hashes: uint64. blank: bool."""
+    """The filled lines of a document. starts, stops: bytes, int32. keys: see `spans.py`, uint64. blank: bool."""
 
     starts: np.ndarray
     stops: np.ndarray
-    hashes: np.ndarray
+    keys: np.ndarray
     blank: np.ndarray
 
 
 @kernel
 def find_lines(
     data: np.ndarray,
-    start: int,
-    stop: int,
+    windows: np.ndarray,
     table: np.ndarray,
     words: Words,
     marks: Marks,
@@ -59,28 +58,26 @@ def find_lines(
     """Write the filled lines of a document, count its lines, and return the number of filled lines. sizes: the numbers
     of words, line breaks and places. short: the most characters of a short line.
     """
-    word_count, breaks, _ = sizes
-    filled, word, line, character = 0, 0, start, 0
+    count, breaks, _ = sizes
+    filled, word, line, character = 0, 0, 0, 0
     for number in range(breaks + 1):
-        end, characters = stop, row[CHARACTERS]
+        end, characters, until = len(data), row[CHARACTERS], count
         if number < breaks:
-            end, characters = marks.breaks[number], marks.characters[number]
+            end, characters, until = marks.breaks[number], marks.characters[number], marks.words[number]
             if data[end] != NEWLINE:
                 continue
             row[NEWLINES] += 1
-        until = word
-        while until < word_count and words.starts[until] < end:
-            until += 1
         if end > line:
             lines.starts[filled], lines.stops[filled] = line, end
-            lines.hashes[filled], lines.blank[filled] = hash_span(data, line, end), until == word
+            lines.keys[filled], lines.blank[filled] = key_of(data, windows, line, end), until == word
             filled += 1
         _rank(characters - character, row)
         if until > word:
             row[NONBLANK_LINES] += 1
             row[SHORT_LINES] += characters - character <= short
-            last, _ = decode(data, before(data, words.stops[until - 1]))
-            row[TERMINAL_LINES] += table[last] & TERMINAL != 0
+            if words.flags[until - 1] & ENDING:
+                last, _ = decode(data, before(data, words.stops[until - 1]))
+                row[TERMINAL_LINES] += table[last] & TERMINAL != 0
         word, line, character = until, end + 1, characters + 1
     row[FILLED_LINES] = filled
     return filled

@@ -26,38 +26,35 @@ kernel = cached_njit(c4, characters, counts, words)
 @kernel
 def count_marked_lines(
     data: np.ndarray,
-    start: int,
-    stop: int,
     table: np.ndarray,
     words: Words,
     marks: Marks,
     sizes: tuple[int, int, int],
     limits: tuple[int, int],
+    plain: bool,
     row: np.ndarray,
 ) -> None:
-    """Count the lines of the document `data[start:stop]`. sizes: the numbers of words, line breaks and places. limits:
-    the fewest words of a line and the longest word that C4 keeps.
+    """Count the lines of a document. sizes: the numbers of words, line breaks and places. limits: the fewest words of a
+    line and the longest word that C4 keeps. plain: whitespace separates all words, and none is longer than this limit.
     """
     count, breaks, places = sizes
-    word, place, line = 0, 0, start
+    word, place, line = 0, 0, 0
     for number in range(breaks + 1):
-        end = marks.breaks[number] if number < breaks else stop
-        if number == breaks and line >= stop:
+        end, until = (marks.breaks[number], marks.words[number]) if number < breaks else (len(data), count)
+        if number == breaks and line >= len(data):
             break
         if number and number < breaks and end == line and data[end] == LINE_FEED and data[end - 1] == RETURN:
             line = end + 1
             continue
-        first, kinds = word, 0
-        while word < count and words.starts[word] < end:
-            word += 1
+        first, kinds, word = word, 0, until
         while place < places and marks.places[place] < end:
             kinds |= 1 << marks.kinds[place]
             place += 1
         row[LINES] += 1
         if word > first:
             _count_marks(data, words.starts[first], words.stops[word - 1], row)
-            count_c4_line(data, table, words, first, word, kinds, limits[0], limits[1], row)
-        line = end + _width(data, end) if number < breaks else stop
+            count_c4_line(data, table, words, first, word, kinds, limits, plain, row)
+        line = end + _width(data, end) if number < breaks else len(data)
 
 
 @kernel

@@ -30,7 +30,7 @@ kernel = cached_njit(counts, spans, words)
 
 class Grams(NamedTuple):
     """Repeated n-grams, in the order of the text. positions: the first word of each, int32. ids: int32, equal for equal
-    n-grams. keys: the numbers of its two (n-1)-grams, uint64. ends: int64 [words + 1], the characters before each word.
+    n-grams. keys: the numbers of its two (n-1)-grams, uint64. ends: int32 [words + 1], the characters before each word.
     """
 
     positions: np.ndarray
@@ -40,58 +40,63 @@ class Grams(NamedTuple):
 
 
 @kernel
-def count_ngrams(words: Words, count: int, numbers: Numbers, grams: Grams, row: np.ndarray) -> None:
-    """Count the characters of repeated n-grams of `count` words. numbers: those of the words; it is overwritten."""
-    grams.ends[0], kept = 0, 0
+def count_ngrams(words: Words, count: int, numbers: Numbers, grams: Grams, row: np.ndarray) -> int:
+    """Count the characters of repeated n-grams of `count` words. numbers: those of the words; it is overwritten. Return
+    the slots that were looked at.
+    """
+    grams.ends[0], kept, steps = 0, 0, 0
     for word in range(count):
         grams.ends[word + 1] = grams.ends[word] + words.lengths[word]
         if numbers.totals[numbers.ids[word]] > 1:
             grams.positions[kept], grams.ids[kept] = word, numbers.ids[word]
             kept += 1
     for n in range(2, MOST_DUPLICATE + 1):
-        kept = _lengthen(kept, numbers, grams)
+        kept, looked_at = _lengthen(kept, numbers, grams)
+        steps += looked_at
         if not kept:
-            return
+            break
         if FEWEST_TOP <= n <= MOST_TOP:
             row[TOP_2 + n - FEWEST_TOP] = _top(kept, n, numbers, grams)
         if n >= FEWEST_DUPLICATE:
             row[DUPLICATE_5 + n - FEWEST_DUPLICATE] = _duplicates(kept, n, numbers, grams)
+    return steps
 
 
 @kernel
-def _lengthen(count: int, numbers: Numbers, grams: Grams) -> int:
-    """Replace repeated (n-1)-grams by the repeated n-grams, and return the number of these."""
+def _lengthen(count: int, numbers: Numbers, grams: Grams) -> tuple[int, int]:
+    """Replace repeated (n-1)-grams by the repeated n-grams. Return the number of these, and of the slots looked at."""
     pairs = 0
     for i in range(count - 1):
         if grams.positions[i + 1] == grams.positions[i] + 1:
             grams.keys[pairs] = (np.uint64(grams.ids[i]) << np.uint64(32)) | np.uint64(grams.ids[i + 1])
             grams.positions[pairs] = grams.positions[i]
             pairs += 1
-    _number_keys(pairs, numbers, grams)
-    kept = 0
+    kept, steps = 0, _number_keys(pairs, numbers, grams)
     for i in range(pairs):
         if numbers.totals[numbers.ids[i]] > 1:
             grams.positions[kept], grams.ids[kept] = grams.positions[i], numbers.ids[i]
             kept += 1
-    return kept
+    return kept, steps
 
 
 @kernel
-def _number_keys(count: int, numbers: Numbers, grams: Grams) -> None:
-    """Number `count` keys: equal ids for equal keys."""
-    size, distinct = slots_for(count), 0
-    slots, keys = numbers.slots, grams.keys
+def _number_keys(count: int, numbers: Numbers, grams: Grams) -> int:
+    """Number `count` keys: equal ids for equal keys. Return the slots that were looked at."""
+    size, distinct, steps = slots_for(count), 0, 0
+    slots, mask = numbers.slots, np.uint64(size - 1)
     slots[:size] = EMPTY
     for i in range(count):
-        key = keys[i]
-        slot = np.int64(mix(key) & np.uint64(size - 1))
-        while slots[slot] != EMPTY and keys[numbers.firsts[slots[slot]]] != key:
+        key = grams.keys[i]
+        slot = np.int64(mix(key) & mask)
+        while slots[slot] != EMPTY and numbers.keys[slot] != key:
             slot = (slot + 1) & (size - 1)
+            steps += 1
         if slots[slot] == EMPTY:
-            slots[slot], numbers.firsts[distinct], numbers.totals[distinct] = distinct, i, 0
+            slots[slot], numbers.keys[slot], numbers.totals[distinct] = distinct, key, 0
             distinct += 1
         numbers.ids[i] = slots[slot]
         numbers.totals[slots[slot]] += 1
+    return steps + count
 
 
 @kernel

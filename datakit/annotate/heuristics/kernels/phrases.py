@@ -28,19 +28,29 @@ _LENGTHS = np.array([len(phrase) for _, phrase, _ in PHRASES], np.int64)
 _INDICES = np.array([index for index, _, _ in PHRASES], np.int64)
 _KINDS = np.array([kind for _, _, kind in PHRASES], np.int64)
 _ANCHORS = np.array([ord(phrase[index]) for index, phrase, _ in PHRASES], np.int64)
-_LOWER = 0x20  # turns an ASCII letter into lower case
+_LOWER = np.uint8(0x20)  # turns an ASCII letter into lower case
+_NEXT = np.zeros(
+    256, np.uint8
+)  # for each anchor, the letter after the next one, the same in all phrases with this anchor
+_NEXT[_ANCHORS] = [ord(phrase[index + 2]) for index, phrase, _ in PHRASES]
 
 kernel: Decorator = cached_njit()
 
 
 @kernel
-def phrase_at(data: np.ndarray, start: int, stop: int, position: int) -> int:
-    """Return the kind of the phrase in `data[start:stop]` whose anchor is at `position`; 0 if there is none."""
-    anchor = np.int64(data[position]) | _LOWER
+def may_be_phrase(data: np.ndarray, position: int) -> bool:
+    """Return False if no phrase has its anchor at `position`, and in most cases only then. There must be an anchor."""
+    return position + 2 < len(data) and data[position + 2] | _LOWER == _NEXT[data[position] | _LOWER]
+
+
+@kernel
+def phrase_at(data: np.ndarray, position: int) -> int:
+    """Return the kind of the phrase whose anchor is at `position`; 0 if there is none."""
+    anchor = data[position] | _LOWER
     for number in range(len(_ANCHORS)):
         if _ANCHORS[number] == anchor:
             first = position - _INDICES[number]
-            if first >= start and first + _LENGTHS[number] <= stop and _equals(data, first, number):
+            if first >= 0 and first + _LENGTHS[number] <= len(data) and _equals(data, first, number):
                 return _KINDS[number]
     return 0
 

@@ -1,10 +1,10 @@
-"""Scans a document once: finds its words and line breaks, hashes the words, and counts what single characters tell.
+"""Scans a document once: finds its words and line breaks, and counts special characters.
 
 A word is a maximal run of characters other than whitespace. A character of a script that is written without spaces
 (Han, Hiragana, Katakana, Thai, Lao, Khmer, Myanmar, Tibetan) is a word by itself. Whitespace is what `str.isspace`
-accepts. Hashes have 64 bits and only speed up comparisons: words are equal if their bytes are equal.
+accepts.
 
-Each character costs one lookup in the table of flags and one step of the hash.
+An ASCII character costs one lookup in a table of 256 bytes; other characters are decoded first.
 """
 
 # ruff: noqa: PLR0917 - numba kernels take positional arguments
@@ -15,14 +15,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from datakit.annotate.heuristics.kernels import characters, counts, phrases
+from datakit.annotate.heuristics.kernels import characters, counts, phrases, spans
 from datakit.annotate.heuristics.kernels.characters import (
     ALONE,
     ASCII_END,
     BREAK,
+    CLOSER,
     LETTER,
     SPACE,
     SPECIAL,
+    TERMINAL,
     VISIBLE,
     decode,
 )
@@ -37,105 +39,142 @@ from datakit.annotate.heuristics.kernels.counts import (
     WORD_CHARACTERS,
     WORDS,
 )
-from datakit.annotate.heuristics.kernels.phrases import BRACE, phrase_at
-from datakit.text import hash_mixing
-from datakit.text.hash_mixing import GOLDEN
+from datakit.annotate.heuristics.kernels.phrases import BRACE, may_be_phrase, phrase_at
+from datakit.annotate.heuristics.kernels.spans import WINDOW, key_of, short_key
 from datakit.text.numba_cache import cached_njit
 
-GLUED = 256  # flag of a word that follows another word without whitespace between them
+# further flags of a word. GLUED: it follows another word without whitespace between them. ENDING: its last character is
+# TERMINAL, a CLOSER, or not ASCII.
+GLUED, ENDING = 256, 512
 ELLIPSIS = 0x2026
 
-kernel = cached_njit(characters, counts, phrases, hash_mixing)
+kernel = cached_njit(characters, counts, phrases, spans)
 
 
 class Words(NamedTuple):
-    """The words of a document. starts, stops: bytes, int64. lengths: characters, int64. flags: GLUED, and the flags of
-    all characters, int16. hashes: uint64.
+    """The words of a document. starts, stops: bytes, int32. lengths: characters, int32. flags: the flags of all
+    characters, GLUED and ENDING, int16. keys: see `spans.py`, uint64.
     """
 
     starts: np.ndarray
     stops: np.ndarray
     lengths: np.ndarray
     flags: np.ndarray
-    hashes: np.ndarray
+    keys: np.ndarray
 
 
 class Marks(NamedTuple):
-    """Places in a document, ascending. breaks: the bytes at which line breaks start, int64. characters: the number of
-    characters before each of them, int64. places: the bytes at which phrases and curly brackets start, int64. kinds:
-    which phrase each of these is, uint8.
+    """Places in a document, ascending. breaks: the bytes at which line breaks start, int32. characters, words: the
+    numbers of characters and words before each of them, int32. places: the bytes at which phrases and curly brackets
+    start, int32. kinds: which phrase each of these is, uint8.
     """
 
     breaks: np.ndarray
     characters: np.ndarray
+    words: np.ndarray
     places: np.ndarray
     kinds: np.ndarray
 
 
+class Tables(NamedTuple):
+    """The flags of characters (`flags_table`) and of bytes (`byte_table`)."""
+
+    characters: np.ndarray
+    bytes: np.ndarray
+
+
 @kernel
 def scan(
-    data: np.ndarray, start: int, stop: int, table: np.ndarray, words: Words, marks: Marks, row: np.ndarray
+    data: np.ndarray, windows: np.ndarray, tables: Tables, words: Words, marks: Marks, row: np.ndarray
 ) -> tuple[int, int, int]:
-    """Write the words and marks of the document `data[start:stop]`, and add its counts to `row`. Return the numbers of
-    words, line breaks and places.
+    """Write the words and marks of a document, and add its counts to `row`. Return the numbers of words, line breaks
+    and places. windows: see `windows_of`.
     """
-    count, breaks, places, characters = 0, 0, 0, 0
-    position, first, length, hashed, seen, last = start, start, 0, np.uint64(0), 0, start - 1
-    while position < stop:
-        character, after = np.int64(data[position]), position + 1
-        if character >= ASCII_END:
-            character, after = decode(data, position)
+    # numba counts references when a loop takes an array from a tuple
+    starts, stops, lengths, word_flags, keys = words
+    break_places, break_characters, break_words, mark_places, mark_kinds = marks
+    table, byte_flags = tables
+    count, breaks, places, position, extra, last = 0, 0, 0, 0, 0, -1
+    while position < len(data):
+        character, after = _character(data, position)
         flags = np.int64(table[character])
-        if length and (flags | seen) & (SPACE | ALONE):
-            last = _close(words, count, first, position, length, seen | (GLUED if first == last else 0), hashed, row)
-            count, length, hashed, seen = count + 1, 0, np.uint64(0), 0
         if flags & SPACE:
             if flags & BREAK:
-                marks.breaks[breaks], marks.characters[breaks] = position, characters
+                break_places[breaks], break_characters[breaks] = position, position - extra
+                break_words[breaks] = count
                 breaks += 1
-        else:
-            if not length:
-                first = position
-            length += 1
-            seen |= flags
-            hashed = (hashed ^ np.uint64(character)) * GOLDEN
-            if flags & SPECIAL:
-                kind = _special(data, start, stop, position, character, row)
+            extra += after - position - 1
+            position = after
+            continue
+        first, bytes_before, seen = position, extra, flags | (GLUED if position == last else 0)
+        while True:
+            if flags & SPECIAL and (not flags & LETTER or may_be_phrase(data, position)):
+                kind = _special(data, position, character, row)
                 if kind:
-                    marks.places[places], marks.kinds[places] = position, kind
+                    mark_places[places], mark_kinds[places] = position, kind
                     places += 1
-        characters += 1
-        position = after
-    if length:
-        _close(words, count, first, stop, length, seen | (GLUED if first == last else 0), hashed, row)
-        count += 1
-    row[CHARACTERS], row[WORDS] = characters, count
+            extra += after - position - 1
+            position = after
+            if seen & ALONE:
+                break
+            while position < len(data):
+                flags = np.int64(byte_flags[data[position]])
+                if flags & (SPACE | ALONE | SPECIAL):
+                    break
+                seen |= flags
+                position += 1
+            if position >= len(data):
+                break
+            character, after = _character(data, position)
+            flags = np.int64(table[character])
+            if flags & (SPACE | ALONE):
+                break
+            seen |= flags
+        seen |= ENDING if byte_flags[data[position - 1]] & (TERMINAL | CLOSER) else 0
+        starts[count], stops[count], word_flags[count] = first, position, seen
+        lengths[count] = position - first - (extra - bytes_before)
+        if position - first < WINDOW and first < len(windows):
+            keys[count] = short_key(windows[first], position - first)
+        else:
+            keys[count] = key_of(data, windows, first, position)
+        count, last = count + 1, position
+    row[CHARACTERS], row[WORDS] = len(data) - extra, count
     return count, breaks, places
 
 
 @kernel
-def _close(
-    words: Words, count: int, first: int, stop: int, length: int, seen: int, hashed: np.uint64, row: np.ndarray
-) -> int:
-    """Write a word, and return where it ends."""
-    words.starts[count], words.stops[count], words.lengths[count] = first, stop, length
-    words.flags[count], words.hashes[count] = seen, hashed
-    if seen & VISIBLE:
-        row[NON_SYMBOL_WORDS] += 1
-        row[WORD_CHARACTERS] += length
-    if seen & LETTER:
-        row[ALPHABETIC_WORDS] += 1
-    row[LONGEST_WORD] = max(row[LONGEST_WORD], length)
-    return stop
+def _character(data: np.ndarray, position: int) -> tuple[int, int]:
+    """Return the character that starts at `position` and the position after it; fast for ASCII."""
+    byte = np.int64(data[position])
+    if byte < ASCII_END:
+        return byte, position + 1  # pyright: ignore[reportReturnType] - a kernel
+    return decode(data, position)
 
 
 @kernel
-def _special(data: np.ndarray, start: int, stop: int, position: int, character: int, row: np.ndarray) -> int:
+def count_words(words: Words, count: int, row: np.ndarray) -> int:
+    """Count what `count` words tell, and return all their flags."""
+    visible, letters, alphabetic, longest, every = 0, 0, 0, 0, 0
+    for word in range(count):
+        flags, length = np.int64(words.flags[word]), np.int64(words.lengths[word])
+        every |= flags
+        shown = (flags & VISIBLE) != 0
+        visible += shown
+        letters += length * shown
+        alphabetic += (flags & LETTER) != 0
+        longest = max(longest, length)
+    row[NON_SYMBOL_WORDS], row[WORD_CHARACTERS], row[ALPHABETIC_WORDS] = visible, letters, alphabetic
+    row[LONGEST_WORD] = longest
+    return every  # pyright: ignore[reportReturnType] - a kernel
+
+
+@kernel
+def _special(data: np.ndarray, position: int, character: int, row: np.ndarray) -> int:
     """Count a special character, and return the kind of what it marks; 0 if it marks nothing."""
     if character == ord("."):
-        if position == start or data[position - 1] != ord("."):
+        if not position or data[position - 1] != ord("."):
             end = position + 1
-            while end < stop and data[end] == ord("."):
+            while end < len(data) and data[end] == ord("."):
                 end += 1
             row[ELLIPSES] += (end - position) // 3
         return 0
@@ -148,4 +187,4 @@ def _special(data: np.ndarray, start: int, stop: int, position: int, character: 
     if character == ord("{"):
         row[BRACES] += 1
         return BRACE
-    return phrase_at(data, start, stop, position)
+    return phrase_at(data, position)
