@@ -149,6 +149,7 @@ ELSEWHERE = {
     "engine.exchange.exchange:STAGED_BYTES": "normalize/test_route.py",
     "engine.observe.event_file:MOST_BYTES": "engine/observe/test_event_file.py",
     "engine.worker.boot_output:LINE_CHARACTERS": "engine/worker/test_boot_output.py",
+    "engine.worker.child:MOST_RETAINED": "engine/worker/handles/test_kept_children.py",
     "engine.worker.memory_watcher:ENTRIES": "engine/worker/test_memory_watcher.py",
     "engine.worker.exit_causes:TAIL_BYTES": "engine/worker/test_exit_causes.py",
     "download.transfer:READ_BYTES": "test_limits.py",

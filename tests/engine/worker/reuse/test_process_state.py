@@ -21,6 +21,7 @@ print(*differences(before, process_state()), sep=", ")
 NAMES = {
     "pool": "",
     "nothing": "",
+    "some memory": "",
     "memory": "",  # is judged separately
     "environment of C": "environment",
     "caught signals": "caught signals, signal handlers",

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from datakit.engine.task import TaskContext, TaskResult
 from datakit.engine.user_modules import loaded
+from datakit.engine.worker.child import MOST_RETAINED
 from datakit.errors import RecipeError
 
 NO_FILES: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -110,5 +111,6 @@ EFFECTS: dict[str, Callable[[], object]] = {
     "processors": lambda: os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1]),
     "priority": lambda: os.nice(1),
     "user code": lambda: loaded("json:loads", "test", "", RecipeError),
-    "memory": lambda: _held.append(np.ones(160 << 20, np.uint8)),
+    "some memory": lambda: _held.append(np.ones(MOST_RETAINED // 2, np.uint8)),
+    "memory": lambda: _held.append(np.ones(MOST_RETAINED + (32 << 20), np.uint8)),
 }
