@@ -7,7 +7,6 @@ import functools
 import numpy as np
 import pyarrow as pa
 import pytest
-from datakit.rules.conditions import Conditions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,8 +14,9 @@ from datakit.annotate.annotator import Annotator
 from datakit.annotate.heuristics.config import HeuristicsConfig
 from datakit.annotate.heuristics.rule_sets import Rule, rule_lists, rule_set, rule_set_names
 from datakit.annotate.heuristics.stop_word_lists import stop_word_lists
+from datakit.conditions.config import Rule as RecipeRule
+from datakit.conditions.expressions import Conditions
 from datakit.errors import RecipeError
-from datakit.rules.config import Rule as RecipeRule
 from tests.support.annotate.filters import FILTERS, verdict
 from tests.support.data import need_data, texts_of
 
