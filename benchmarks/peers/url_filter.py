@@ -31,7 +31,7 @@ def main() -> None:
             use_integrated_lists=False,
         )  # fmt: skip
         chosen.filter(documents[0])
-        taken = []
+        taken, hits = list[float](), 0
         for _ in range(ROUNDS):
             start = time.process_time()
             hits = sum(chosen.filter(document) is not True for document in documents)

@@ -54,7 +54,7 @@ def test_labels_of_a_large_cache(figures: list[Any]) -> None:
     lengths = [(2**k // 2, 2**k, (k + 1) * 123_456_789) for k in range(22)]
     sources = {f"source-{k}-with-quite-a-long-name": SourceSums(1, 9, 10**9 + k, 10**10) for k in range(30)}
     frequent = [(k, 10**9 - k) for k in range(32)]
-    summary = CacheSummary("cache", 10**10, 10**12, 10**12, "uint16", 9, lengths, sources, frequent)
+    summary = CacheSummary("cache", 10**10, 10**12, 10**12, "uint16", 9, lengths, sources, frequent, {})
     cache.write_plot(summary, {k: "\n" + " " * k for k in range(32)}, "cache.png")
     assert collisions(figures[0]) == []
 
