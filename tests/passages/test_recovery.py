@@ -42,10 +42,9 @@ def test_a_killed_run_continues_where_it_stopped(
     assert killed.returncode == -signal.SIGKILL
     (step,) = (tmp_path / "shelf").glob("passages-*")
     assert not (step / "manifest.json").exists()
-    before = done(step)
+    before = done(step)  # without tasks that ended just before the kill: their lines were not written yet
     run(recipe, root=tmp_path, workers=4)
     assert tree(str(tmp_path)) == expected
-    assert phase == "copies" or before["passages"]  # the lines of the last phase may not have been written yet
     assert all(done(step)[name] == count for name, count in before.items())
 
 

@@ -50,14 +50,14 @@ TABLES = """
 [annotate]
 max_quarantined = 1
 [annotate.personal]
-[annotate.user.words]
+[annotate.user.counts]
 function = "lost_documents:count"
 [[rules]]
 name = "three"
-where = "words.more = 3"
+where = "counts.more = 3"
 [[rules]]
 name = "unknown"
-where = "words.more > 9"
+where = "counts.more > 9"
 missing = {missing}
 [[rules]]
 name = "mails"
