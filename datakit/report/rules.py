@@ -80,7 +80,10 @@ def _by_source(found: list[Effects]) -> Figure:
             rows.append((name, before, leaving, others, kept.documents, kept.text_bytes, kept.tokens))
     total = ("all", *(_sum([row[column] for row in rows]) for column in range(1, len(RETAINED))))
     table = Table("Retained by source", RETAINED, rows[:MOST_ROWS], total)
-    note = "Documents leave otherwise if they are duplicates, empty after editing, or could not be used."
+    note = (
+        "Documents leave otherwise as duplicates, because of final rules or equal texts, if they are empty after "
+        "editing, or if they could not be used."
+    )
     return Figure("retained", "Retained, by source", table, note=note, wide=True)
 
 

@@ -21,7 +21,7 @@ from datakit.pipeline.lineage import finished_step
 from datakit.pipeline.root_layout import RUNS, flow_order
 from datakit.signed_urls import split_query
 from datakit.storage import urls
-from datakit.storage.latest import current_attributes
+from datakit.storage.latest import read_latest
 from datakit.storage.manifest import Manifest, find_manifest
 from datakit.trainer.metrics.json_lines import FILE_NAME as METRICS
 
@@ -85,10 +85,15 @@ def subject_of(target: str, readable: Callable[[str], bool] = lambda place: True
 
 
 def _with_attributes(place: str, steps: list[FoundStep], readable: Callable[[str], bool]) -> list[FoundStep]:
-    """Insert a dataset's annotate steps before its last step, even if no step was made from them."""
-    known = {step.directory for step in steps}
-    found = [one for one in current_attributes(place) if one[0] not in known and readable(one[0])]
-    more = [FoundStep(directory, manifest.stage, manifest.identity, manifest) for directory, manifest in found]
+    """Insert a dataset's annotate steps before its last step, even if no step was made from them. Steps that are gone,
+    as in a copy without `sources/`, are left out.
+    """
+    known, latest, more = {step.directory for step in steps}, read_latest(place), list[FoundStep]()
+    for path, recorded in latest.attribute_steps() if latest is not None else ():
+        directory = urls.join(urls.parent(place), path)
+        manifest = find_manifest(directory) if directory not in known and readable(directory) else None
+        if manifest is not None and manifest.identity == recorded.identity:
+            more.append(FoundStep(directory, manifest.stage, manifest.identity, manifest))
     return [*steps[:-1], *more, steps[-1]]
 
 

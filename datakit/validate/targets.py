@@ -185,6 +185,7 @@ def _check_latest(home: str, found: Targets) -> None:
         current_step(home)
         current_documents(home)
         current_attributes(home)
+        current_passages(home)
         if (latest := read_latest(home)) is not None and latest.cache is not None:
             current_cache(home)
     except NewerFormatError:

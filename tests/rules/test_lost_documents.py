@@ -106,7 +106,7 @@ OFTEN = ("crash in C", "hang in C that holds the GIL", "exception")  # the other
 def test_only_the_document_at_fault_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     """The result is that of a run without the document, and the same for any number of workers."""
     if "hang" in fault:
-        monkeypatch.setattr(stage, "HANG_SECONDS", 5.0)
+        monkeypatch.setattr(stage, "HANG_SECONDS", 30.0)
     recipe, dataset = recipe_with(tmp_path, FAULTS[fault]), str(tmp_path / "1" / "shelf")
     results = [run(recipe, tmp_path / str(workers), workers=workers) for workers in (1, 4)]
     assert tree(str(tmp_path / "1")) == tree(str(tmp_path / "4"))

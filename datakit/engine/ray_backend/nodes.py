@@ -58,13 +58,6 @@ class Nodes:
         """Return the largest amount of the resource that any one node in use has; 0 if no node is in use."""
         return int(max((node["Resources"].get(resource, 0) for node in self.used), default=0))
 
-    @property
-    def memory_per_cpu(self) -> int:
-        """The memory per CPU of the node in use that has the least of it; 0 if no node is in use."""
-        return int(
-            min((node["Resources"].get("memory", 0) / node["Resources"]["CPU"] for node in self.used), default=0)
-        )
-
     def request(self, cpus: int, memory: int, exclusive: bool) -> ResourceRequest:
         """Return the resources to request for an attempt that needs this: no more CPUs and no more memory than the
         largest node has.
@@ -72,19 +65,12 @@ class Nodes:
         An exclusive attempt, which must run alone, requests all of that node's memory. This keeps out all other
         attempts, since each of them requests some memory. An attempt need not run alone if the fraction of the node's
         memory that it needs is at most the fraction of the node's CPUs that it needs.
-
-        A smaller amount of memory is rounded up to half of the share of the attempt's CPUs, or to this share. Ray hands
-        a worker directly from one task to the next only if both request the same amounts. Otherwise, it gives the
-        worker back and asks the nodes again, of which it knows only what they reported up to 100 ms ago. Since small
-        attempts round up to half a share, a large one keeps CPUs idle only if it takes more than half of its node.
         """
         most_cpus, most_memory = self.largest("CPU"), self.largest("memory")
         cpus = min(cpus, most_cpus or cpus)
         if exclusive and memory * most_cpus > cpus * most_memory:
             return ResourceRequest(cpus, most_memory, self.avoided)
-        share = self.memory_per_cpu * cpus
-        rounded = next((size for size in (share // 2, share) if memory <= size), memory)
-        return ResourceRequest(cpus, min(rounded, most_memory or rounded), self.avoided)
+        return ResourceRequest(cpus, min(memory, most_memory or memory), self.avoided)
 
     def can_satisfy(self, request: ResourceRequest) -> bool:
         """Return True if some node, once idle, could satisfy the request."""

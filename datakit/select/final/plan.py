@@ -169,10 +169,9 @@ def _find_equal(step: Step, done: Finished) -> Phases:
     parts = _compared(step, done.drafts)
     edited_bytes = sum(one.file.rows for one in done.drafts.lists) * equal_texts.ROW_BYTES
     size = max(edited_bytes, sum(part.rows for part in parts) * ID_BYTES)
-    most = max(part.count for part in parts)
     firsts = [(done.pairs[part.number].source, part.number) for part in parts if not part.index]
     common = Comparison(
-        min(_power_of_two(size / TASK_BYTES), _power_of_two(most)),
+        _power_of_two(size / TASK_BYTES),
         _power_of_two(len(parts)),
         firsts,
     )
