@@ -139,11 +139,13 @@ class _Child:
         }
 
     def may_stay(self) -> bool:
-        """Return True if the attempt has left nothing in this process that could affect another attempt."""
-        self._files.close()
-        if self._clean is None or self._memory.over_budget():
-            return False
+        """Return True if the attempt has left nothing in this process that could affect another attempt. An error says
+        no more than that this is unknown; it must not cost the attempt's result, which has not been sent yet.
+        """
         try:
+            self._files.close()
+            if self._clean is None or self._memory.over_budget():
+                return False
             if self._has_changed():
                 gc.collect()  # what a cycle of objects holds, such as an open file, will not be used again
                 if self._has_changed():
@@ -151,9 +153,9 @@ class _Child:
             if self.retained() > MOST_RETAINED:
                 return_unused_memory()
             forget_peak()
-        except OSError:  # without /proc, nothing is known
+            return self.retained() <= MOST_RETAINED
+        except Exception:  # noqa: BLE001 - then this child ends, as it would without reuse
             return False
-        return self.retained() <= MOST_RETAINED
 
     def _has_changed(self) -> bool:
         assert self._clean is not None

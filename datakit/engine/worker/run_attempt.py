@@ -176,8 +176,16 @@ def _kill_if_hung(child: ChildProcess, request: _Request) -> None:
         child.dumped = now
         with contextlib.suppress(ProcessLookupError):
             os.kill(child.pid, DUMP_SIGNAL)
-    elif now - child.dumped > DUMP_SECONDS or (request.scratch / FAULT_FILE).stat().st_size:
+    elif now - child.dumped > DUMP_SECONDS or _size(request.scratch / FAULT_FILE):
         child.kill(Cause.HANG)
+
+
+def _size(path: Path) -> int:
+    """Return the size of a file; 0 if it does not exist, because the child has not begun."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _end_of(child: ChildProcess, request: _Request, reply: dict[str, Any] | None = None) -> ChildExit:

@@ -247,8 +247,8 @@ def test_plan_says_what_would_leave_and_the_run_sends_just_that(tmp_path: Path) 
 
 
 def test_slow_server_is_not_taken_for_a_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(phase, "HANG_SECONDS", 3.0)
-    slow = lambda text, number: Fault(wait=7.0, body=completion(number_of(text)))  # noqa: E731
+    monkeypatch.setattr(phase, "HANG_SECONDS", 10.0)
+    slow = lambda text, number: Fault(wait=20.0, body=completion(number_of(text)))  # noqa: E731
     with chat_server(slow) as server:
         recipe = recipe_of(tmp_path, server, "concurrency = 150\n")
         run(recipe, tmp_path / "root", workers=1)

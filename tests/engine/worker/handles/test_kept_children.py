@@ -210,8 +210,8 @@ time.sleep({MANY_SECONDS})
 
 def test_idle_child_is_ended_soon() -> None:
     with fresh_executor(1) as executor:
-        child = psutil.Process(pids(executor, leaving())[0])
-        wait_until(lambda: ended(child))
+        (pid,) = pids(executor, leaving())
+        wait_until(lambda: not psutil.pid_exists(pid))
         assert len(executor._kept) == 0
 
 
@@ -228,12 +228,14 @@ def test_no_more_children_than_attempts_have_run_at_once() -> None:
 def test_idle_child_is_ended_if_its_memory_is_needed() -> None:
     with fresh_executor(2, 2 << 30) as executor:
         run_all(executor, [leaving(), leaving(index=2)])  # two at a time
+        wait_until(lambda: len(executor._kept) > 0)
         idle = [psutil.Process(one.child.pid) for one in executor._kept._idle]
         assert idle and all(one.child.retained > 0 for one in executor._kept._idle)
         (other,) = pids(executor, replace(leaving(), stage="other", memory_bytes=2 << 30))
         assert all(ended(child) for child in idle) and other not in [child.pid for child in idle]
 
 
+@pytest.mark.usefixtures("idle_for_long")
 def test_closing_ends_idle_children() -> None:
     with fresh_executor(1) as executor:
         child = psutil.Process(pids(executor, leaving())[0])
