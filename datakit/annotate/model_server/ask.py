@@ -59,6 +59,13 @@ class _Partition:
     failures: dict[str, str] = field(default_factory=dict)
     bytes_read: int = 0
 
+    def answered(self, stored: Mapping[str, Answer]) -> list[str]:
+        """Return the documents with an answer, except those that are left out: the root may hold answers about them
+        from another recipe, and the identity of the step must not depend on these.
+        """
+        known = [one for one in self.ids if one in stored and stored[one].answer is not None]
+        return [one for one in known if one not in self.failures]
+
     def texts(self, wanted: set[str]) -> Iterator[tuple[str, bytes]]:
         """Yield the id and the text of each of these documents."""
         with open_shard(self.url) as shard:
@@ -88,9 +95,10 @@ def ask_partition(arguments: dict[str, Any], shared: dict[str, Any], context: Ta
         for one in part.ids:
             if one in stored and stored[one].answer is None:
                 part.failures.setdefault(one, f"model server {name}: {stored[one].failure}")
-        path = f"{FOLDER}/{name}/{urls.name(part.file)}"
-        outputs.append(_write(urls.join(context.step_directory, path), path, part, stored))
         digests[name] = _digest(part, stored)
+        # With more attempts allowed, a later run of this task may have more answers, so their hash is part of the path.
+        path = f"{FOLDER}/{name}/{digests[name]}/{urls.name(part.file)}"
+        outputs.append(_write(urls.join(context.step_directory, path), path, part, stored))
     left_out = tuple(
         QuarantinedRecord(part.file, row, part.failures[one])
         for row, one in enumerate(part.ids)
@@ -254,7 +262,7 @@ class _Server:
 
 def _write(url: str, path: str, part: _Partition, stored: Mapping[str, Answer]) -> OutputFile:
     """Write the answers about the partition's documents, in their order."""
-    found = [(one, stored[one].answer) for one in part.ids if one in stored and stored[one].answer is not None]
+    found = [(one, stored[one].answer) for one in part.answered(stored)]
     columns = [pa.array([row[column] for row in found], pa.string()) for column in (0, 1)]
     with ShardWriter(url, SCHEMA) as writer:
         writer.write(pa.Table.from_arrays(columns, schema=SCHEMA))
@@ -264,8 +272,7 @@ def _write(url: str, path: str, part: _Partition, stored: Mapping[str, Answer]) 
 def _digest(part: _Partition, stored: Mapping[str, Answer]) -> str:
     """Return the hash of the answers about the partition's documents."""
     digest = xxhash.xxh3_128()
-    for one in part.ids:
-        if one in stored and (answer := stored[one].answer) is not None:
-            data = answer.encode("utf-8", "surrogatepass")
-            digest.update(f"{one} {len(data)} ".encode() + data)
+    for one in part.answered(stored):
+        data = (stored[one].answer or "").encode("utf-8", "surrogatepass")
+        digest.update(f"{one} {len(data)} ".encode() + data)
     return digest.hexdigest()
