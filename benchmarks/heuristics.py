@@ -52,7 +52,7 @@ CODES = {"ar": "arb", "cs": "ces", "zh": "cmn", "de": "deu", "el": "ell", "fr": 
 
 @dataclass
 class Found:
-    """What was counted. verdicts: by run of the peer, filter and outcome. causes: of differing verdicts, by run, filter
+    """The counts. verdicts: by run of the peer, filter and outcome. causes: of differing verdicts, by run, filter
     and cause. numbers: by column and cause, "" for equal ones. seconds: by program and round.
     """
 

@@ -10,8 +10,8 @@ recipe and later run that asks the same question about the same text. A file hol
 
 The files of a range are numbered without gaps. A writer creates the next number, which fails if the name is taken. Then
 it reads the file that took the name, leaves out the documents that are answered there, and tries the next number. So
-the first answer about a document wins and stays, whoever asks at the same time. Only a failure can be followed by
-another line about its document: it is asked about again if the recipe allows more attempts than were made.
+the first answer about a document is kept, even if several processes ask at the same time. Only a failure can be
+followed by another line about its document: it is asked about again if the recipe allows more attempts than were made.
 
 Memory: the ids and answers of the documents of one partition.
 """

@@ -1,4 +1,4 @@
-"""Whoever stores an answer first wins, for good; whoever comes later reads it."""
+"""The first stored answer about a document is kept, and later readers get it."""
 
 from __future__ import annotations
 

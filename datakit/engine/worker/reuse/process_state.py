@@ -6,7 +6,7 @@ process runs a user's own code. Memory is judged separately (`child.py`). What l
 an encoder has seen, is not covered: it may change how fast the next task is, but not what it returns. Nor are the
 threads of a library's pool, as long as all of them wait for work.
 
-Open memory maps of files are not looked for, because /proc/self/maps takes 2.5 ms to read; Python and Arrow keep a
+Memory-mapped files are not checked, because /proc/self/maps takes 2.5 ms to read; Python and Arrow keep a
 mapped file open, so the list of open files shows these maps as well. A description takes 0.25 ms.
 """
 

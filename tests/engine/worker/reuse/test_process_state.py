@@ -1,4 +1,4 @@
-"""What a task leaves in its process is recognized and named."""
+"""Every change that a task leaves in its process is found and named."""
 
 from __future__ import annotations
 
