@@ -50,5 +50,7 @@ def request_body(config: ModelServerConfig, text: str) -> bytes:
 
 
 def most_tokens(config: ModelServerConfig) -> int:
-    """Return more tokens than a request can have: a token stands for at least one byte of text."""
-    return config.max_bytes + PIECES * len(BETWEEN) + len(config.prompt.encode()) + len(config.system.encode()) + 512
+    """Return more tokens than a request can have: a token stands for at least one byte of text, and all of the body
+    (parameters such as tools, and the schema of the answer) may be charged.
+    """
+    return len(request_body(config, "")) + config.max_bytes + PIECES * len(BETWEEN) + 512
