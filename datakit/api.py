@@ -172,7 +172,7 @@ def diff(
 
 
 def _recipe(recipe: RecipeLike, settings: Iterable[str]) -> Recipe:
-    from datakit.pipeline.configure import table_mistakes
+    from datakit.pipeline.configuration.table_mistakes import table_mistakes
 
     loaded = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, table_mistakes)
     return loaded.with_overrides(settings)

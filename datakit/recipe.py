@@ -16,7 +16,7 @@ A recipe is a TOML file, given by its path or by its name in the catalog:
     tokenizer = "gpt2.json"
 
 This module checks the top-level keys and the `[[sources]]` tables. The stage tables are decoded by
-`pipeline.configure`, because this module must not import the stages. Unknown keys are always errors. The order of
+`pipeline.configuration`, because this module must not import the stages. Unknown keys are always errors. The order of
 sources matters: with `[dedup]`, a document found in several sources is kept in the first of them.
 """
 

@@ -18,7 +18,7 @@ import pytest
 
 from datakit.annotate.language.builtin_model import builtin_path
 from datakit.download.stage import Config as DownloadConfig
-from datakit.pipeline.configure import configure
+from datakit.pipeline.configuration.configure import configure
 from datakit.recipe import CATALOG, Recipe, parse_recipe
 from datakit.recipe_keys import (
     BUCKETS,

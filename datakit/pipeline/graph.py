@@ -50,7 +50,9 @@ from datakit.errors import (
 )
 from datakit.normalize import stage as normalize
 from datakit.passages import stage as passages
-from datakit.pipeline.configure import CHOICES, Configuration, Settings, configure, disk_limits
+from datakit.pipeline.configuration.configure import configure, disk_limits
+from datakit.pipeline.configuration.settings import Configuration, Settings
+from datakit.pipeline.configuration.tokenizer_file import CHOICES
 from datakit.pipeline.earlier_steps import EarlierStep, find_earlier
 from datakit.pipeline.resolve_sources import ListingOptions, SourceState, resolve_source
 from datakit.pipeline.root_layout import TOKENIZERS, answers_of, check_root, step_directory

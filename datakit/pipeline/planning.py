@@ -20,7 +20,7 @@ from datakit.normalize.inspection.first_records import missing_columns
 from datakit.pipeline import estimate
 from datakit.pipeline.annotators.model_files import require_models
 from datakit.pipeline.annotators.model_servers import ServerRequests, planned_requests
-from datakit.pipeline.configure import PATH
+from datakit.pipeline.configuration.tokenizer_file import PATH
 from datakit.pipeline.earlier_steps import EarlierStep
 from datakit.pipeline.estimate import Concurrency, Resources
 from datakit.pipeline.estimates.forecast import Forecast, Work, forecast, tasks_of

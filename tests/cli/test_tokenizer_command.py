@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from datakit.cli.tokenizer_command import training_recipe
-from datakit.pipeline.configure import configure
+from datakit.pipeline.configuration.configure import configure
 from tests.support.command_line import invoke
 from tests.support.small_shelf import make_shelf, step
 

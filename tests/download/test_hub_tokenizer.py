@@ -12,7 +12,7 @@ import pytest
 
 import datakit
 from datakit.errors import TokenizerError
-from datakit.pipeline.configure import TRAIN
+from datakit.pipeline.configuration.tables import TRAIN
 from tests.support.tokens.bpe_tokenizers import tokenizer_of
 
 OLD, NEW = "a" * 40, "b" * 40

@@ -12,7 +12,7 @@ import pytest
 from datakit.annotate.language.builtin_model import builtin_path
 from datakit.api import ls, run
 from datakit.errors import RecipeError
-from datakit.pipeline.configure import configure
+from datakit.pipeline.configuration.configure import configure
 from datakit.recipe import load_recipe, parse_recipe
 from datakit.retention.reachability import reachability
 from datakit.storage.parquet import read_shard

@@ -8,7 +8,7 @@ import pytest
 
 from datakit.api import run
 from datakit.errors import RecipeError
-from datakit.pipeline.configure import configure
+from datakit.pipeline.configuration.configure import configure
 from datakit.pipeline.fate.difference import diff
 from datakit.pipeline.fate.fates import why
 from datakit.recipe import load_recipe

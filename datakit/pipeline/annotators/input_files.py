@@ -8,7 +8,7 @@ from __future__ import annotations
 from datakit.annotate import stage as annotate
 from datakit.annotate.tables import TABLES
 from datakit.errors import RefusedError
-from datakit.pipeline.configure import Settings
+from datakit.pipeline.configuration.settings import Settings
 from datakit.storage.fingerprint import config_of
 
 

@@ -21,7 +21,7 @@ from datakit.download.hashes import HashCache
 from datakit.errors import RefusedError, UsageError, refuse_all
 from datakit.normalize import stage as normalize
 from datakit.pipeline.annotators.input_files import refused_inputs
-from datakit.pipeline.configure import Settings
+from datakit.pipeline.configuration.settings import Settings
 from datakit.pipeline.graph import Graph, LocatedStep
 from datakit.regular_files import open_regular
 from datakit.storage import urls

@@ -20,7 +20,7 @@ from datakit.annotate.model_server.spending import FOLDER, UNIT, Ledger, cost_of
 from datakit.errors import ModelServerError, RefusedError, refuse_all
 from datakit.normalize import stage as normalize
 from datakit.pipeline.annotators.model_files import all_annotated
-from datakit.pipeline.configure import Settings
+from datakit.pipeline.configuration.settings import Settings
 from datakit.pipeline.graph import Graph, LocatedStep
 from datakit.pipeline.root_layout import answers_of
 from datakit.storage import urls

@@ -17,7 +17,7 @@ from datakit.annotate.contamination.config import Config
 from datakit.annotate.input_files import with_paths
 from datakit.api import run
 from datakit.errors import ChangedInputError, NoInputError, RecipeError
-from datakit.pipeline.configure import configure
+from datakit.pipeline.configuration.configure import configure
 from datakit.pipeline.run_summary import stage_lines
 from datakit.recipe import load_recipe, parse_recipe
 from datakit.storage.fingerprint import config_of

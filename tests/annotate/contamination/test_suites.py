@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from datakit.annotate.contamination.suites import suites
-from datakit.pipeline.configure import configure
+from datakit.pipeline.configuration.configure import configure
 from datakit.recipe import parse_recipe
 from tests.support.paths import REPOSITORY
 

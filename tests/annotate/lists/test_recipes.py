@@ -10,7 +10,7 @@ import pytest
 
 from datakit.api import plan, run
 from datakit.errors import ChangedInputError, ColumnError, NoInputError, RecipeError, RefusedError, RefusedInputsError
-from datakit.pipeline.configure import configure
+from datakit.pipeline.configuration.configure import configure
 from datakit.pipeline.run_summary import stage_lines
 from datakit.recipe import load_recipe, parse_recipe
 from datakit.storage.parquet import read_shard

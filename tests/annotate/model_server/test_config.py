@@ -9,7 +9,7 @@ import pytest
 
 from datakit.annotate.model_server.config import OPERATIONS, ModelServerConfig
 from datakit.errors import RecipeError
-from datakit.pipeline.configure import configure
+from datakit.pipeline.configuration.configure import configure
 from datakit.recipe import parse_recipe
 
 GOOD = {"url": "https://models.example.org/v1", "model": "m", "prompt": "{text}", "number": [0, 5]}

@@ -28,7 +28,7 @@ from datakit.errors import (
     UnreadableError,
     UsageError,
 )
-from datakit.pipeline.configure import configure
+from datakit.pipeline.configuration.configure import configure
 from datakit.recipe import load_recipe
 from datakit.storage.parquet import read_shard
 from tests.support.annotate.onnx_models import Files, classifier, sha256_of, write_files

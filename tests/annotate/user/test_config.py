@@ -11,7 +11,8 @@ import pytest
 
 from datakit.annotate.user import config
 from datakit.errors import RecipeError
-from datakit.pipeline.configure import Settings, configure
+from datakit.pipeline.configuration.configure import configure
+from datakit.pipeline.configuration.settings import Settings
 from datakit.recipe import load_recipe, parse_recipe
 
 MODULE = """

@@ -15,7 +15,7 @@ from datakit.annotate.user.annotator import UserAnnotator
 from datakit.annotate.user.config import UserSettings
 from datakit.api import plan, run
 from datakit.errors import ChangedInputError, DatakitError
-from datakit.pipeline.configure import configure
+from datakit.pipeline.configuration.configure import configure
 from datakit.pipeline.run_summary import stage_lines
 from datakit.recipe import load_recipe
 from datakit.storage.fingerprint import config_of

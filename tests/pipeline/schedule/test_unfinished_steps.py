@@ -17,7 +17,7 @@ from datakit.errors import (
     UnreadableError,
 )
 from datakit.normalize import stage as normalize
-from datakit.pipeline.configure import Settings
+from datakit.pipeline.configuration.settings import Settings
 from datakit.pipeline.graph import Node
 from datakit.pipeline.schedule.unfinished_steps import UnfinishedSteps
 

@@ -15,7 +15,8 @@ from datakit.engine.task import TOLERANCES
 from datakit.errors import NoInputError, RecipeError, TokenizerError
 from datakit.normalize.stage import Config as NormalizeConfig
 from datakit.pipeline import planning
-from datakit.pipeline.configure import READING_KEYS, configure
+from datakit.pipeline.configuration.configure import configure
+from datakit.pipeline.configuration.tables import READING_KEYS
 from datakit.recipe import Source, load_recipe
 from datakit.tokenize.stage import Config as TokenizeConfig
 from datakit.tokenize.train_stage import Config as TrainConfig

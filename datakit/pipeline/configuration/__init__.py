@@ -1,0 +1,1 @@
+"""Decodes a recipe into the settings of each stage, and reports the mistakes in its tables."""

@@ -1,0 +1,70 @@
+"""Finds the mistakes in single tables of a recipe: unknown, missing and moved keys, values of the wrong type, and names
+that an annotator cannot have. The checks in `recipe_checks`, which compare tables with each other, follow if there are
+no such mistakes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from datakit.annotate import stage as annotate
+from datakit.annotate.tables import TABLES
+from datakit.annotate.user.config import TABLE_NAME
+from datakit.conditions.config import DOCUMENT, EDITED, SOURCE
+from datakit.consolidate import stage as consolidate
+from datakit.pipeline.configuration.tables import NAMED, Table, without, written_tables
+from datakit.select import stage as select
+from datakit.toml_config import mistakes, names_of, unknown_keys
+
+MOVED = {(consolidate.NAME, "drop"): f"[{select.NAME}]"}  # keys that earlier versions read in another table
+
+
+def table_mistakes(document: Mapping[str, Any], place: str) -> list[str]:
+    """Return a message for each mistake in the stage tables of a recipe. This function is called only if other mistakes
+    have already been found in the recipe.
+    """
+    tables = list(written_tables(document, place))
+    return [text for one in tables for text in mistakes_of(one)]
+
+
+def mistakes_of(table: Table) -> list[str]:
+    """Return a message for each mistake in a table. The message for a key that has moved names its new table."""
+    if not isinstance(table.values, Mapping):
+        return [f"{table.place} must be a table"]
+    if table.rules and (found := [message for rule in table.rules for message in mistakes_of(rule)]):
+        return found
+    moved = {key: home for (stage, key), home in MOVED.items() if stage == table.stage and key in table.values}
+    found = [f"{table.place}: the key {key!r} is now in the table {home}; move it there" for key, home in moved.items()]
+    found += mistakes(without(table.values, moved), table.kind, table.place, other_keys=table.other_keys)
+    found += [message for one in table.subtables for message in _subtable_mistakes(one)]
+    named = Counter(one.subtable_name for one in table.subtables if one.kind in NAMED.values())
+    return found + [
+        f"{table.place}: two annotators have the name {name!r}" for name, count in named.items() if count > 1
+    ]
+
+
+def _subtable_mistakes(table: Table) -> list[str]:
+    """Return a message for each mistake in an annotator's table, and for each unknown key in its tables of files."""
+    found, about = mistakes_of(table), TABLES.get(table.subtable_name)
+    if about is None:
+        return found + _name_mistakes(table)
+    files = table.values.get(about.files) if about.files and isinstance(table.values, Mapping) else None
+    for name, values in files.items() if isinstance(files, Mapping) else ():
+        if isinstance(values, Mapping):
+            place = f"{table.place.removesuffix(']')}.{about.files}.{name}]"
+            found += unknown_keys(values, names_of(about.file_kind), place)
+    return found + _name_mistakes(table)
+
+
+def _name_mistakes(table: Table) -> list[str]:
+    """Return a message if an annotator that the recipe names has a name that a table of attributes cannot have."""
+    name = table.subtable_name
+    whole = table.place.endswith(tuple(f"[{annotate.NAME}.{one}.{name}]" for one in NAMED))  # a name may contain dots
+    taken = (*TABLES, DOCUMENT, SOURCE, EDITED)
+    if table.kind not in NAMED.values() or (whole and TABLE_NAME.fullmatch(name) and name not in taken):
+        return []
+    reason = "a built-in annotator has this name" if name in TABLES else "use letters a-z, digits and '_'"
+    reason = "expressions of rules give this name another meaning" if name in taken[len(TABLES) :] else reason
+    return [f"{table.place}: {name!r} cannot be the name of a table of attributes: {reason}"]
