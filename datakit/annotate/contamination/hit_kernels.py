@@ -17,14 +17,14 @@ import numpy as np
 from datakit.annotate.contamination import index, ngram_hashes, search_kernels
 from datakit.annotate.contamination.index import Index
 from datakit.annotate.contamination.ngram_hashes import word_bounds
-from datakit.annotate.contamination.search_kernels import with_room
-from datakit.text import hash_mixing, key_tables, shingle_kernels, unicode_words
+from datakit.text import growing_rows, hash_mixing, key_tables, shingle_kernels, unicode_words
+from datakit.text.growing_rows import with_room
 from datakit.text.numba_cache import Decorator, cached_njit
 
 _HALF, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
 
 kernel: Decorator = cached_njit(
-    index, ngram_hashes, search_kernels, key_tables, hash_mixing, shingle_kernels, unicode_words
+    index, ngram_hashes, search_kernels, growing_rows, key_tables, hash_mixing, shingle_kernels, unicode_words
 )
 
 

@@ -13,7 +13,8 @@ import numpy as np
 from datakit.annotate.contamination import index, ngram_hashes
 from datakit.annotate.contamination.index import Index
 from datakit.annotate.contamination.ngram_hashes import consecutive_keys, ngram_check, ngram_key
-from datakit.text import hash_mixing, key_tables, shingle_kernels, unicode_words
+from datakit.text import growing_rows, hash_mixing, key_tables, shingle_kernels, unicode_words
+from datakit.text.growing_rows import with_room
 from datakit.text.key_tables import first_row, leading_bits, possible
 from datakit.text.numba_cache import Decorator, cached_njit
 from datakit.text.shingle_kernels import BLOCK, hash_words, mix
@@ -21,7 +22,9 @@ from datakit.text.shingle_kernels import BLOCK, hash_words, mix
 FIRST_CAPACITY = 1024
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 
-kernel: Decorator = cached_njit(index, ngram_hashes, key_tables, hash_mixing, shingle_kernels, unicode_words)
+kernel: Decorator = cached_njit(
+    index, ngram_hashes, growing_rows, key_tables, hash_mixing, shingle_kernels, unicode_words
+)
 
 
 class Block(NamedTuple):
@@ -42,16 +45,6 @@ def new_block(ngram: int) -> Block:
     return Block(
         np.empty(size, np.uint64), np.empty(size, np.uint64), np.empty(size, np.uint64), np.empty(size, np.int64)
     )
-
-
-@kernel
-def with_room(rows: np.ndarray, used: int) -> np.ndarray:
-    """Return the array, or a copy of twice the length if all of its rows are used."""
-    if used < len(rows):
-        return rows
-    longer = np.empty((2 * len(rows), rows.shape[1]), rows.dtype)
-    longer[:used] = rows[:used]
-    return longer
 
 
 @kernel

@@ -27,7 +27,8 @@ from datakit.annotate.lists.symbol_kernels import (
     read_words,
     word_start,
 )
-from datakit.text import hash_mixing, key_tables, shingle_kernels, unicode_words
+from datakit.text import growing_rows, hash_mixing, key_tables, shingle_kernels, unicode_words
+from datakit.text.growing_rows import with_room
 from datakit.text.key_tables import first_row, leading_bits
 from datakit.text.numba_cache import Decorator, cached_njit
 
@@ -35,7 +36,7 @@ _ZERO, _ONE, _SIX, _IN_WORD = np.uint64(0), np.uint64(1), np.uint64(6), np.uint6
 FIRST_CAPACITY = 1024
 
 kernel: Decorator = cached_njit(
-    characters, entry_index, symbol_kernels, key_tables, hash_mixing, shingle_kernels, unicode_words
+    characters, entry_index, symbol_kernels, growing_rows, key_tables, hash_mixing, shingle_kernels, unicode_words
 )
 
 
@@ -74,16 +75,6 @@ def _chosen(starts: int, flags: np.ndarray, chosen: np.ndarray) -> int:
         chosen[found] = i
         found += int(flags[i] != 0)
     return found
-
-
-@kernel
-def with_room(rows: np.ndarray, used: int) -> np.ndarray:
-    """Return the array, or a copy of twice the length if all of its rows are used."""
-    if used < len(rows):
-        return rows
-    longer = np.empty((2 * len(rows), rows.shape[1]), rows.dtype)
-    longer[:used] = rows[:used]
-    return longer
 
 
 @kernel

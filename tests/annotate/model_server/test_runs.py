@@ -59,6 +59,13 @@ def recipe_of(folder: Path, server: ChatServer, more: str = "", after: str = "",
     return folder / "shelf.toml"
 
 
+def driver_of(recipe: Path, root: Path, workers: int, errors: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    """Start a run in a process of its own."""
+    words = [sys.executable, "-m", "datakit", "run", str(recipe), "--root", str(root), "--workers", str(workers)]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.Popen(words, env=environment, cwd=recipe.parent, stdout=subprocess.DEVNULL, stderr=errors)
+
+
 def data_of(directory: str) -> dict[str, bytes]:
     data = Path(directory, "data")
     return {str(path.relative_to(data)): path.read_bytes() for path in sorted(data.rglob("*")) if path.is_file()}
@@ -130,19 +137,7 @@ def test_killed_driver_loses_no_stored_answer(tmp_path: Path) -> None:
     """The second run sends only what is not stored: at most one batch and the requests under way were lost."""
     with chat_server(lambda text, number: Fault(wait=0.02, body=completion(number_of(text)))) as server:
         recipe = recipe_of(tmp_path, server, "concurrency = 2\n", after=RULE)
-        words = [
-            sys.executable,
-            "-m",
-            "datakit",
-            "run",
-            str(recipe),
-            "--root",
-            str(tmp_path / "root"),
-            "--workers",
-            "2",
-        ]
-        driver = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, cwd=tmp_path,
-                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+        driver = driver_of(recipe, tmp_path / "root", workers=2)
         family = list[psutil.Process]()
         deadline = time.monotonic() + 120
         while len(server.requests) < 100 and time.monotonic() < deadline:
@@ -171,22 +166,7 @@ def test_two_drivers_at_the_same_time_pay_once(tmp_path: Path) -> None:
     answer = lambda text, number: Fault(wait=0.01, body=completion(str(next(numbers) % 6)))  # noqa: E731
     with chat_server(answer) as server:
         recipe = recipe_of(tmp_path, server)
-        words = [
-            sys.executable,
-            "-m",
-            "datakit",
-            "run",
-            str(recipe),
-            "--root",
-            str(tmp_path / "root"),
-            "--workers",
-            "1",
-        ]
-        drivers = [
-            subprocess.Popen(words, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, cwd=tmp_path,
-                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-            for _ in range(2)
-        ]  # fmt: skip
+        drivers = [driver_of(recipe, tmp_path / "root", workers=1, errors=subprocess.PIPE) for _ in range(2)]
         codes = [(driver.communicate(timeout=200)[1], driver.returncode) for driver in drivers]
     assert [code for _, code in codes] == [0, 0], codes
     assert server.counts() == dict.fromkeys(TEXTS, 1)
