@@ -1,1 +1,1 @@
-"""Evaluates the rules of a recipe: which documents each one applies to, and which rule decides."""
+"""Evaluates rules and document buckets: determines which documents each one applies to, and which one decides."""

@@ -1,4 +1,4 @@
-"""Defines a rule of a recipe: which documents it applies to, and what follows."""
+"""Defines the settings of a rule: the documents to which it applies, and its action."""
 
 from __future__ import annotations
 

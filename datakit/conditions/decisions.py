@@ -1,4 +1,4 @@
-"""Decides, from the rules that apply to each document, which rule decides and which documents leave."""
+"""Determines, from the rules that apply to each document, which rule decides and which documents leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computes what expressions of select may read about the edits of documents: the struct `edited`.
+"""Computes the struct `edited`, from which expressions of select read how a document was edited.
 
     original_bytes    the bytes of the normalized text
     bytes             the bytes of the edited text; if nothing was edited, those of the normalized one
@@ -6,7 +6,7 @@
     stretches         the number of stretches that were masked or cut
     stretches_NAME    the number of those that the edit NAME masked or cut
 
-All follow from the list of edits, except `original_bytes`, with which the first three are computed.
+The first three need the size of the normalized text. The others are computed from the list of edits alone.
 
 Cost: reading the list of edits and, for one of the first three columns, the column of texts. No text is edited.
 """

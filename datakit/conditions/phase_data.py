@@ -1,4 +1,6 @@
-"""Defines the types of the data that the plan of `rules` passes to its tasks, and of the results that they return."""
+"""Defines the types of the data that the plans of `rules` and `select` pass to tasks that evaluate rules, and of their
+results.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Yields what expressions of rules may read about the documents of a partition: one table per row group, with a struct
-column for each annotator and for the document's own columns, and the column `source`.
+"""Reads the columns that expressions of rules name, for the documents of a partition. Each row group gives one table,
+with a struct column for each annotator, a struct column for the document's own columns, and the column `source`.
 
 Attributes are found by id, as the tables of annotators and the partition are sorted by it. A document without a row in
 a table has null in all its columns or, in a column of lists, an empty list, because a sparse table leaves out documents
-of which there is nothing to say. A document that its annotator could not process (it is in quarantine) has null even in
+in which nothing was found. A document that its annotator could not process (it is in quarantine) has null even in
 columns of lists. For a column of spans such as `spans`, the column `spans_kinds` lists the kinds of the spans.
 
 The expressions of select see only the documents that stay, and also the struct `edited` (`edited_facts.py`).

@@ -1,4 +1,4 @@
-"""Measures the texts of some documents, to count how much text leaves because of a rule."""
+"""Measures the texts of some documents, to count the bytes of text that a rule removes."""
 
 from __future__ import annotations
 

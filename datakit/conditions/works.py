@@ -1,5 +1,5 @@
-"""Finds what expressions of rules read: each partition of a source, with its tables of attributes, the documents that
-could not be annotated, and the types of the documents' columns.
+"""Finds the inputs of expressions of rules: each partition of a source, with its tables of attributes, the documents
+that could not be annotated, and the types of the documents' columns.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Says how many buckets the exchanges have that are routed by row number (`engine/exchange/row_buckets.py`), and reads
-the rows of a task's parts from them.
+"""Decides how many buckets the exchanges by row number have (`engine/exchange/row_buckets.py`), and reads the rows of a
+task's parts from them.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@ parts that hold them.
 
 The passages of a bucket arrive in the order of the dataset: tasks of the first phase read neighboring parts and write
 passages in order, and an exchange keeps this order. A stable sort by hash therefore puts the copies of a passage next
-to one another, in the order of the dataset. The first `keep` copies stay. If a search marks only passages with more
-copies than these, the sorted rows are read twice: groups that extend beyond a window are counted first.
+to one another, in the order of the dataset. The first `keep` copies stay. If a search has an `above` that exceeds its
+`keep`, the sorted rows are read twice: groups that extend beyond a window are counted first.
 
 Cost: sorting 33 bytes per passage. Memory: about 200 MiB, whatever the number of passages and of the copies of a
 passage (`sorted_blocks.py`).

@@ -52,7 +52,9 @@ def rules_of(search: SearchConfig, number: int) -> Rules:
 
 
 def _code(octet: int, ignore: tuple[str, ...], entry: int) -> int:
-    """Return what becomes of an ASCII character. entry: its entry in the table of characters."""
+    """Return the code of an ASCII character, which tells the kernels how to normalize it. entry: its entry in the table
+    of characters.
+    """
     in_word = entry & int(WORD | ALONE)
     if chr(octet) in WHITE_SPACE:
         return BLANK

@@ -1,5 +1,5 @@
-"""Implements MurmurHash3 (x64, 128 bits) for numba kernels. xxh3-128, which names documents, has no form that a kernel
-could call. Neither of the two resists an attacker who constructs collisions.
+"""Implements MurmurHash3 (x64, 128 bits) for numba kernels, which cannot call xxh3-128, the hash of documents' ids.
+Neither of the two resists an attacker who constructs collisions.
 
 Cost: about 0.4 ns per byte.
 """

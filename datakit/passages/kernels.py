@@ -1,13 +1,13 @@
-"""Implements the compiled loop that divides texts into passages, removes the differences that do not count, and hashes
-what remains.
+"""Implements the compiled loop that divides texts into passages, removes the differences that a search ignores, and
+hashes what remains.
 
 A line ends with U+000A or with the text; its span includes this line break. A paragraph consists of consecutive lines
 that are not blank; its span includes the blank lines that follow. Blank lines are no passages.
 
-Without differences to ignore, the bytes of the passage are hashed, without the line break at its end. Of white space, a
-run counts as one space, and runs at both ends do not count. Characters are lowercased one by one, as in
-`text/unicode_words.py`. Each digit from 0 to 9 counts as 0. Punctuation is every character that is neither white space
-nor part of a word; it does not count at all.
+If a search ignores no differences, the bytes of the passage are hashed, without the line break at its end. If it
+ignores white space, each run counts as one space, and runs at both ends are removed. If it ignores case, characters are
+lowercased one by one, as in `text/unicode_words.py`. If it ignores digits, each digit from 0 to 9 counts as 0. If it
+ignores punctuation, every character that is neither white space nor part of a word is removed.
 
 Cost: two to four ns per byte. Memory: one passage, normalized.
 """

@@ -1,4 +1,6 @@
-"""Decides which passages are copies to be marked: those beyond the first ones of a group of equal passages."""
+"""Decides which copies of passages within a document are marked: those beyond the first ones of a group of equal
+passages.
+"""
 
 from __future__ import annotations
 

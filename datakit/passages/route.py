@@ -3,8 +3,8 @@ passage meet in one task. Copies within documents are found here, because they n
 by row.
 
 A passage takes 33 bytes in the exchange, whatever its length. Passages with equal hashes of 128 bits count as copies.
-Memory: a row group of texts, an exchange writer's budget, and for searches within
-documents, the passages of one document.
+Memory: a row group of texts, the budget of an exchange writer and, for searches within documents, the passages of one
+document.
 """
 
 from __future__ import annotations

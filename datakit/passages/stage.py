@@ -65,7 +65,7 @@ PRELOADS = (Preload("datakit.passages.find_passages", "datakit.passages.find_pas
 
 @dataclass(frozen=True)
 class Config:
-    """The settings of the table [passages] itself: none. Its subtables are the searches."""
+    """The settings of the table [passages]. It has none of its own; its subtables are the searches."""
 
 
 class SourceCounts(msgspec.Struct, frozen=True):

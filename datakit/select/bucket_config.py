@@ -1,4 +1,4 @@
-"""Defines the settings of a document bucket: which documents that stay belong to it."""
+"""Defines the settings of a document bucket: its name, and the condition for documents to belong to it."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def curated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunResult]:
 
 
 def fates(folder: Path, source: str, name: str) -> dict[str, str]:
-    """What each stage did with a document of a source."""
+    """The state of a document of a source in each stage."""
     (found,) = (one for one in why(str(folder / "root" / "shelf"), id=name).documents if one.source == source)
     return {one.stage: f"{one.outcome} {one.explanation}".strip() for one in found.stages}
 

@@ -1,4 +1,6 @@
-"""What select does after texts are edited equals a plain computation in Python, whatever the partitions."""
+"""Final rules, equal texts and document buckets give the results of a plain computation in Python, whatever the
+partitions.
+"""
 
 from __future__ import annotations
 

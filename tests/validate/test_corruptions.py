@@ -16,7 +16,7 @@ pytestmark = pytest.mark.xdist_group("validate")  # one worker builds the root f
 
 
 def found_in(root: Path) -> list[Finding]:
-    """What validation finds in a root."""
+    """The problems that validation finds in a root."""
     return validate(str(root), deep=True).findings
 
 

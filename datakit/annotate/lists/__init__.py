@@ -1,1 +1,1 @@
-"""Finds the entries of lists: domains and parts of URLs, words and phrases of texts."""
+"""Finds entries of lists: domains and substrings in URLs; words, phrases and substrings in texts."""

@@ -1,7 +1,7 @@
-"""Classifies and lowercases characters for the search for lists: a frozen table of Unicode 15.1, so that a match does
-not depend on Python's version.
+"""Classifies and lowercases characters for the search for entries of lists. The table holds Unicode 15.1, so that
+matches do not depend on the version of Python.
 
-A word is what it is in `text/unicode_words.py`, except that combining marks are part of it: otherwise, Hindi words that
+Words are those of `text/unicode_words.py`, except that combining marks are part of them: otherwise, Hindi words that
 differ only in their vowel signs would be equal. The table takes 4.4 MB, of which a text touches only the pages of its
 scripts.
 """

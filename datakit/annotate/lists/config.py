@@ -1,4 +1,4 @@
-"""Defines the settings of the annotators `urls` and `words`. Lists and kernels are loaded by `annotator` only."""
+"""Defines the settings of the annotators `urls` and `words`. Only `annotator` loads the kernels, which takes time."""
 
 from __future__ import annotations
 

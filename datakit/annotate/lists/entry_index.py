@@ -3,7 +3,7 @@
 An entry is a sequence of symbols: of words, or of characters. Its *key* is a hash of all symbols. Its *anchor* is the
 key of its first symbols: of one or two words, or of the largest of 1, 2, 4, 8 and 16 characters. So a text is searched
 with two keys per word, or five per character; where an anchor occurs, the lengths of the entries that begin with it are
-tried. A match is compared with the entry before it counts, so equal hashes are no matches.
+tried. A match is compared with the entry before it counts, so a hash collision is never reported as a match.
 
 Memory: 40 to 70 bytes per entry and the bytes of the entries; three times as much while the index is built.
 """

@@ -2,7 +2,7 @@
 
 The host is found as browsers do it: white space around the URL does not count; the authority follows `//` and ends at
 `/`, `\\`, `?` or `#`; its user and password end at the last `@`, and its port begins at the last `:` outside brackets.
-A URL without `//` begins with its host (`example.com:80/a`). One dot at the end of a host is left out.
+A URL without `//` begins with its host (`example.com:80/a`). One dot at the end of a host is ignored.
 """
 
 # ruff: noqa: PLR0917 - numba kernels take their arguments by position

@@ -1,8 +1,8 @@
-"""Normalizes the hosts of URLs that hold other characters than ASCII, and those of lists.
+"""Normalizes the hosts of URLs that are not plain ASCII names, and all hosts of lists.
 
-A host with other characters is compared in the form that DNS uses (`xn--...`): each label is mapped as UTS 46 demands
-(lowercase, compatibility forms), and then written in Punycode. So `Bücher.example` and `xn--bcher-kva.example` are
-equal. Such hosts are Python strings here; they are rare, because crawlers store the form of DNS.
+A host with non-ASCII characters is compared in the form that DNS uses (`xn--...`): each label is mapped as UTS 46
+demands (lowercase, compatibility forms), and then written in Punycode. So `Bücher.example` and `xn--bcher-kva.example`
+are equal. Such hosts are Python strings here; they are rare, because crawlers store hosts in the DNS form.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def is_host(host: str) -> bool:
 
 @functools.lru_cache(maxsize=1 << 16)
 def normal_host(host: str) -> str:
-    """Return a host in the form in which hosts are compared; one that is impossible stays as it is, in lowercase.
+    """Return a host in the form in which hosts are compared. An invalid label is only converted to lowercase.
 
     >>> normal_host("Bücher.Example."), normal_host("b%C3%BCcher.example")
     ('xn--bcher-kva.example', 'xn--bcher-kva.example')

@@ -1,11 +1,11 @@
 """Reads lists: text files with one entry per line, in UTF-8, plain or compressed with gzip (`.gz`) or zstd (`.zst`).
 
 Lines that are blank or begin with `#` are left out, as is white space around an entry. An empty list, an entry that can
-never match and an entry that occurs twice are refused, because each of them is a mistake that would otherwise stay
+never match and an entry that occurs twice are refused, because each of them is a mistake that would otherwise go
 unnoticed. Messages name the lines.
 
 Cost: 1 to 2 CPU-seconds and about 250 MB per million entries, once in a driver (to check the list before a run) and
-once in each fork server. Nothing of it stays in memory but the index.
+once in each fork server. Only the index stays in memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The annotator `urls`: how many entries of lists match the URL of a document.
+"""Implements the annotator `urls`: counts the entries of lists that match the URL of a document.
 
 One column for each list, with its name: the number of different entries that match. An entry of a list of domains
 matches if it is the host of the URL or a parent of it; an entry of a list of substrings, if it is anywhere in the URL.

@@ -1,4 +1,4 @@
-"""The annotator `words`: how often the entries of lists occur in a text, and where.
+"""Implements the annotator `words`: finds the occurrences of entries of lists in a text, and counts them.
 
 Columns for each list `NAME`: `NAME`, the number of occurrences; `NAME_entries`, the number of different entries that
 occur; `NAME_share`, the share of the text's words (for lists of substrings, of its characters) that lie in an

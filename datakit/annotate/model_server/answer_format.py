@@ -1,5 +1,5 @@
-"""Decides what an answer must look like, and turns it into attributes. Whatever deviates is no answer: a number inside
-a sentence, a label in other letters, or an object with one field too many could mean anything.
+"""Defines the form that an answer must have, and turns answers into attributes. An answer that deviates is invalid: a
+number inside a sentence, a label in other letters, or an object with one field too many could mean anything.
 
     number = [0, 5]             the whole answer is a decimal number in this range      -> score: double
     labels = ["news", ...]      the whole answer is one of the labels                   -> label: string

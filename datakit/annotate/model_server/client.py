@@ -1,5 +1,5 @@
-"""Sends one request to a model server, and sorts what comes back into an answer, a failure that may pass, a refusal of
-this document, and a refusal of every request.
+"""Sends one request to a model server, and classifies the outcome: an answer, a failure that may pass, a refusal of
+this document, or a refusal of every request.
 
 Redirects are not followed: a text goes to the host that the recipe names, or nowhere. At most MOST_BYTES of a response
 are read, within the time limit. Neither the key nor anything that the server or the library has written gets into a

@@ -1,5 +1,5 @@
-"""Gets the key of a model server from the environment: the only place where a key may be. Child processes inherit the
-driver's environment; the nodes of a cluster have their own, or get the variable by DATAKIT_RAY_FORWARD.
+"""Reads the key of a model server from the environment, the only place where a key may be. Child processes inherit the
+driver's environment; the nodes of a cluster have their own, or are sent the variable with DATAKIT_RAY_FORWARD.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The annotator `classifier_onnx`: the scores of each document according to a classifier in ONNX format.
+"""Implements the annotator `classifier_onnx`: scores each document with a classifier in ONNX format.
 
 Columns: one per label, float32. A score is null if the tokenizer finds no token in the document, special tokens aside.
 

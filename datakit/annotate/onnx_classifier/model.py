@@ -1,8 +1,8 @@
 """Loads a classifier in ONNX format with its tokenizer, and computes its output values for one text.
 
 A model is refused if it could read or run anything that its sha256 does not cover: tensors in other files, and
-operators that are neither those of ONNX nor those that onnxruntime brings along. Its inputs must be those of a text
-classifier, and every output is checked for its shape and for numbers that are not finite.
+operators that belong neither to ONNX nor to onnxruntime. Its inputs must be those of a text classifier, and every
+output is checked for its shape and for numbers that are not finite.
 
 Cost: importing onnxruntime takes about half a CPU-second, and a model takes about twice the size of its file in memory
 while it is loaded. Both happen in each task that annotates documents.
@@ -48,7 +48,7 @@ class Model:
 
     def values_of(self, text: str) -> np.ndarray | None:
         """Return the output values for a text, float64 [size]; None if it has no token besides special ones. Raises
-        TaskError if the model returns something else than finite numbers of this shape.
+        TaskError if the model returns anything other than finite numbers of this shape.
         """
         encoded = self.tokenizer.encode(text)
         if all(encoded.special_tokens_mask):

@@ -1,4 +1,4 @@
-"""Defines the kinds of scores, and what is needed to load a model."""
+"""Defines the kinds of scores, and the settings that are needed to load a model."""
 
 from __future__ import annotations
 

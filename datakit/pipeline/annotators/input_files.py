@@ -1,6 +1,6 @@
-"""Checks what the annotators of a recipe need besides models when a run or a plan begins, so that an empty list or a
-missing package is reported before any stage runs, and not by the first task. Lists are read, which takes 1 to 2
-CPU-seconds per million entries.
+"""Checks, when a run or a plan begins, the files and packages that the annotators of a recipe need besides models. So
+an empty list or a missing package is reported before any stage runs, and not by the first task. Lists are read, which
+takes 1 to 2 CPU-seconds per million entries.
 """
 
 from __future__ import annotations

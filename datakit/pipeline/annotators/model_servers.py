@@ -1,5 +1,5 @@
-"""Answers, before a run starts, what the model servers of a recipe would be sent: how many documents, how much text, to
-which host, and at what cost. Refuses a run whose keys are not set.
+"""Computes, before a run starts, what would be sent to the model servers of a recipe: how many documents, how much
+text, to which host, and at what cost. Refuses a run whose keys are not set.
 
 The documents are counted exactly if normalize is done: those whose answers are stored are left out. This takes reading
 the ids of the documents and the stored answers, but no text. So the number of bytes is an upper limit if some documents

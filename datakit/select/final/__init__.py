@@ -1,1 +1,1 @@
-"""Applies what a recipe demands after texts are edited: rules, the drop of equal texts, and document buckets."""
+"""Applies final rules, drops documents whose texts became equal, and assigns documents to buckets."""

@@ -1,6 +1,6 @@
-"""Finds documents whose texts became equal by editing: among the documents that stay and have equal texts, of which at
-least one was edited, all but the first. The first is that of the first source in the recipe; within a source, that with
-the smallest id.
+"""Finds documents whose texts became equal by editing. If several documents that stay have equal texts, and at least
+one of them was edited, all but the first are found. The first is that of the first source in the recipe; within a
+source, that with the smallest id.
 
 Phase `edited` routes the ids of the edited texts by their upper bits. In phase `equal`, a task compares the edited ids
 of one range with one another, and with the ids of documents in this range whose texts were not edited. Partitions hold

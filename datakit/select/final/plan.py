@@ -1,4 +1,4 @@
-"""Plans what select does after texts are edited, one thing after the other:
+"""Plans the phases of select that follow the editing of texts. They run in this order:
 
     1. rules of [select] remove documents: ranks, then all lists are written again
     2. texts that became equal are counted or dropped: two phases that find them (`equal_texts.py`), and if they are

@@ -241,7 +241,7 @@ def forms(key: str) -> list[bytes]:
 
 
 def test_key_is_in_no_file_and_no_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the server does with it."""
+    """No file and no output holds the key, whatever the server does with it."""
     key = "canary/key+0123456789abcdef"
     monkeypatch.setenv("SHELF_API_KEY", key)
     echo = [Fault(500, body=key.encode()), Fault(body=completion(key)), Fault(body=key.encode()), Fault(reset=True)]

@@ -15,7 +15,7 @@ Spans = dict[tuple[str, str], list[tuple[int, int]]]  # (source, id) -> spans in
 
 
 def is_blank(text: str) -> bool:
-    """Whether a text is white space only."""
+    """True if a text is white space only."""
     return all(character in WHITE_SPACE for character in text)
 
 
@@ -38,7 +38,7 @@ def passages_of(text: str, unit: str) -> Iterator[tuple[int, int, str]]:
 
 
 def normal_form(passage: str, ignore: Sequence[str]) -> bytes:
-    """What is compared of a passage."""
+    """The bytes of a passage that are compared, without the differences in `ignore`."""
     table, kept = character_table(), list[str]()
     for character in passage:
         entry = int(table[ord(character)])

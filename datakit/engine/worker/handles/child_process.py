@@ -120,7 +120,7 @@ class ChildProcess:
         self.heartbeat.clear()
 
     def close(self) -> None:
-        """Let go of a child that has ended or is being killed."""
+        """Close the connections to a child that has ended or is being killed."""
         self.channel.close()
         os.close(self.status)
 

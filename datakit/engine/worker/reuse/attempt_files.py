@@ -1,7 +1,7 @@
 """Directs a child's standard output and error, and the stacks that faulthandler writes, to the files of its attempt.
 
 The three descriptors keep their numbers for as long as the child lives, and faulthandler is set up once. Between two
-attempts they lead to /dev/null, so an idle child holds no file of an attempt that has ended. With DATAKIT_DEBUG=1,
+attempts they point to /dev/null, so an idle child holds no file of an attempt that has ended. With DATAKIT_DEBUG=1,
 output is not redirected.
 """
 
@@ -36,14 +36,14 @@ class AttemptFiles:
         faulthandler.register(DUMP_SIGNAL, self._faults, all_threads=False)
 
     def open(self, scratch: Path) -> None:
-        """Write to files in the scratch directory of an attempt that begins, and become the directory's owner."""
+        """Direct output to files in the scratch directory of an attempt that begins, and lock this directory."""
         self._lock = share_scratch(scratch)  # if the driver dies first, the next run must not remove the directory
         _lead(scratch / FAULT_FILE, self._faults)
         if self._outputs:  # libraries' output may quote documents and would garble the progress display
             _lead(scratch / OUTPUT_FILE, *self._outputs)
 
     def close(self) -> None:
-        """Finish the output of an attempt that has ended, and let go of its scratch directory."""
+        """Flush the output of an attempt that has ended, and release the lock on its scratch directory."""
         flush()
         self._lead_nowhere()
         if self._lock is not None:

@@ -45,7 +45,7 @@ State = dict[str, Any]
 
 
 def process_state() -> State:
-    """Return the description of this process, by name. Raises OSError if /proc does not tell."""
+    """Return the description of this process, by name. Raises OSError if /proc cannot be read."""
     return {
         "open files": _open_files(),
         "environment": (dict(os.environ), _environment()),
@@ -62,7 +62,7 @@ def process_state() -> State:
 
 
 def differences(before: State, after: State) -> list[str]:
-    """Return the names of what has changed, and of what must never be there."""
+    """Return the names of the properties that differ, and "child processes" or "user code" if the process has any."""
     changed = [name for name, value in after.items() if before[name] != value]
     present = [name for name in ("child processes", "user code") if after[name]]
     return list(dict.fromkeys(changed + present))
