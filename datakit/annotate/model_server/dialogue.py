@@ -1,8 +1,8 @@
 """Asks a model server about one document until it gives a valid answer or the attempts are used up.
 
-Every request that fails or whose answer is invalid is an attempt, except if the server asks to come back later (HTTP
-429, or 503 with Retry-After): then the request is repeated, at most MOST_BUSY times in a row. Between attempts, the
-time to wait doubles and is random, so that many clients do not come back at the same moment.
+Every request that fails or whose answer is invalid is an attempt, except if the server asks to come back later (for
+example HTTP 429, or 503 with Retry-After): then the request is repeated, at most MOST_BUSY times in a row. Between
+attempts, the time to wait doubles and is random, so that many clients do not come back at the same moment.
 
 If no attempt has brought any answer, either the server is down or this document makes it fail. A request with a fixed
 text shows which: if that is answered, the document has failed; otherwise, the task ends with an error, and the document
