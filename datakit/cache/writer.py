@@ -95,7 +95,7 @@ class _Streamed:
             self._writer.add(values)
 
     def commit(self) -> tuple[OutputFile, bytes]:
-        """Return what `_Collected.commit` returns."""
+        """Return the same as `_Collected.commit`."""
         assert self._staged is not None
         written = self._writer
         metadata = self._form.metadata(written.bytes // np.dtype(self._form.dtype).itemsize)

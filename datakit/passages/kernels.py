@@ -36,7 +36,7 @@ kernel: Decorator = cached_njit(hashing, shingle_kernels, unicode_words)
 
 
 class Rules(NamedTuple):
-    """The settings of a search for kernels. codes: what becomes of each byte, uint16 [256]. table: that of
+    """The settings of a search for kernels. codes: how each byte is normalized, uint16 [256]. table: that of
     `unicode_words.py`. paragraphs: True for paragraphs, False for lines.
     """
 

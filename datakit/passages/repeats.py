@@ -10,7 +10,7 @@ from datakit.passages.config import SearchConfig
 
 
 def repeated(texts: np.ndarray, high: np.ndarray, low: np.ndarray, config: SearchConfig) -> np.ndarray:
-    """Return the indices of the passages to mark, ascending: int64 [M]. Passages of different texts are no copies of
+    """Return the indices of the passages to mark, ascending: int64 [M]. Passages of different texts are not copies of
     one another.
 
     texts: the index of the text of each passage, ascending. high, low: its hash. In each text, the passages are in

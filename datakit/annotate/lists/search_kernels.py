@@ -172,7 +172,7 @@ def _add_span(spans: np.ndarray, used: int, document: int, one: int, state: np.n
 
 @kernel
 def search(data: np.ndarray, offsets: np.ndarray, table: np.ndarray, index: Index, words: bool, lists: int) -> Found:
-    """Return what N documents contain of the lists of an index. data, offsets: see `string_buffers`. table: see
+    """Return the matches of the lists of an index in N documents. data, offsets: see `string_buffers`. table: see
     `list_table`. words: as for the index.
     """
     documents = len(offsets) - 1

@@ -121,7 +121,7 @@ def _domain_counts(
 
 
 def _other_hosts(data: np.ndarray, starts: np.ndarray, stops: np.ndarray, rows: np.ndarray) -> tuple[_Hosts, list[int]]:
-    """Return the normalized hosts of the URLs in some rows, and the rows of those that are no hosts."""
+    """Return the normalized hosts of the URLs in some rows, and the rows of those that are not hosts."""
     hosts = {int(row): normal_host(data[starts[row] : stops[row]].tobytes().decode()) for row in rows}
     good = {row: host for row, host in hosts.items() if is_host(host)}
     found, offsets = string_buffers(pa.array([*good.values()], pa.large_string()))

@@ -59,7 +59,7 @@ class AnswerFormat:
                           for name, kind in self.fields])  # fmt: skip
 
     def parse(self, answer: str) -> dict[str, Any]:
-        """Return the attributes that an answer gives. Raises AnswerError."""
+        """Return the attributes in an answer. Raises AnswerError."""
         text = answer.strip()
         if self.number:
             if not NUMBER.fullmatch(text):

@@ -107,7 +107,7 @@ def preview(
 
 
 def _name(one: RuleEffect) -> str:
-    """Return the name of a rule, with what is unusual about it."""
+    """Return the name of a rule; "final" and an action other than `drop` follow in parentheses."""
     about = [*(["final"] if one.final else []), *([one.action] if one.action != "drop" else [])]
     return f"{one.rule} ({', '.join(about)})" if about else one.rule
 

@@ -47,7 +47,7 @@ Phases = Generator[Phase, Sequence[TaskResult], Any]
 
 @dataclass(frozen=True)
 class Demands:
-    """The settings of all that a recipe demands after texts are edited."""
+    """The settings of final rules, equal texts and document buckets."""
 
     rules: tuple[Rule, ...]
     buckets: tuple[Bucket, ...]

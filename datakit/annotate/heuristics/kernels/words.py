@@ -153,7 +153,7 @@ def _character(data: np.ndarray, position: int) -> tuple[int, int]:
 
 @kernel
 def count_words(words: Words, count: int, row: np.ndarray) -> int:
-    """Count what `count` words tell, and return all their flags."""
+    """Write the counts of the first `count` words to `row`, and return the union of their flags."""
     visible, letters, alphabetic, longest, every = 0, 0, 0, 0, 0
     for word in range(count):
         flags, length = np.int64(words.flags[word]), np.int64(words.lengths[word])

@@ -80,7 +80,7 @@ class KeptChildren:
         return len(self._idle)
 
     def put(self, attempt: Attempt, child: ChildProcess) -> None:
-        """Keep a child that has run this attempt, unless it stays idle for too long."""
+        """Keep a child that has run this attempt, until it has been idle for IDLE_SECONDS."""
         kind = kind_of(attempt)
         assert kind is not None
         with self._lock:

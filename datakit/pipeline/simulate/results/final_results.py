@@ -1,4 +1,4 @@
-"""Simulates the tasks of select that follow after texts are edited. What they find depends on the documents; so no
+"""Simulates the tasks of select that follow the editing of texts. What they find depends on the documents; so no
 document is assumed to leave because of a rule or an equal text, and all buckets of a source to get equal shares.
 """
 
