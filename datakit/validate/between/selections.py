@@ -41,7 +41,7 @@ def check(step: Subject, result: Result) -> None:
 
 
 def is_final(reasons: list[str]) -> bool:
-    """Return True if a document leaves only after texts are edited; `final.py` checks these documents."""
+    """Return True if a document leaves only after texts are edited; `final/check.py` checks these documents."""
     return reasons == [EQUAL] or all(reason.startswith(FINAL) for reason in reasons)
 
 
