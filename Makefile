@@ -16,7 +16,7 @@ ARGUMENTS ?= --first
 RELEASE_PIP := build/release/bin/python -m pip --disable-pip-version-check
 SBOM := build/datakit.cdx.json
 
-.PHONY: help demo demo-curated demo-train ferry gpu-check test soak fuzz coverage locked wheel wheel-check audit lint types imports bench clean
+.PHONY: help demo demo-curated demo-train demo-sft ferry gpu-check test soak fuzz coverage locked wheel wheel-check audit lint types imports bench clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,11 +32,19 @@ demo-train: $(VENV)/.train  ## train a small mixture-of-experts model on the dem
 	$(BIN)/datakit run demo
 	$(BIN)/datakit train demo | xargs $(BIN)/datakit train plot
 
+demo-sft: $(VENV)/.train  ## pretrain on the demo, then fine-tune on conversations about Python's library
+	$(BIN)/datakit run demo
+	$(BIN)/datakit train demo
+	$(BIN)/datakit run demo-sft
+	$(BIN)/datakit train demo-sft | xargs $(BIN)/datakit train plot
+	printf '<|im_start|>user\nWhat does %s do?<|im_end|>\n<|im_start|>assistant\n' os.path.join | \
+	    $(BIN)/datakit generate demo-sft --prompt - --temperature 0.5 --tokens 60
+
 ferry: $(VENV)/.train  ## prove that this version works: FERRY=smoke (or another of `datakit ferry list`) with checks
 	$(BIN)/datakit ferry run $(FERRY) --root $(FERRIES) $(ARGUMENTS)
 
 gpu-check: $(VENV)/.train  ## on a machine with a GPU: kernels against the oracle, buffers, speed, MFU
-	$(PIP) install --quiet --constraint constraints.txt 'jax[cuda12]' tokamax
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[gpu]'
 	$(BIN)/python -m benchmarks.trainer.gpu_check
 
 test: $(VENV)/.dev lint imports types  ## lint, import arrows, types and tests
@@ -112,7 +120,7 @@ $(VENV)/.curated: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@touch $@ $(VENV)/.base
 
 $(VENV)/.train: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[train,report]'
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[train,report,chat]'
 	@touch $@ $(VENV)/.base
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python

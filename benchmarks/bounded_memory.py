@@ -172,7 +172,7 @@ def write_passages(count: int, context: TaskContext) -> list[str]:
 def mark_passages(count: int, runs: list[str]) -> Work:
     """Return the task that marks all copies of lines that occur more than once, so that it reads all rows twice."""
     search = Search("lines", 0, SearchConfig("line", keep=0, above=1))
-    shared = PassagesShared([search], [], 1, RowBuckets(count + OTHERS, 1), runs)
+    shared = PassagesShared([search], [], 1, RowBuckets(count + OTHERS, 1), runs=runs)
     return find_passage_copies.find, {"bucket": 0}, msgspec.to_builtins(shared)
 
 

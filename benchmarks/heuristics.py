@@ -34,8 +34,8 @@ from benchmarks.heuristics_causes import REASONS, cause_of_number, causes_of_ver
 from benchmarks.hostile_texts import hostile_texts
 from datakit.annotate.heuristics.config import HeuristicsConfig
 from datakit.annotate.heuristics.kernels.characters import ALONE, CLOSERS, TERMINAL, flags_table
-from datakit.annotate.heuristics.rule_sets import Rule, rule_lists, rule_set
 from datakit.annotate.heuristics.stop_word_lists import stop_word_lists
+from datakit.rule_sets.files import Rules, parts_of, rule_set
 from tests.support.data import need_data, rows_of
 
 PEER = Path(__file__).parent / "peers" / "heuristics.py"
@@ -71,7 +71,7 @@ def language_of(identifier: str) -> str:
     code = {"udhr2": rest[:3], "laws-de": "deu", "php-ja": "jpn"}.get(folder, "")
     if folder.startswith("pages."):
         code = CODES.get(folder[6:8], "")
-    return next((name for name in rule_lists(FINEWEB2) if code and name.startswith(code)), "")
+    return next((name for name in parts_of(FINEWEB2) if code and name.startswith(code)), "")
 
 
 def inputs(every: int) -> Iterator[tuple[str, list[str], list[str]]]:
@@ -81,7 +81,7 @@ def inputs(every: int) -> Iterator[tuple[str, list[str], list[str]]]:
         keys = [name + "/" if name in {"laws-de", "php-ja"} else row["id"] for row in rows]
         yield name, [row["text"] for row in rows], [language_of(key) for key in keys]
     texts = hostile_texts()[::every]
-    names = [*rule_lists(FINEWEB2)]
+    names = [*parts_of(FINEWEB2)]
     yield HOSTILE, texts, [names[number % len(names)] for number in range(len(texts))]
 
 
@@ -93,8 +93,8 @@ def settings() -> dict[str, Any]:
             ranges[-1][1] = character
         else:
             ranges.append([character, character])
-    lists = {name: {rule.name: float(rule.where.split()[-1]) for rule in rules} for name, rules in
-             rule_lists(FINEWEB2).items()}  # fmt: skip
+    lists = {name: {rule["name"]: float(rule["where"].split()[-1]) for rule in rules} for name, rules in
+             parts_of(FINEWEB2).items()}  # fmt: skip
     return {
         "alone": ranges,
         "terminal": [chr(character) for character in (table & TERMINAL).nonzero()[0].tolist()],
@@ -104,10 +104,10 @@ def settings() -> dict[str, Any]:
     }
 
 
-def verdicts(table: pa.Table, sets: dict[str, Sequence[Rule]]) -> list[dict[str, Any]]:
+def verdicts(table: pa.Table, sets: dict[str, Rules]) -> list[dict[str, Any]]:
     """Return the name of the first rule of each set that is true, for each row; empty for none."""
     cases = [
-        "CASE " + " ".join(f"WHEN {rule.where} THEN '{rule.name}'" for rule in rules) + f" ELSE '' END AS {name}"
+        "CASE " + " ".join("WHEN {where} THEN '{name}'".format(**rule) for rule in rules) + f" ELSE '' END AS {name}"
         for name, rules in sets.items()
     ]
     DATABASE.register("heuristics", table)

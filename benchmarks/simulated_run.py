@@ -5,15 +5,15 @@
 Prints, for each stage and phase, the tasks, the written files and the CPU-seconds of the real and of the simulated run,
 and then the time from the first task to the last and the driver's memory. `reads` are requests of the simulated run; a
 run on a disk does not count them. The rates of the simulator are those of one machine: `--speed 1.5` multiplies the
-simulated CPU-seconds by 1.5. The driver's simulated memory is the memory of a process that has only imported the
-driver's modules, plus the growth in the simulation. An existing root is compared without running the recipe again, but
-then the driver's memory is unknown.
+simulated CPU-seconds by 1.5. The last line is the CPU time of the whole process tree. An existing root is compared
+without running the recipe again, but then the driver's memory and this CPU time are unknown.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import resource
 import subprocess
 import sys
 import tempfile
@@ -32,8 +32,6 @@ from datakit.pipeline.simulate.measured import measure
 from datakit.pipeline.simulate.simulation import simulate_graph
 from datakit.recipe import load_recipe
 from datakit.storage.manifest import read_manifest
-
-IMPORTED = "import datakit.pipeline.running, sys; print(open('/proc/self/status').read())"
 
 
 @dataclass
@@ -88,7 +86,7 @@ def simulated(figures: Simulation) -> Phases:
     for phase in (phase for step in figures.steps for phase in step.phases):
         counts = found[phase.stage, phase.phase]
         counts.tasks, counts.files, counts.cpu = (
-            counts.tasks + phase.tasks, counts.files + phase.writes, counts.cpu + phase.cpu_seconds,
+            counts.tasks + phase.tasks, counts.files + phase.files, counts.cpu + phase.cpu_seconds,
         )  # fmt: skip
     return found
 
@@ -100,7 +98,7 @@ def simulate(recipe: Path, steps: list[str], workers: int, speed: float) -> Simu
     rates.RATES.update(scaled)
     with tempfile.TemporaryDirectory() as empty:
         graph = build(load_recipe(str(recipe)), empty, ListingOptions(dry_run=True))
-        cluster = dataclasses.replace(Cluster(1, workers), latency=0.0)
+        cluster = dataclasses.replace(Cluster(1, workers), latency=0.0, request_seconds=0.0)
         return simulate_graph(graph, measure(steps), cluster)
 
 
@@ -120,10 +118,12 @@ def main() -> None:
     reads = sum(phase.reads for step in found.steps for phase in step.phases)
     print(f"\ntext: {found.text_bytes / 1e6:,.1f} MB; simulated reads: {reads:,}")
     print(f"first to last task: {seconds:.1f} s, simulated {found.seconds:.1f} s ({found.seconds / seconds:.2f})")
-    status = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True).stdout
-    expected = _status(status, "VmRSS") + found.driver_memory
     if driver:
-        print(f"driver: {driver / 1e6:.1f} MB, simulated {expected / 1e6:.1f} MB ({expected / driver:.2f})")
+        print(f"driver: {driver / 1e6:.1f} MB, simulated {found.driver_memory / 1e6:.1f} MB "
+              f"({found.driver_memory / driver:.2f})")  # fmt: skip
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = usage.ru_utime + usage.ru_stime
+        print(f"process tree: {cpu:.1f} CPU s, {1e9 * cpu / found.text_bytes:.1f} ms per MB of text")
 
 
 def table(phases: Phases, expected: Phases) -> str:

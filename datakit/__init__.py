@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from datakit.pipeline.planning import RunPlan
     from datakit.pipeline.running import RunResult
     from datakit.recipe import Recipe, load_recipe
+    from datakit.text.spans import SPANS
 
 __all__ = [
+    "SPANS",
     "DatakitError",
     "Recipe",
     "RunPlan",
@@ -39,6 +41,7 @@ __all__ = [
     "why",
 ]
 _MODULES = {
+    "SPANS": "datakit.text.spans",
     "DatakitError": "datakit.errors",
     "Recipe": "datakit.recipe",
     "RunPlan": "datakit.pipeline.planning",

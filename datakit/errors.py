@@ -97,6 +97,14 @@ class NewerFormatError(InputError):
     """A file that a newer version of datakit wrote, in a format that this version does not read."""
 
 
+class LicenseError(InputError):
+    """A dataset that cannot be published, because the license of a source is not known or cannot be stated."""
+
+
+class NewerRevisionError(InputError):
+    """A destination that holds another revision than the one that a publication would replace. It is left as it is."""
+
+
 class RootError(InputError):
     """A root or other URL that cannot be used: access is denied, no library for its scheme is installed, or not all
     nodes share the directory.

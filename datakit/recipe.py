@@ -17,7 +17,8 @@ A recipe is a TOML file, given by its path or by its name in the catalog:
 
 This module checks the top-level keys and the `[[sources]]` tables. The stage tables are decoded by
 `pipeline.configuration`, because this module must not import the stages. Unknown keys are always errors. The order of
-sources matters: with `[dedup]`, a document found in several sources is kept in the first of them.
+sources matters: with `[dedup]`, a document found in several sources is kept in the first of them. A source may also be
+a dataset of the catalog (`datasets/expansion.py`).
 """
 
 from __future__ import annotations
@@ -29,8 +30,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeGuard
 
+from datakit.datasets import expansion
+from datakit.datasets.lookup import dataset_names
 from datakit.errors import RecipeError, suggestion
-from datakit.signed_urls import query_mistake, user_info_mistake
+from datakit.rule_sets.expansion import expanded
+from datakit.signed_urls import HTTP, query_mistake, split_query, user_info_mistake
+from datakit.store_access import access_mistake
 from datakit.toml_config import assign, convert, find_toml, key, mistakes, names_of, read_toml, refuse, unknown_keys
 
 CATALOG = Path(__file__).with_name("catalog")
@@ -48,7 +53,11 @@ class Source:
 
     name: Annotated[str, key("The source's name: a directory name, unique in the recipe.", "novels")]
     url: Annotated[
-        str, key("A file, a directory or a glob, relative to the recipe's file, or a URL (s3, gs, hf, https).", "texts")
+        str,
+        key(
+            "A file, a directory or a glob, relative to the recipe's file, or a URL (s3, gs, hf, https, git+https).",
+            "texts",
+        ),
     ]
     include: Annotated[
         tuple[str, ...] | None,
@@ -56,27 +65,61 @@ class Source:
             ["*.jsonl.gz"]),
     ] = None  # fmt: skip
     exclude: Annotated[tuple[str, ...] | None, key("Patterns of files to leave out.", ["**/drafts/**"])] = None
+    splits: Annotated[
+        tuple[str, ...] | dict[str, tuple[str, ...]] | None,
+        key("Splits to read, by their usual names or with the patterns of their files, in place of `include`; the "
+            "column `split` holds the name of each record's split (docs/sources.md).", ["train", "validation"]),
+    ] = None  # fmt: skip
     outside_links: Annotated[
         bool, key("Follow links that lead out of the source's folder; otherwise they are refused.", True)
     ] = False
     revision: Annotated[
         str | None, key("Pins a remote source permanently, e.g. to a commit of a Hub dataset.", "87f09149ef47")
     ] = None
+    files: Annotated[
+        tuple[str, ...] | str | None,
+        key("The files of a web server, as paths relative to `url` or as URLs, or the text file that lists them; "
+            "without it, the links of the page at `url` are followed.", "warc.paths.gz"),
+    ] = None  # fmt: skip
+    private_redirects: Annotated[
+        bool,
+        key("Follow redirects of a server to addresses that are not public, such as those of a mirror in your own "
+            "network; otherwise they are refused.", True),
+    ] = False  # fmt: skip
+    anonymous: Annotated[
+        bool, key("Read a public bucket (s3, gs) without credentials, even if you have some.", True)
+    ] = False
+    requester_pays: Annotated[
+        bool, key("Agree to be charged for reading a bucket (s3, gs) whose owner lets readers pay.", True)
+    ] = False
+    endpoint: Annotated[
+        str | None,
+        key("The address of the store, if it is not the usual one of S3 or Google Cloud Storage, such as that of R2, "
+            "MinIO or a proxy.", "https://0a1b.r2.cloudflarestorage.com"),
+    ] = None  # fmt: skip
     license: Annotated[
         str | None,
-        key("The license of the texts (an SPDX identifier or a URL), for `datakit lineage` and `datakit report`; "
-            "changes no output.", "CC-BY-4.0"),
+        key("The license of the texts (an SPDX identifier or a URL), for `datakit publish`, which needs it, `lineage` "
+            "and `report`; changes no output.", "CC-BY-4.0"),
     ] = None  # fmt: skip
     # The fields below are described in normalize/config.py.
     format: str | None = None
-    text: str | None = None
+    text: str | dict[str, Any] | None = None
     id: str | None = None
     where: str | None = None
     types: dict[str, str] | None = None
     sample: float | None = None
+    sample_seed: int | None = None
+    limit: int | None = None
     transform: str | None = None
     transform_version: int | str | None = None
     quoting: str | None = None
+    keep: tuple[str, ...] | None = None
+    drop: tuple[str, ...] | None = None
+    rename: dict[str, str] | None = None
+    conflicts: dict[str, str] | None = None
+    extract: str | None = None
+    extract_seconds: int | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +130,7 @@ class Recipe:
 
     name: Annotated[str, key("The dataset's name, and its directory in the root.", "shelf")]
     sources: tuple[Source, ...]
-    description: Annotated[str, key("A one-line description for `datakit catalog`.", "English novels")] = ""
+    description: Annotated[str, key("A one-line description for `datakit catalog list`.", "English novels")] = ""
     normalize: dict[str, Any] = field(default_factory=dict)
     annotate: dict[str, Any] | None = None
     rules: tuple[dict[str, Any], ...] = ()
@@ -146,8 +189,11 @@ def load_recipe(name_or_path: str | os.PathLike[str], check_tables: Check = lamb
     """
     if os.path.isdir(name_or_path):
         name = os.fspath(name_or_path)
+        raise RecipeError(f"{name} is a directory; `datakit init {name}` writes a recipe for it")
+    if name_or_path in dataset_names() and not os.path.exists(name_or_path) and name_or_path not in catalog_names():
         raise RecipeError(
-            f"{name} is a directory; `datakit inspect {name} --draft > recipe.toml` drafts a recipe for it"
+            f"{name_or_path} is a dataset of the catalog, not a recipe; `datakit catalog recipe {name_or_path} > "
+            "recipe.toml` writes a recipe that reads it"
         )
     path = find_toml(name_or_path, CATALOG, "no recipe {!r}: neither a file nor a catalog name", RecipeError)
     document = read_toml(path, "give a recipe file or a catalog name")
@@ -162,12 +208,14 @@ def catalog_names() -> list[str]:
 def parse_recipe(
     document: dict[str, Any], place: str, base: Path, check_tables: Check = lambda document, place: []
 ) -> Recipe:
-    """Parse a TOML document, in which relative paths are relative to `base`. Raises RecipeError, which lists all
-    mistakes.
+    """Parse a TOML document, in which relative paths are relative to `base`. The rules of a set replace the table that
+    names it, and so does the source of a dataset in the catalog. Raises RecipeError, which lists all mistakes.
     """
     tables = document.get("sources", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise RecipeError(f"{place}: sources must be [[sources]] tables, one per source")
+    tables, wrong_datasets = expansion.expanded(tables, place)
+    document, wrong_sets = _with_rules_of_sets(document, base, place)
     found = unknown_keys(document, (name for name in names_of(Recipe) if name != "origin"), place)
     top = {
         **{name: value for name, value in document.items() if name in names_of(Recipe)},
@@ -178,21 +226,37 @@ def parse_recipe(
     for number, table in enumerate(tables, start=1):
         found += mistakes(table, Source, f"{place}, source {table.get('name', number)!r}")
     found += _url_mistakes(tables, place)
+    found += wrong_datasets + wrong_sets
     found += _name_mistakes(document.get("name"), [table.get("name") for table in tables], place)
     if found:
         refuse([*found, *check_tables(document, place)])
     sources = tuple(_source(table, base) for table in tables)
     recipe = convert(top, Recipe, place)
     tables = {
-        "tokenize": _with_absolute_tokenizer(recipe.tokenize, base),
+        "tokenize": _with_absolute_template(_with_absolute_tokenizer(recipe.tokenize, base), base),
         "annotate": _with_absolute_paths(recipe.annotate, base),
     }
     return Recipe(**{**vars(recipe), "sources": sources, **tables})
 
 
+def _with_rules_of_sets(document: dict[str, Any], base: Path, place: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the document with the rules of each set that [[rules]] and [[select.rules]] name, and a message for each
+    mistake in the tables that name one. Values of the wrong type are reported elsewhere.
+    """
+    rules, select, found = document.get(RULES), document.get(SELECT), list[str]()
+    if isinstance(rules, list):
+        rules, found = expanded(rules, base, place)
+        document = {**document, RULES: rules}
+    if isinstance(select, dict) and isinstance(final := select.get(RULES), list):
+        final, wrong = expanded(final, base, f"{place}, [{SELECT}]")
+        document, found = {**document, SELECT: {**select, RULES: final}}, found + wrong
+    return document, found
+
+
 def _source(table: dict[str, Any], base: Path) -> Source:
     source = convert(table, Source, "source")
-    return Source(**{**vars(source), "url": absolute(source.url, base)})
+    files = absolute(source.files, base) if isinstance(source.files, str) else source.files
+    return Source(**{**vars(source), "url": absolute(source.url, base), "files": files})
 
 
 def absolute(url: str, base: Path) -> str:
@@ -215,6 +279,13 @@ def _with_absolute_tokenizer(table: dict[str, Any] | None, base: Path) -> dict[s
         return table
     path = absolute(tokenizer, base)
     return {**table, "tokenizer": tokenizer if is_hub_name(tokenizer) and not os.path.exists(path) else path}
+
+
+def _with_absolute_template(table: dict[str, Any] | None, base: Path) -> dict[str, Any] | None:
+    template = table.get("chat_template") if table else None
+    if table is None or not isinstance(template, str):
+        return table
+    return {**table, "chat_template": absolute(template, base)}
 
 
 BUILTIN_MODELS = ("lid.176",)  # values of a model's path that name a model of a library
@@ -270,13 +341,28 @@ def _name_mistakes(name: Any, sources: Sequence[Any], place: str) -> list[str]:
 
 
 def _url_mistakes(tables: Sequence[dict[str, Any]], place: str) -> list[str]:
-    """Return a message for each source whose URL contains a user name, a password, or an unusable query string."""
+    """Return a message for each source whose URL contains a user name, a password, or an unusable query string, and for
+    each with settings that its store does not have.
+    """
     found = []
     for number, table in enumerate(tables, start=1):
         url, revision = table.get("url"), table.get("revision")
-        if isinstance(url, str) and (mistake := user_info_mistake(url) or query_mistake(url, revision)):
+        if isinstance(url, str) and (
+            mistake := user_info_mistake(url) or query_mistake(url, revision) or _files_mistake(table, url)
+        ):
+            found.append(f"{place}, source {table.get('name', number)!r}: {mistake}")
+        if mistake := access_mistake(table):
             found.append(f"{place}, source {table.get('name', number)!r}: {mistake}")
     return found
+
+
+def _files_mistake(table: dict[str, Any], url: str) -> str:
+    """Return a message about `files` beside settings with which it cannot be used, or ""."""
+    if table.get("files") is None:
+        return ""
+    if not url.lower().startswith(HTTP) or split_query(url)[1]:
+        return "`files` lists the files of a web server; set `url` to an http:// or https:// URL without a query string"
+    return "`files` cannot be used with a revision; remove one of them" if table.get("revision") else ""
 
 
 def _assign(document: dict[str, Any], assignment: str) -> None:

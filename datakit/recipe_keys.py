@@ -18,11 +18,13 @@ from datakit.annotate.tables import TABLES as ANNOTATORS
 from datakit.annotate.user.config import UserConfig
 from datakit.conditions.config import Rule
 from datakit.consolidate.stage import Config as Consolidate
+from datakit.datasets.expansion import CATALOG_KEY, CatalogKeys
 from datakit.dedup.stage import Config as Dedup
 from datakit.engine.disk_limits import DiskLimits
 from datakit.normalize.config import Config as Normalize
 from datakit.passages.config import SearchConfig
 from datakit.recipe import RULES, Recipe, Source
+from datakit.rule_sets.config import SET, SetKeys
 from datakit.select.bucket_config import Bucket
 from datakit.select.edit_config import EditConfig as Edit
 from datakit.select.stage import Config as Select
@@ -55,6 +57,11 @@ class _Write:
     ] = True
 
 
+SEVERAL = (
+    "A recipe can have several, in tables with these keys and names of your choice: `[annotate.{}.NAME]`; `NAME` is "
+    "also the name of the table of attributes. See [several classifiers](annotate/classifier.md#several-classifiers)."
+)
+SHORTHANDS = {SetKeys: SET, CatalogKeys: CATALOG_KEY}  # the keys with which a table needs no other key
 NAME = "NAME"  # the part of a table's header that stands for a name of the user's choice
 
 
@@ -71,17 +78,17 @@ def annotator_tables() -> Iterator[tuple[str, type]]:
 # Table -> the classes that define its keys; "" stands for the top level.
 TABLES: dict[str, tuple[type, ...]] = {
     "": (Recipe,),
-    SOURCES: (Source,),
+    SOURCES: (Source, CatalogKeys),
     "normalize": (Normalize,),
     "annotate": (_Switch, Annotate),
     **{name: (kind,) for name, kind in annotator_tables()},
-    RULES: (Rule,),
+    RULES: (Rule, SetKeys),
     "dedup": (_Switch, Dedup),
     "passages": (_Switch,),
     PASSAGES: (SearchConfig,),
     "select": (Select,),
     EDITS: (Edit,),
-    FINAL_RULES: (Rule,),
+    FINAL_RULES: (Rule, SetKeys),
     BUCKETS: (Bucket,),
     "consolidate": (_Write, Consolidate),
     "tokenize": (_Switch, Tokenize),
@@ -90,7 +97,10 @@ TABLES: dict[str, tuple[type, ...]] = {
 }
 MEANINGS = {
     "": "These keys go at the top of the file, before any table.",
-    SOURCES: "One table per source. With `[dedup]`, a document found in several sources is kept in the first of them.",
+    SOURCES: (
+        "One table per source. With `[dedup]`, a document found in several sources is kept in the first of them. A "
+        "table with `catalog` stands for a public dataset, and needs no other key. See [sources](sources.md#catalog)."
+    ),
     "normalize": "Determines how files become documents, for all sources.",
     "annotate": (
         "Computes facts about documents, and writes one table of attributes per annotator. It removes and changes no "
@@ -105,11 +115,13 @@ MEANINGS = {
     "annotate.script": "The scripts of each document.",
     "annotate.personal": "Personal data, as spans of the text.",
     "annotate.heuristics": "Numbers about words, lines and repetitions, for rules such as those of Gopher and FineWeb.",
-    "annotate.classifier_fasttext": "The scores of a fastText classifier.",
-    "annotate.classifier_linear": "The scores of a linear classifier that datakit has trained.",
+    "annotate.classifier_fasttext": (f"The scores of a fastText classifier. {SEVERAL.format('classifier_fasttext')}"),
+    "annotate.classifier_linear": (
+        f"The scores of a linear classifier that datakit has trained. {SEVERAL.format('classifier_linear')}"
+    ),
     "annotate.classifier_onnx": (
         "The scores of a classifier in ONNX format. Needs `pip install '.[onnx]'`. See "
-        "[classifiers in ONNX format](annotate/classifier_onnx.md)."
+        f"[classifiers in ONNX format](annotate/classifier_onnx.md). {SEVERAL.format('classifier_onnx')}"
     ),
     "annotate.contamination": "The items of evaluation sets of which a document contains n-grams.",
     "annotate.contamination.sets.NAME": "One table per evaluation set, with a name of your choice in place of `NAME`.",
@@ -128,15 +140,17 @@ MEANINGS = {
     ),
     RULES: (
         "Each table is a rule, which removes documents before duplicates are searched for, or protects them from the "
-        "rules that follow. See [rules](rules.md)."
+        "rules that follow. A table with `set` stands for all rules of a [rule set](rules.md#rule-sets). See "
+        "[rules](rules.md)."
     ),
     "dedup": (
         "Removes near duplicates and equal texts. Without this table, a text is removed only if it equals another text "
         "of the same source."
     ),
     "passages": (
-        "Finds lines and paragraphs that occur several times in the documents that rules and dedup retain, and marks "
-        "the copies as spans, which edits can cut or mask. Each subtable is a search. See [passages](passages.md)."
+        "Finds lines, paragraphs and substrings that occur several times in the documents that rules and dedup retain, "
+        "and marks the copies as spans, which edits can cut or mask. Each subtable is a search. See "
+        "[passages](passages.md)."
     ),
     PASSAGES: (
         "A search for copies. NAME is any name of lowercase letters, digits and `_`; edits refer to its spans as "
@@ -150,7 +164,8 @@ MEANINGS = {
     ),
     FINAL_RULES: (
         "Each table is a rule that removes documents after texts are edited; its expressions may also read facts about "
-        "the edits, such as `edited.bytes`. See [final rules](rules.md#final-rules)."
+        "the edits, such as `edited.bytes`. A table with `set` stands for a rule set. See "
+        "[final rules](rules.md#final-rules)."
     ),
     BUCKETS: (
         "Each table is a document bucket: a named part of each source, which mixtures read as `source.bucket`. The "
@@ -236,8 +251,18 @@ def _type(hint: Any) -> str:
     if get_origin(hint) in (Union, types.UnionType):
         return " or ".join(_type(part) for part in get_args(hint) if part is not type(None))
     if get_origin(hint) is tuple:
-        return f"list of {_type(get_args(hint)[0])}s"
-    return f"table of {_type(get_args(hint)[1])}s" if get_origin(hint) is dict else _WORDS[hint]
+        return f"list of {_plural(get_args(hint)[0])}"
+    return f"table of {_plural(get_args(hint)[1])}" if get_origin(hint) is dict else _WORDS[hint]
+
+
+def _plural(hint: Any) -> str:
+    """Return a description of several values of a type.
+
+    >>> _plural(str), _plural(tuple[str, ...])
+    ('strings', 'lists of strings')
+    """
+    first, *rest = _type(hint).split(" ", 1)
+    return " ".join([f"{first}s", *rest])
 
 
 def json_schema() -> dict[str, Any]:
@@ -251,6 +276,9 @@ def json_schema() -> dict[str, Any]:
             parent = parent["properties"].setdefault(part, {"type": "object", "properties": {}})
         schema = tables.pop(nested)
         schema = {"type": "array", "items": schema} if nested in ARRAYS else schema
+        if table == "annotate" and name in ANNOTATORS and ANNOTATORS[name].nameable:
+            several = {"type": "object", "minProperties": 1, "additionalProperties": schema}
+            schema = {"anyOf": [schema, several], "description": schema["description"]}
         parent |= {"additionalProperties": schema} if name == NAME else {}
         parent["properties"] |= {} if name == NAME else {name: schema}
     arrays = {name: {"type": "array", "items": tables[name]} for name in (SOURCES, RULES)}
@@ -271,7 +299,12 @@ def _table_schema(table: str) -> dict[str, Any]:
         for name in own:
             properties.get(name, {}).pop("default", None)
     required = [entry.name for entry in recipe_keys() if entry.table == table and entry.required]
-    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
+    shorthand = next((name for kind, name in SHORTHANDS.items() if kind in TABLES[table]), None)
+    if shorthand is not None:
+        schema["anyOf"] = [{"required": required}, {"required": [shorthand]}]
+    else:
+        schema["required"] = required
     return {**schema, "description": MEANINGS[table]}
 
 

@@ -40,14 +40,18 @@ def load_toml(
     Raises RecipeError for a file that cannot be read, and UsageError for an unknown name or an invalid assignment.
     """
     path = find_toml(name_or_path, folder, missing, UsageError)
-    document = read_toml(path, advice)
+    return path, assigned(read_toml(path, advice), assignments)
+
+
+def assigned(document: dict[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """Apply assignments such as `model.hidden=64` to a document, which is changed and returned. Raises UsageError."""
     for assignment in assignments:
         dotted, equals, value = assignment.partition("=")
         keys = [part.strip() for part in dotted.split(".")]
         if not equals or not keys[-1]:
             raise UsageError(f"{assignment!r} does not have the form key=value, for example model.hidden=64")
         assign(document, keys, value, repr(assignment), UsageError)
-    return path, document
+    return document
 
 
 def find_toml(name_or_path: str | os.PathLike[str], folder: Path, missing: str, error: type[InputError]) -> Path:

@@ -26,7 +26,7 @@ FAST_COMPILE = (
     " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 )
 MOST_COMPILED_BYTES = 256 << 20  # a run of all tests writes about 20 MB
-SHAPED = ("models", "optimizer")
+SHAPED = ("models", "optimizers")
 
 XLA_FLAGS = f"--xla_force_host_platform_device_count={FAKE_DEVICES} {FAST_COMPILE}"
 if XLA_FLAGS not in os.environ.get("XLA_FLAGS", ""):  # the flags are part of the compilation cache's keys

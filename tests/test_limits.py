@@ -35,7 +35,6 @@ from pyarrow import feather
 import datakit
 from datakit.cache.reader import open_cache
 from datakit.download import transfer
-from datakit.download.listing import list_source
 from datakit.errors import RefusedInputsError
 from datakit.loader import Loader, load_mixture
 from datakit.normalize.columns import schema_union
@@ -47,6 +46,8 @@ from tests.support.caches import load_tokenizer, trained
 from tests.support.engine.inline_executor import InlineExecutor
 from tests.support.loader.mixture_files import cache, mixture
 from tests.support.normalize.readers import read, reasons
+from tests.support.normalize.sources import list_source
+from tests.support.normalize.web_archives import HTTP, page, response, warc_record, write_archive
 from tests.support.paths import REPOSITORY
 from tests.support.small_shelf import prose
 
@@ -54,8 +55,9 @@ __all__ = ["cache", "mixture"]  # fixtures
 ROOMS = (
     *("storage", "engine", "download", "normalize", "dedup", "select", "consolidate", "tokenize", "cache", "text"),
     *("leases", "loader", "interop", "pipeline", "retention", "validate", "trainer", "lineage", "report", "serve"),
-    "ferries",
+    *("ferries", "publish"),
 )
+ENCODED = HTTP + b"Content-Encoding: gzip, zstd\r\n"
 SMALLEST = 256  # smaller numbers are counts of things to show, of tries or of threads
 SAME: dict[str, dict[str, int]] = {
     "storage": {
@@ -75,6 +77,7 @@ SAME: dict[str, dict[str, int]] = {
         "engine.exchange.merge_tasks:BUDGET_BYTES": 3_000,
         "engine.exchange.run_names:MOST_BUCKETS": 4,
         "engine.exchange.run_file:HEAD_BYTES": 64,
+        "engine.exchange.read_runs:PIECE_BYTES": 1,
         "engine.exchange.run_file:PIECE_BYTES": 90,
         "normalize.route:BUDGET_BYTES": 4_000,
     },
@@ -90,6 +93,12 @@ SAME: dict[str, dict[str, int]] = {
         "normalize.readers.streams:OUTPUT_BYTES": 70,
         "normalize.readers.streams:INPUT_BYTES": 11,
         "normalize.readers.streams:ZSTD_INPUT_BYTES": 13,
+        "normalize.readers.web.members:INPUT_BYTES": 61,
+        "normalize.readers.web.members:HELD_BYTES": 300,
+        "normalize.readers.web.window:SEARCHED_BYTES": 50,
+        "normalize.readers.web.payloads:INPUT_BYTES": 11,
+        "normalize.readers.web.payloads:ZSTD_BYTES": 13,
+        "normalize.readers.web.reader:BATCH_RECORDS": 2,
         "normalize.record_counts:ENOUGH": 1,
     },
     "sort and dedup": {
@@ -120,6 +129,7 @@ SAME: dict[str, dict[str, int]] = {
         "dedup.giants.prober:OUTCOME_WORDS": 1,
         "dedup.survivor_cuts:SAMPLES": 3,
         "dedup.stage:TASK_BYTES": 500,
+        "dedup.stage:BAND_BYTES": 500,
         "dedup.verification.arrange:SORTED_ROWS": 3,
         "dedup.verification.run_kernels:STEP_DOCUMENTS": 2,
         "dedup.verification.verify:WRITTEN_DOCUMENTS": 2,
@@ -141,6 +151,7 @@ CUTS = {
 }
 ELSEWHERE = {
     "select.final.equal_texts:BUDGET": "select/test_final.py",
+    "select.final.equal_texts:LEAST_MERGED": "select/final/test_equal_texts.py",
     "select.final.plan:TASK_BYTES": "select/test_final.py",
     "storage.atomic:MOST_LOCKS": "storage/test_locks.py",
     "storage.atomic:S3_PART_BYTES": "storage/test_atomic.py",
@@ -152,7 +163,19 @@ ELSEWHERE = {
     "engine.worker.child:MOST_RETAINED": "engine/worker/handles/test_kept_children.py",
     "engine.worker.memory_watcher:ENTRIES": "engine/worker/test_memory_watcher.py",
     "engine.worker.exit_causes:TAIL_BYTES": "engine/worker/test_exit_causes.py",
+    "download.git.snapshot:BATCH_ROWS": "download/git/test_steps.py",
+    "download.git.snapshot:HEAD_BYTES": "download/git/test_steps.py",
+    "download.git.snapshot:LARGEST_FILE": "download/git/test_steps.py",
+    "download.git.objects:READ_BYTES": "download/git/test_steps.py",
     "download.transfer:READ_BYTES": "test_limits.py",
+    "download.hub.api:MOST_BYTES": "download/hub/test_api.py",
+    "download.hub.api:MOST_CODED_BYTES": "download/hub/test_api.py",
+    "download.web.content_hash:BUFFER_BYTES": "download/web/test_content_hash.py",
+    "download.web.pages:MOST_PAGES": "download/web/test_pages.py",
+    "download.web.pages:MOST_PAGE_BYTES": "download/web/test_web_listing.py",
+    "download.web.partial_file:PART_BYTES": "download/web/test_fetch.py",
+    "download.web.patience:ENOUGH": "download/web/test_fetch.py",
+    "download.web.url_list:MOST_LIST_BYTES": "download/web/test_url_list.py",
     "engine.disk_limits:USUAL_FREE_BYTES": "engine/test_disk_limits.py",
     "text.word_difference:COMPARED": "text/test_word_difference.py",
     "report.pairs:MOST_CHARACTERS": "report/test_pairs.py",
@@ -181,12 +204,25 @@ ELSEWHERE = {
     "normalize.readers.inputs:READ_AGAIN_BYTES": "normalize/readers/test_inputs.py",
     "normalize.readers.line_numbers:BLOCK_BYTES": "normalize/readers/test_line_numbers.py",
     "normalize.readers.line_numbers:MOST_BYTES": "normalize/readers/test_line_numbers.py",
+    "normalize.readers.archives.tar_members:EXTENDED_BYTES": "normalize/readers/archives/test_webdataset.py",
+    "normalize.readers.json_arrays.envelope:ENVELOPE_BYTES": "normalize/readers/json_arrays/test_envelope.py",
+    "normalize.readers.json_arrays.envelope:MOST_BRACKETS": "normalize/readers/json_arrays/test_envelope.py",
+    "normalize.readers.json_arrays.recognition:HEAD_BYTES": "normalize/readers/json_arrays/test_recognition.py",
+    "normalize.readers.json_arrays.recognition:WINDOW_BYTES": "normalize/readers/json_arrays/test_recognition.py",
+    "normalize.readers.xml.pages:PROLOG_BYTES": "normalize/readers/xml/test_mediawiki.py",
     "normalize.readers.columnar.tables:PIECE_BYTES": "normalize/readers/columnar/test_parquet.py",
     "normalize.readers.columnar.row_by_row:MOST_DICTIONARY_BYTES": "normalize/readers/columnar/test_parquet.py",
     "normalize.readers.streams:LARGEST_WINDOW": "test_limits.py",
+    "normalize.readers.web.messages:HTTP_HEADER_BYTES": "normalize/readers/web/test_reader.py",
+    "normalize.readers.web.records:BEGINNING_BYTES": "normalize/readers/web/test_records.py",
+    "normalize.readers.web.records:HEADER_BYTES": "normalize/readers/web/test_records.py",
     "normalize.route:WHOLE_SLICE_BYTES": "normalize/test_record_counts.py",
     "normalize.columns.schema_union:MOST_FIELDS": "test_limits.py",
+    "normalize.inspection.licenses:READ_BYTES": "normalize/inspection/test_licenses.py",
     "normalize.inspection.sample:CHECKED_BYTES": "normalize/inspection/test_draft.py",
+    "normalize.inspection.sample:CHECKED_FILES": "normalize/inspection/test_suspicions.py",
+    "normalize.inspection.sample:CHECKED_GROUP_BYTES": "normalize/inspection/test_suspicions.py",
+    "normalize.inspection.sample:DECODED_BYTES": "normalize/inspection/test_suspicions.py",
     "pipeline.attributes.quantiles:EXACT": "pipeline/attributes/test_quantiles.py",
     "pipeline.attributes.sample:EXCERPT": "pipeline/attributes/test_sample.py",
     "pipeline.attributes.summary:DISTINCT": "pipeline/attributes/test_summary.py",
@@ -208,6 +244,8 @@ ELSEWHERE = {
     "tokenize.document_ranges:RANGE_BYTES": "tokenize/test_document_ranges.py",
     "tokenize.document_ranges:WHOLE_BYTES": "tokenize/test_document_ranges.py",
     "tokenize.split_check:WHOLE_BYTES": "tokenize/test_split_check.py",
+    "tokenize.templates.template_file:LONGEST_TEMPLATE": "tokenize/templates/test_template_file.py",
+    "tokenize.templates.renderer:LONGEST_SPANS": "tokenize/templates/test_renderer.py",
     "tokenize.split_check:WHOLE_SHARE": "tokenize/test_split_check.py",
     "tokenize.split_check:WINDOW_BYTES": "tokenize/test_split_check.py",
     "loader.permutation:TABLE_SIZE": "loader/test_permutation.py",
@@ -219,11 +257,22 @@ ELSEWHERE = {
     "interop.import_cache:BATCH_TOKENS": "interop/test_import_cache.py",
     "interop.import_cache:SHARD_TOKENS": "interop/test_import_cache.py",
     "interop.levanter:CACHE_BYTES": "interop/test_levanter.py",
+    "interop.lance_export:ROWS_AT_ONCE": "interop/test_lance_export.py",
+    "interop.levanter_export:MOST": "interop/test_levanter_export.py",
+    "interop.mds:MOST_BYTES": "interop/test_mds.py",
+    "interop.mds:SHARD_BYTES": "interop/test_mds.py",
     "interop.megatron:MOST": "interop/test_megatron.py",
+    "interop.zarr_pieces:CHUNK": "interop/test_levanter_export.py",
+    "interop.zarr_pieces:CHUNKS": "interop/test_levanter_export.py",
+    "publish.hub:MOST_FILES": "publish/test_hub.py",
     "pipeline.packing_stage:BLOCKS_A_TASK": "pipeline/test_packing_stage.py",
+    "trainer.bench.measure:CHECKED_TOKENS": "trainer/bench/test_measure.py",
     "trainer.evaluate:MOST_IDS": "trainer/test_evaluate.py",
-    "trainer.models.expert_tiles:LARGEST_TILE": "trainer/models/test_experts.py",
-    "trainer.models.expert_tiles:MIDDLE_BYTES": "trainer/models/test_experts.py",
+    "trainer.huggingface.folder:MOST_JSON_BYTES": "trainer/huggingface/test_folder.py",
+    "trainer.huggingface.tensor_files:MOST_HEADER_BYTES": "trainer/huggingface/test_tensor_files.py",
+    "trainer.models.experts.expert_tiles:LARGEST_TILE": "trainer/models/experts/test_experts.py",
+    "trainer.models.experts.expert_tiles:MIDDLE_BYTES": "trainer/models/experts/test_experts.py",
+    "trainer.sizes.run_file:HELD_OUT_TOKENS": "trainer/sizes/test_run_file.py",
     "trainer.models.layers:ROTARY_STRIDE": "trainer/models/test_program_size.py",
 }
 LOADER = {
@@ -236,6 +285,7 @@ LOADER = {
     "loader.mixture.window:MAX_TABLE": 5,
 }
 BUDGETS = {  # crossing one is a memory failure, which tests/engine/worker/test_memory_watcher.py provokes, or a retry
+    "tokenize.stage:TASK_MEMORY",
     "dedup.stage:SORTING_BYTES",
     "dedup.giants.plan:MEMORY_BYTES",
     "engine.exchange.merge:MEMORY_BYTES",
@@ -246,8 +296,11 @@ BUDGETS = {  # crossing one is a memory failure, which tests/engine/worker/test_
     "engine.worker.memory:BACKSTOP_MARGIN",
     "engine.worker.memory:SMALL_BUDGET",
     "engine.worker.memory_watcher:FASTEST_GROWTH",
+    "normalize.readers.xml.page_fields:_BUFFER_BYTES",
 }
 NOT_SIZES = {
+    "loader.sources.exclusions:NEVER": "a step that no run reaches: the largest number in an array of steps",
+    "normalize.readers.archives.tar_members:BLOCK": "the size of a block of a tar archive, which its format sets",
     "engine.freed_memory:KEPT_BYTES": "an option of the C library, which changes only where memory comes from",
     "engine.freed_memory:LARGEST_KEPT": "an option of the C library, which changes only where memory comes from",
     "pipeline.estimates.forecast:TASK_BYTES": "an estimate of the text of a task, for forecasts",
@@ -262,11 +315,18 @@ NOT_SIZES = {
     "pipeline.simulate.figures:LARGE_SHARED": "an estimate or a threshold of simulated runs",
     "pipeline.simulate.figures:MOST_REQUESTS": "an estimate or a threshold of simulated runs",
     "pipeline.simulate.rates:MIB": "an estimate or a threshold of simulated runs",
+    "pipeline.simulate.rates:DRIVER_MEMORY": "an estimate or a threshold of simulated runs",
+    "pipeline.simulate.effects:FOOTER_BYTES": "an estimate or a threshold of simulated runs",
+    "storage.buckets.chunks:CHUNK_BYTES": "how much of a body is handed over at once, which changes no result",
+    "storage.buckets.listing:PAGE_KEYS": "the most that S3 puts into a page",
+    "storage.buckets.listing:OTHER_PAGE_KEYS": "another size of pages, for the second look",
+    "storage.urls:READ_AHEAD_BYTES": "how much a request for an object reads ahead, which changes no result",
     "pipeline.simulate.simulation:SAMPLE_EVERY": "an estimate or a threshold of simulated runs",
     "pipeline.simulate.results.token_results:EMPTY_LIST": "an estimate or a threshold of simulated runs",
     "pipeline.simulate.results.encoding_results:METADATA_BYTES": "an estimate or a threshold of simulated runs",
     "pipeline.simulate.results.final_results:EMPTY_LIST": "an estimate or a threshold of simulated runs",
     "cache.raw_shard:CASTAGNOLI": "a polynomial",
+    "interop.zarr_pieces:LENGTH": "the declared length of all of Levanter's arrays",
     "validate.between.similarity:SAMPLE": "the number of removals that are recomputed",
     "validate.between.plain_shingles:MASK": "a property of uint64",
     "validate.training.batches:MEMORY": "stands for no limit",
@@ -279,10 +339,18 @@ NOT_SIZES = {
     "engine.observe.progress:MEGABYTE": "a unit",
     "engine.ray_backend.connection:OBJECT_STORE_BYTES": "Ray's minimum",
     "download.hashes:SETTLED_NS": "a time",
+    "download.web.patience:SLOWEST": "a rate",
     "normalize.formats:TAR_OFFSET": "a property of tar",
     "normalize.readers.streams:HEAD_BYTES": "the length of the longest magic number, at its offset",
+    "normalize.readers.web.charsets:DETECTED_BYTES": "how much of a page the charset detector reads",
+    "normalize.readers.web.charsets:META_BYTES": "a property of HTML",
+    "normalize.readers.web.members:SHOWN_BYTES": "how much of a member shows whether a record begins there",
+    "normalize.readers.web.payloads:SHOWN_BYTES": "how much of a payload shows whether it is text",
+    "normalize.readers.web.window:LONGEST_LINE": "the length of the longest line that two patterns match",
     "normalize.inspection.sample:TOLERATED": "stands for no limit",
     "normalize.where.column_types:UNLIMITED": "stands for no limit",
+    "normalize.limit:UNLIMITED": "stands for no limit",
+    "normalize.config:LARGEST_SEED": "a property of TOML",
     "normalize.columns.number_types:LARGEST_EXACT": "a property of float64",
     "normalize.columns.number_types:LARGEST_INT64": "a property of int64",
     "normalize.readers.json_rows:_LARGEST": "a property of int64",
@@ -333,6 +401,9 @@ def write_sources(folder: Path) -> None:
             writer.writerows(part)
     pq.write_table(pa.Table.from_pylist(rows[90:105]), mixed / "f.parquet", row_group_size=6)
     feather.write_feather(pa.Table.from_pylist(rows[105:115]), str(mixed / "g.arrow"))
+    pages = [response(page(prose(n, 30)), n) if n % 3 else warc_record(b"x", "request", n) for n in range(120, 135)]
+    encoded = response(zstandard.compress(gzip.compress(page(prose(135, 30)), mtime=0)), 135, ENCODED)
+    write_archive(mixed / "h.warc.gz", [*pages, encoded])
     for row in rows[115:]:
         (mixed / f"{row['id']}.txt").write_text(row["text"])
     (folder / "copies").mkdir()

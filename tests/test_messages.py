@@ -99,14 +99,16 @@ def test_messages_of_logging_are_shown_in_the_same_way(capsys: pytest.CaptureFix
 
 
 def test_settings_end_with_the_command(tmp_path: Path) -> None:
-    refused = invoke("catalog", "dmeo", "--log", "json", "--log-level", "error", cwd=tmp_path)
+    refused = invoke("catalog", "recipe", "dmeo", "--log", "json", "--log-level", "error", cwd=tmp_path)
     (line,) = lines(refused.stderr)
     assert (line["level"], line["event"], line["exit_code"], line["error"]) == ("error", "error", 2, "RecipeError")
     assert messages.settings() == messages.Settings() and not logging.getLogger().handlers.count(messages._handler)
-    assert invoke("catalog", "dmeo", cwd=tmp_path).stderr.startswith("error: no recipe")
+    assert invoke("catalog", "recipe", "dmeo", cwd=tmp_path).stderr.startswith("error: no recipe")
 
 
-@pytest.mark.parametrize("words", [["--log", "json", "catalog", "--frsh"], ["catalog", "--frsh", "--log=json"]])
+@pytest.mark.parametrize(
+    "words", [["--log", "json", "catalog", "list", "--frsh"], ["catalog", "list", "--frsh", "--log=json"]]
+)
 def test_mistakes_in_options_are_json_wherever_the_option_stands(tmp_path: Path, words: list[str]) -> None:
     refused = invoke(*words, cwd=tmp_path)
     assert refused.returncode == 2

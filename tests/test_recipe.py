@@ -174,7 +174,7 @@ def test_recipe_survives_a_round_trip_as_a_document(name: str, some: list[Source
 
 
 def test_every_catalog_recipe_loads() -> None:
-    assert {"demo", "fineweb-edu-10bt"} <= set(catalog_names())
+    assert {"demo", "demo-sft", "fineweb-edu-10bt"} <= set(catalog_names())
     for name in catalog_names():
         recipe = load_recipe(name)
         assert recipe.name == name, "a catalog recipe has its file's name"
@@ -194,5 +194,5 @@ def test_full_run_finds_the_texts_where_the_tests_do(tmp_path: Path, monkeypatch
 
 
 def test_directory_of_texts_is_not_a_recipe(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"is a directory; `datakit inspect .* --draft > recipe.toml` drafts"):
+    with pytest.raises(RecipeError, match=r"is a directory; `datakit init .*` writes a recipe for it"):
         load_recipe(tmp_path)

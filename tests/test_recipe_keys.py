@@ -32,11 +32,15 @@ from datakit.recipe_keys import (
     json_schema,
     recipe_keys,
 )
+from datakit.store_access import KEYS
 from tests.support.paths import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "recipe.md"
 MARK = "This section is generated from the config classes by `python -m tests.test_recipe_keys`.\n"
+RENDERED = {"chat_format": "template", "formats": {"a": "chat"}, "chat_template": "chat_template.jinja"}
 BASE = {"name": "x", "sources": [{"name": "a", "url": "/x"}], "tokenize": {"tokenizer": "bytes"}}
+
+ANNOTATE = {"language": {}, "heuristics": {"stop_words": ["gopher", "deu_Latn"]}}  # what the examples of rules read
 
 
 def markdown() -> str:
@@ -58,27 +62,31 @@ def document(key: RecipeKey) -> dict[str, object]:
     value = tomllib.loads(f"{key.name} = {key.example}")
     beside = {
         "transform": {"transform_version": 1}, "transform_version": {"transform": "a:b"},
-        "types": {"where": "year > 1"}, "lowest": {"by": "1"}, "highest": {"by": "1"}, "by": {"lowest": 0.1},
+        "types": {"where": "year > 1"}, "sample_seed": {"sample": 0.5}, "files": {"url": "https://host/data"},
+        "lowest": {"by": "1"}, "highest": {"by": "1"}, "by": {"lowest": 0.1},
+        "part": {"set": "fineweb2"}, "without": {"set": "gopher_quality"}, "thresholds": {"set": "gopher_quality"},
         "tokenizer_version": {"tokenizer": "a:b"}, "tokenizer": {"tokenizer": "bytes"},
+        **dict.fromkeys(("chat_template", "chat_date", "tools"), RENDERED),
+        **{name: {"url": "s3://bucket/data"} for name in KEYS},
     }.get(key.name, {})  # fmt: skip
     values = {**value, **beside}
     if key.table == "":
         return {**BASE, **values}
     if key.table == "sources":
-        return {**BASE, "sources": [{"name": "a", "url": "/x", **values}]}
+        beside = {"catalog": "fineweb-2"} if key.name == "parameters" else {}
+        return {**BASE, "sources": [{"name": "a", "url": "/x", **values, **beside}]}
     if key.table == "rules":
         source = {"name": "web", "url": "/x"}
         return {
             **BASE,
             "sources": [source],
-            "annotate": {"language": {}},
-            "rules": [{"name": "x", "where": "source = 'a'", **values}],
+            "annotate": ANNOTATE,
+            "rules": [{"name": "x", "where": "source = 'web'", **values}],
         }
     if key.table in (FINAL_RULES, BUCKETS):
-        listed = [{"name": "x", "where": "source = 'a'", **values}]
-        annotate = {"language": {}}
+        listed = [{"name": "x", "where": "source = 'web'", **values}]
         sources = [{"name": "web", "url": "/x"}]
-        return {**BASE, "sources": sources, "annotate": annotate, "select": {key.table.split(".")[1]: listed}}
+        return {**BASE, "sources": sources, "annotate": ANNOTATE, "select": {key.table.split(".")[1]: listed}}
     if key.table == "select" and key.name == "equal_after_editing":
         edit = {"spans": "personal.spans", "action": "cut"}
         return {**BASE, "annotate": {"personal": {}}, "select": {**values, "edits": {"mail": edit}}}
@@ -140,6 +148,7 @@ def test_every_key_is_described() -> None:
     found = {(key.table, key.name) for key in keys}
     for table, kinds in TABLES.items():
         names = {field.name for kind in kinds for field in fields(kind)} if table else {"name", "description"}
+        names -= {"splits"} if table == "normalize" else set()  # written out from the key of a source
         names -= {other.removeprefix(f"{table}.").split(".")[0] for other in TABLES if other.startswith(f"{table}.")}
         assert {name for where, name in found if where == table} == names
     assert {name for where, name in found if where == "sources"} > {field.name for field in fields(DownloadConfig)}
@@ -162,19 +171,24 @@ def test_examples_are_accepted_and_fit_the_schema(
             path.parent.mkdir(exist_ok=True)
             shutil.copy(builtin_path(), path)
     recipe = document(key)
+    (tmp_path / RENDERED["chat_template"]).write_text("a template")
     configure(parse_recipe(recipe, "example", tmp_path))
     jsonschema.validate(recipe, json_schema())
 
 
 def test_schema_accepts_the_catalog_and_refuses_typos() -> None:
     schema = json_schema()
+    for rules in ([{"name": "x", "where": "true"}], [{"set": "mc4"}]):
+        jsonschema.validate({**BASE, "rules": rules, "select": {"rules": rules}}, schema)
     jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate({**BASE, "sources": [{"catalog": "arxiv", "sample": 0.1}]}, schema)
     for path in CATALOG.glob("*.toml"):
         jsonschema.validate(tomllib.loads(path.read_text()), schema)
     for wrong in (
         {"dedupe": {}}, {"dedup": {"treshold": 0.9}}, {"dedup": {"threshold": "much"}}, {"sources": [{"name": "a"}]},
-        {"sources": [{"name": "a", "url": "x", "format": "pdf"}]},
+        {"sources": [{"name": "a", "url": "x", "format": "pdf"}]}, {"sources": [{"catalog": ["arxiv"]}]},
         {"tokenize": {"tokenizer": "train", "train": {"v": 1}}}, {"annotate": {"language": {"topk": 2}}},
+        {"rules": [{"where": "true"}]}, {"rules": [{"set": "mc4", "tresholds": {}}]},
         {"select": {"edits": {"mail": {"spans": "personal.spans", "verb": "cut"}}}},
     ):  # fmt: skip
         with pytest.raises(jsonschema.ValidationError):

@@ -10,14 +10,14 @@ import pytest
 
 import datakit
 from datakit import signed_urls
-from datakit.download.listing import list_source, listing_digest, source_base
+from datakit.download.listing import listing_digest, source_base
 from datakit.errors import DatakitError, NotFoundError, RecipeError, RootError, StorageError
 from datakit.pipeline import running
 from datakit.recipe import parse_recipe
 from datakit.storage import urls
 from tests.support.commands import run_command
 from tests.support.faults.signed_server import SignedServer, signed_server
-from tests.support.normalize.sources import write_lines
+from tests.support.normalize.sources import list_source, write_lines
 from tests.support.trees import tree
 
 
@@ -64,7 +64,8 @@ def test_unfinished_download_continues_with_a_new_signature(server: SignedServer
     assert server.served - served == 1, "only the listing"
 
 
-def test_expired_signature_is_named(server: SignedServer) -> None:
+def test_expired_signature_is_named(server: SignedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datakit.download.web.patience.FIRST_WAIT", 0.001)
     url = server.sign("a.jsonl", "11aa")
     server.accepted.clear()
     with pytest.raises(

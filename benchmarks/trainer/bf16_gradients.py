@@ -31,10 +31,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from datakit.trainer import optimizer as optimizers
 from datakit.trainer.models import grug, router, weights
 from datakit.trainer.models.protocol import Tokens
 from datakit.trainer.models.weights import Tree, leaves
+from datakit.trainer.optimizers import adamh
+from datakit.trainer.optimizers.schedules import learning_rates
+from datakit.trainer.optimizers.update import groups_of, initial_moments, update
 from tests.support.data import data_dir
 
 CONFIG = grug.Config(
@@ -102,7 +104,7 @@ def route(routing: tuple[Any, Any], tokens: Any, parameters: Any) -> tuple[Any, 
     taken_TK = state if state.ndim == 2 else router.sigmoid_route(logits_TE, state, CONFIG.experts_per_token).expert
     share_TK = jax.nn.sigmoid(router._pick(logits_TE, taken_TK))
     chosen_TK = taken_TK.astype(jnp.float32)  # the type of thresholds
-    return router.Routing(taken_TK, share_TK), (chosen_TK, router.statistics(logits_TE, taken_TK, valid_T))
+    return (router.Routing(taken_TK, share_TK), None), (chosen_TK, router.router_sums(logits_TE, taken_TK, valid_T))
 
 
 @contextmanager
@@ -121,9 +123,10 @@ def loss(params: Tree, state: Tree, batch: Tokens, config: grug.Config, counted:
 
 def trained(config: grug.Config, found: list[Tokens]) -> tuple[Tree, Tree]:
     """Return parameters and router biases after a step per batch, in fp32."""
-    table, settings = grug.weights(config), optimizers.Optimizer(warmup=0.0, schedule="constant")
+    table, settings = grug.weights(config), adamh.Config(warmup=0.0, schedule="constant")
     params, state = weights.initialize(table, jax.random.key(0)), grug.initial_state(config)
-    moments, schedule = optimizers.initial_moments(params), optimizers.multiplier(settings, max(len(found), 1))
+    moments = initial_moments(params, table, settings)
+    rates = learning_rates(settings, groups_of(table), 0, max(len(found), 1))
 
     @jax.jit
     def step(params: Tree, state: Tree, moments: Tree, batch: Tokens, number: Any) -> Any:
@@ -133,7 +136,7 @@ def trained(config: grug.Config, found: list[Tokens]) -> tuple[Tree, Tree]:
             return value + output.auxiliary, output.state
 
         gradients, state_after = jax.grad(mean, has_aux=True)(params)
-        after, moments, _ = optimizers.update(gradients, moments, params, number, table, settings, schedule)
+        after, moments, _ = update(gradients, moments, params, number, rates, table, settings)
         return after, state_after, moments
 
     for number, batch in enumerate(found):

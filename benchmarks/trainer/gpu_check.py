@@ -6,8 +6,10 @@
 2. The compiled step holds no [experts, tokens, width] buffer, forward or backward, which would make the sparse layer
    dense.
 3. One mixture-of-experts layer at real sizes: milliseconds, share of the device's peak, share of a dense layer's speed.
-4. The 1e19-FLOP model (d1024, 64 experts, 4 per token) trains on random tokens: tokens/s and MFU, as
-   `trainer/metrics/trackers.py` defines them.
+4. The attention kernels equal the oracle (bf16, forward and gradients, documents, a window, grouped heads).
+5. The 1e19-FLOP model (d1024, 64 experts, 4 per token) trains on random tokens with the trainer's own loop: tokens/s
+   and MFU, as `trainer/metrics/trackers.py` defines them, and the devices' time by computation, communication, copies
+   and waiting for the host.
 
 A backend that cannot be used, or that exceeds the memory, is reported, and the checks go on. The exit code is 1 if this
 happens to the backend that `auto` means, or if its step holds such a buffer.
@@ -20,28 +22,33 @@ import dataclasses
 import json
 import re
 import sys
-import time
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.errors import JaxRuntimeError
 
 from benchmarks.trainer.moe_layer import GPU_SHAPES, Shape, described, measure, moe_step, out_of_memory, worst_error
 from datakit.errors import UsageError
-from datakit.trainer.config import Run
-from datakit.trainer.device_feed import place
-from datakit.trainer.metrics.trackers import peak_flops
-from datakit.trainer.models.experts import resolve
-from datakit.trainer.scaling import size
-from datakit.trainer.train import trainer_of
+from datakit.trainer.config import Log, Run
+from datakit.trainer.loop.trace_summary import summarize
+from datakit.trainer.metrics.json_lines import read_metrics
+from datakit.trainer.models.attention.attention import attention
+from datakit.trainer.models.attention.attention import resolve as resolve_attention
+from datakit.trainer.models.experts.experts import resolve
+from datakit.trainer.sizes.scaling import size
+from datakit.trainer.train import train
 
 CHECKED = Shape(4096, 512, 256, 32, 4)
 ARRAY_TEXT = re.compile(r"tensor<((?:[0-9]+x)+)(?:f32|f16|bf16)>")
 SHAPE_TEXT = re.compile(r"\b(?:f32|f16|bf16)\[([0-9,]+)\]")
 VOCABULARY = 50_304
+MEASURED = ("duration", "tokens_per_second", "mfu")
+WARM_UP, TRACED = 2, 3  # steps that are not measured, and steps that are traced at the end
 SMALLEST_WIDTH = 16  # more than any number of choices
 
 
@@ -104,39 +111,78 @@ def check_backends(backends: list[str], shape: Shape) -> dict[str, dict[str, Any
 
 
 class Random:
-    """A batch of random tokens."""
+    """A source of batches of random tokens."""
 
     def __init__(self, sequences: int, length: int) -> None:
         self.tokens = np.random.default_rng(0).integers(0, VOCABULARY, (sequences, length), dtype=np.int32)
         self.segments = np.ones_like(self.tokens)
         self.loss_mask = np.ones(self.tokens.shape, bool)
 
+    def iterate(self, start: int = 0, stop: int | None = None) -> Generator[Random, None, None]:
+        assert stop is not None
+        yield from (self for _ in range(start, stop))
+
+    def outline(self, steps: int) -> list[tuple[int, int, int]]:
+        return [(steps, *self.tokens.shape)]
+
+    def record(self) -> dict[str, Any]:
+        return {"fingerprint": f"random-{self.tokens.shape}"}
+
+    def verify(self, saved: dict[str, Any], step: int) -> list[str]:
+        return []
+
+    def snapshot(self, step: int) -> dict[str, float]:
+        return {}
+
 
 def train_speed(sequences: int, length: int, steps: int, flops: float = 1e19, hidden: int = 1024) -> dict[str, Any]:
-    """Median seconds of a training step of the model for a budget, with tokens/s and MFU."""
+    """Train the model for a budget with the trainer's own loop; return the median step, tokens/s, MFU, and how the
+    devices spent the last steps.
+    """
     plan = size(flops, hidden, vocabulary=VOCABULARY, sequence=length)
-    run = Run(name="gpu-check", steps=1000, model=plan.model, optimizer=plan.optimizer)
-    trainer, seconds = trainer_of(run), []
-    with jax.set_mesh(trainer.mesh):
-        state, batch = trainer.fresh(0), place(Random(sequences, length), trainer.mesh, trainer.config.vocabulary).batch
-        for _ in range(steps):
-            begun = time.perf_counter()
-            state, results = trainer.advance(state, batch)
-            jax.block_until_ready(results)
-            seconds.append(time.perf_counter() - begun)
-    usual = float(np.median(seconds[2:]))
-    work = 3 * trainer.model.flops_per_token(plan.model, length) * sequences * length
-    peak = peak_flops(jax.devices()[0].device_kind)
+    log, count = Log(profile=(steps, steps + TRACED)), steps + TRACED
+    run = Run(name="gpu-check", steps=count, model=plan.model, optimizer=plan.optimizer, compilation_cache="", log=log)
+    with tempfile.TemporaryDirectory() as root:
+        directory = train(run, Random(sequences, length), root).directory
+        rows, trace = read_metrics(directory)[WARM_UP:steps], summarize(directory)
+    usual = {name: float(np.median([row.get(f"throughput/{name}", np.nan) for row in rows])) for name in MEASURED}
     memory = jax.devices()[0].memory_stats() or {}
+    parts = {"compute": trace.compute, "communication": trace.communication, "copy": trace.copy, "host": trace.idle}
     return {
         "model": dataclasses.asdict(plan.model),
         "batch": [sequences, length],
-        "seconds": usual,
-        "tokens_per_second": sequences * length / usual,
-        "mfu": 100 * work / usual / peak / trainer.mesh.size if peak else None,
+        "seconds": usual["duration"],
+        "tokens_per_second": usual["tokens_per_second"],
+        "mfu": None if np.isnan(usual["mfu"]) else usual["mfu"],
         "accounting": "3 x forward FLOPs with head, attention unhalved, over dense bf16 peak",
+        "shares": {name: seconds / trace.seconds for name, seconds in parts.items()},
         "peak_memory_gib": memory.get("peak_bytes_in_use", 0) / 2**30,
     }
+
+
+def check_attention(length: int = 1024, heads: int = 8, kv_heads: int = 2, width: int = 128) -> dict[str, Any]:
+    """Compare the attention kernels that `auto` means with the oracle, forward and gradients, in bf16."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    shapes = [(2, length, count, width) for count in (heads, kv_heads, kv_heads)]
+    arrays = [jax.random.normal(key, shape, jnp.bfloat16) for key, shape in zip(keys, shapes, strict=True)]
+    segments = jnp.arange(length)[None] // 300 + jnp.ones((2, 1), jnp.int32)
+
+    def value(backend: Any) -> Any:
+        def loss(query: Any, key: Any, value: Any) -> Any:
+            y = attention(query, key, value, segments, length // 2, backend)
+            return jnp.sum(jnp.sin(y.astype(jnp.float32))), y
+
+        return jax.jit(jax.value_and_grad(loss, (0, 1, 2), has_aux=True))(*arrays)
+
+    chosen = resolve_attention("auto")
+    try:
+        found, wanted = (jax.tree.leaves(value(backend)) for backend in (chosen, "dense"))
+    except (JaxRuntimeError, NotImplementedError) as error:
+        return {"backend": chosen, "failed": str(error).splitlines()[0]}
+    pairs = zip(found, wanted, strict=True)
+    worst = max(float(jnp.max(jnp.abs(a - b)) / (jnp.max(jnp.abs(b)) + 1e-30)) for a, b in pairs)
+    wrong = {} if worst < 6e-2 else {"failed": f"differs from the oracle by {worst:.1e}"}
+    return {"backend": chosen, "error": worst, **wrong}
 
 
 def main() -> int:
@@ -172,6 +218,7 @@ def full_report(default: str, options: argparse.Namespace) -> dict[str, Any]:
         "default": default,
         "backends": checked,
         "layers": layers,
+        "attention": check_attention(),
         "training": checked_training(options) if default in usable else {"failed": checked[default]["failed"]},
     }
 
@@ -187,7 +234,7 @@ def checked_training(options: argparse.Namespace) -> dict[str, Any]:
 def passed(report: dict[str, Any]) -> bool:
     """Tell if the default backend works at every size and holds no dense buffer."""
     default = report["default"]
-    rows = [report["backends"][default], report["training"]]
+    rows = [report["backends"][default], report["training"], report["attention"]]
     rows += [row for row in report["layers"] if row["backend"] == default]
     return not any(row.get("failed") or row.get("dense_buffers") for row in rows)
 

@@ -26,7 +26,7 @@ from jax.errors import JaxRuntimeError
 
 from datakit.trainer.metrics.trackers import peak_flops
 from datakit.trainer.models import layers, router
-from datakit.trainer.models.experts import experts, resolve
+from datakit.trainer.models.experts.experts import experts, resolve
 
 CHECKED_TOKENS = 256
 TOLERANCE = {"float32": 2e-4, "bfloat16": 6e-2}

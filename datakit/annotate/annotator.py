@@ -52,3 +52,12 @@ class Counting(Protocol):
         annotator's table.
         """
         ...
+
+
+@runtime_checkable
+class FileCounting(Protocol):
+    """An annotator that also counts what its files hold, which does not depend on documents."""
+
+    def file_counts(self) -> dict[str, int]:
+        """Return counts by name. They are the same in all processes, so they are stated once and not summed."""
+        ...

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from datakit.annotate.input_files import with_paths
 from datakit.annotate.model_server.phase import ANSWERS, answers_of, ask_phase, hash_of, servers_of
-from datakit.annotate.tables import TABLES, built_in_settings
+from datakit.annotate.tables import TABLES, Table, annotator_of, built_in_settings
 from datakit.engine.quarantine import MAX_QUARANTINED, check_limit
 from datakit.engine.task import Output, Phase, Plan, Preload, Step, Task, TaskResult, tolerance_of
 from datakit.storage import urls
@@ -40,6 +40,7 @@ ID = pa.schema([pa.field("id", pa.string(), nullable=False)])
 MODEL = "model"  # the setting of an annotator that holds the path of its model
 MODELS = "models"  # the operation parameter that holds these paths, by annotator
 PATHS = "paths"  # the operation parameter that holds all other settings that are not in the fingerprint, by annotator
+FILE_COUNTS = "file_counts"  # the detail of a task's result with what annotators counted in their own files
 HANG_SECONDS = 120.0  # an annotator reports nothing while it works on a batch
 SLOW_HANG_SECONDS = 3600.0  # the same, for models that take up to a second per document
 MODEL_MEMORY = 4  # bytes per byte of the file of a model that each task loads
@@ -85,7 +86,7 @@ def plan(step: Step) -> Plan:
         )
         for number, partition in enumerate(source.manifest.partitions)
     )
-    slow = [name for name in chosen if name in TABLES and TABLES[name].loaded_by_tasks]
+    slow = [name for name, about in _built_in(chosen).items() if about.loaded_by_tasks]
     results = yield Phase(
         "annotate", tasks, {"annotators": chosen}, preloads(chosen),
         memory_bytes=(512 << 20) + sum(_model_memory(chosen[name]) for name in slow), memory_per_input_byte=1.0,
@@ -97,9 +98,17 @@ def plan(step: Step) -> Plan:
         for file in result.outputs
     ]
     return Output(
-        sorted(partitions, key=lambda one: one.path), ID, details={"tables": sorted(chosen)},
+        sorted(partitions, key=lambda one: one.path), ID, counters=_file_counts(results),
+        details={"tables": sorted(chosen)},
         model_answers=hash_of(asked) if servers else "",
     )  # fmt: skip
+
+
+def _file_counts(results: Sequence[TaskResult]) -> dict[str, int]:
+    """Return what annotators counted in their own files. All tasks count the same, except those of
+    earlier versions, which count nothing.
+    """
+    return next((result.details[FILE_COUNTS] for result in results if FILE_COUNTS in result.details), {})
 
 
 def with_files(settings: Mapping[str, dict[str, Any]], operations: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -118,11 +127,17 @@ def _model_memory(settings: dict[str, Any]) -> int:
     return MODEL_MEMORY * os.path.getsize(path) if os.path.isfile(path) else 0
 
 
+def _built_in(chosen: Mapping[str, dict[str, Any]]) -> dict[str, Table]:
+    """Return the built-in annotators among these, by the name of the table of attributes."""
+    found = {name: annotator_of(name, values) for name, values in chosen.items()}
+    return {name: TABLES[one] for name, one in found.items() if one is not None}
+
+
 def preloads(chosen: dict[str, dict[str, Any]]) -> tuple[Preload, ...]:
     """Return the preloads with which a fork server loads the models and kernels of the chosen annotators. It does not
     load functions of the user, which may start threads; the tasks do.
     """
-    kernels = any(TABLES[name].kernels for name in chosen if name in TABLES)
+    kernels = any(about.kernels for about in _built_in(chosen).values())
     module = "datakit.annotate.write_tables"
     return (Preload(module, f"{module}:load", (built_in_settings(chosen),), kernels),)
 

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from datakit.annotate.annotator import Annotator, Counting
+from datakit.annotate.annotator import Annotator, Counting, FileCounting
 from datakit.annotate.failing_documents import without_failing
-from datakit.annotate.stage import ID
+from datakit.annotate.stage import FILE_COUNTS, ID
 from datakit.annotate.tables import annotators_of, built_in
 from datakit.annotate.user.annotator import UserAnnotator
 from datakit.engine.task import OutputFile, QuarantinedRecord, TaskContext, TaskResult
-from datakit.errors import ColumnError, TaskError, UserCodeError
+from datakit.errors import ColumnError, DivergentOutputError, TaskError, UserCodeError
 from datakit.storage import urls
 from datakit.storage.ids import OrderedIds
 from datakit.storage.manifest import table_path
@@ -37,8 +37,22 @@ load = built_in  # called by the fork server
 
 def annotate_partition(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Write the tables of one normalized partition. Raises CorruptError if the partition's ids are not strictly
-    ascending, and TaskError if an annotator returns something else than one row of its columns for each document.
+    ascending, TaskError if an annotator returns something else than one row of its columns for each document, and
+    DivergentOutputError if a table exists with different content.
     """
+    try:
+        return _annotate_partition(arguments, shared, context)
+    except DivergentOutputError as error:
+        if not arguments.get("answers"):
+            raise
+        raise DivergentOutputError(
+            f"{error}. If `attempts` of a model server was raised since the step began, some documents now have "
+            f"answers that the existing tables lack: remove {context.step_directory} and run again. The stored answers "
+            "are elsewhere, so no request is repeated"
+        ) from error
+
+
+def _annotate_partition(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     answers = {one: urls.join(context.step_directory, path) for one, path in arguments.get("answers", {}).items()}
     annotators, unanswered = annotators_of(shared["annotators"], answers), arguments.get("unanswered", ())
     url, name = urls.join(context.step_directory, arguments["documents"]), urls.name(arguments["file"])
@@ -68,7 +82,7 @@ def annotate_partition(arguments: dict[str, Any], shared: dict[str, Any], contex
     documents = rows - len(left_out) - len(unanswered)
     totals = dict(counters) | {"annotate/documents": documents, "annotate/quarantined": len(left_out)}
     totals |= {f"annotate/{one}": writer.info.rows for one, writer in writers.items()}
-    return TaskResult(outputs, totals, {}, tuple(left_out), rows, size)
+    return TaskResult(outputs, totals, _file_counts(annotators), tuple(left_out), rows, size)
 
 
 def _answered(batch: pa.Table, first: int, unanswered: Sequence[int]) -> tuple[pa.Table, np.ndarray]:
@@ -107,6 +121,12 @@ def _counts(annotator: Annotator, attributes: pa.Table) -> dict[str, int]:
     return {f"annotate/{annotator.name}/{name}": count for name, count in found.items()}
 
 
+def _file_counts(annotators: Mapping[str, Annotator]) -> dict[str, Any]:
+    found = [one.file_counts() for one in annotators.values() if isinstance(one, FileCounting)]
+    counts = {f"annotate/{name}": count for counted in found for name, count in counted.items()}
+    return {FILE_COUNTS: counts} if counts else {}
+
+
 def _writer(context: TaskContext, annotator: Annotator, path: str) -> ShardWriter:
     return ShardWriter(urls.join(context.step_directory, path), _schema(annotator))
 
@@ -127,6 +147,7 @@ def _rows(annotator: Annotator, documents: pa.Table) -> pa.Table:
     (batch,) = documents.select([*annotator.columns]).combine_chunks().to_batches()
     found = checked(annotator, batch.num_rows, annotator.annotate(batch))
     if isinstance(annotator, UserAnnotator):
+        annotator.check_spans(batch, found)
         annotator.check_neighbors(batch, found, documents["id"].combine_chunks())
     columns = [documents["id"].combine_chunks(), *found.columns]
     table = pa.Table.from_arrays(columns, schema=_schema(annotator))

@@ -36,6 +36,21 @@ class Golden(msgspec.Struct, frozen=True):
     ids: list[int]
 
 
+class ChatTemplate(msgspec.Struct, frozen=True):
+    """The chat template with which a cache's conversations were rendered.
+
+    sha256: the hash of the other fields. template: its text. tool_use: the text of the template for conversations with
+    tools; "" if there is none of its own. variables: the strings of special tokens that it can use, by name. date: the
+    date that its function `strftime_now` shows, as "2026-01-31"; "" if it does not use this function.
+    """
+
+    sha256: str
+    template: str
+    tool_use: str
+    variables: dict[str, str]
+    date: str
+
+
 class Contract(msgspec.Struct, frozen=True):
     """The meaning of a cache's tokens, as recorded in its manifest.
 
@@ -43,7 +58,8 @@ class Contract(msgspec.Struct, frozen=True):
     highest id of any token, added tokens included, plus 1. fallback: the reason why fastokens could not be used, or an
     empty string. special_strings: the way in which the string of a special token is encoded when it occurs inside a
     text. long_texts: "parts" if long documents are encoded in parts that yield the same ids as the whole document;
-    otherwise "whole: <reason>"; "unknown" in an imported cache.
+    otherwise "whole: <reason>"; "unknown" in an imported cache. chat_template: the template of the conversations; None
+    if there are none, or if they have another format.
     """
 
     tokenizer_sha256: str
@@ -56,6 +72,7 @@ class Contract(msgspec.Struct, frozen=True):
     encoder_version: str = ""
     fallback: str = ""
     long_texts: str = WHOLE
+    chat_template: ChatTemplate | None = None
 
     @property
     def dtype(self) -> np.dtype:

@@ -59,11 +59,16 @@ class DocumentIndex:
         """Return the row, counted over the whole cache, of the document with this id, or None if there is no such
         document. If several sources contain the document, the first of its rows is returned.
         """
-        for index, partition in enumerate(self._partitions):
-            if _encloses(partition.first_id, identity, partition.last_id):
-                for row in self._rows_with(index, identity):
-                    return int(self._row_starts[index]) + row
+        for index in range(len(self._partitions)):
+            for row in self.rows_in(index, identity):
+                return int(self._row_starts[index]) + row
         return None
+
+    def rows_in(self, index: int, identity: str) -> Iterator[int]:
+        """Yield the rows, counted within shard `index`, of its documents with this id."""
+        partition = self._partitions[index]
+        if _encloses(partition.first_id, identity, partition.last_id):
+            yield from self._rows_with(index, identity)
 
     def _rows_with(self, index: int, identity: str) -> Iterator[int]:
         before = 0

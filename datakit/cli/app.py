@@ -34,18 +34,28 @@ from datakit.cli.inspect_command import inspect
 from datakit.cli.mixture_command import pack, preview
 from datakit.cli.plan_command import plan
 from datakit.cli.published.lineage_command import lineage
+from datakit.cli.published.publish_command import publish
 from datakit.cli.published.report_command import report
 from datakit.cli.published.serve_command import serve
-from datakit.cli.recipe_command import catalog, keys, schema
+from datakit.cli.recipes.catalog_command import list_catalog, recipe
+from datakit.cli.recipes.catalog_command import show as show_dataset
+from datakit.cli.recipes.init_command import init
+from datakit.cli.recipes.recipe_command import keys, schema
 from datakit.cli.retention.du_command import du
 from datakit.cli.retention.gc_command import gc
 from datakit.cli.retention.pin_command import pin, unpin
 from datakit.cli.rules import command as rules
+from datakit.cli.rules.sets import list_sets
 from datakit.cli.run_command import run
-from datakit.cli.size_command import size
 from datakit.cli.status_command import status
 from datakit.cli.tokenizer_command import train
-from datakit.cli.train_command import evaluate, plot, train_model
+from datakit.cli.training.bench_command import bench_moe
+from datakit.cli.training.explain_command import explain
+from datakit.cli.training.export_command import export_hf
+from datakit.cli.training.generate_command import generate
+from datakit.cli.training.profile_command import profile
+from datakit.cli.training.size_command import size
+from datakit.cli.training.train_command import evaluate, plot, train_model
 from datakit.cli.validate.command import validate
 from datakit.cli.why.command import why
 from datakit.errors import DatakitError, NoSpaceError
@@ -58,19 +68,28 @@ DEBUG_VARIABLE = "DATAKIT_DEBUG"
 _INDENTED = re.compile(r"(?m)(?:^ {4}\S.*\n?)+")  # the description of one parameter
 
 GROUPS: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {  # a group's name: (help text, commands by name)
+    "catalog": (
+        "List the recipes that come with datakit, and public datasets that recipes can read by name.",
+        {"list": list_catalog, "show": show_dataset, "recipe": recipe},
+    ),
     "recipe": ("Describe what a recipe may contain.", {"keys": keys, "schema": schema}),
-    "rules": ("Show what rules remove, and try them.", {"show": rules.show, "preview": rules.preview}),
+    "rules": (
+        "Show what rules remove, and try them.",
+        {"show": rules.show, "preview": rules.preview, "sets": list_sets},
+    ),
     "tokenizer": ("Train a tokenizer.", {"train": train}),
     "cache": (
         "Inspect, import and export token caches.",
         {"show": show, "stats": stats, "import": import_cache, "export": export_cache},
     ),
+    "export": ("Write a trained model in the format of other programs.", {"hf": export_hf}),
     "classifier": ("Train a classifier of documents.", {"train": train_classifier}),
     "attributes": ("Look at the attributes that annotators have computed.", {"show": show_attributes}),
     "mixture": (
         "Preview a mixture of caches before a training run, and prepare it.",
         {"preview": preview, "pack": pack},
     ),
+    "bench": ("Measure parts of the trainer on this machine.", {"moe": bench_moe}),
     "ferry": (
         "Prove that this version works: run everything on known text, and compare with earlier runs.",
         {"run": ferry.run, "list": ferry.list_ferries, "history": ferry.history},
@@ -81,8 +100,8 @@ CODES = "\n".join(f"  {code:>3}  {code.meaning}" for code in ExitCode)
 EPILOGUE = f"""
 Start here:
   datakit run demo               build a token cache from text on this machine
-  datakit inspect my-texts/      show what files contain, and draft a recipe for them
-  datakit plan my-recipe.toml    show what a run would do; writes nothing
+  datakit init my-texts/         write a recipe for the files in a folder
+  datakit plan recipe.toml       show what a run would do; writes nothing
 
 Exit codes:
 {CODES}
@@ -104,8 +123,8 @@ def build() -> App:
         suppress_keyboard_interrupt=False,
     )
     for command in (
-        run, plan, status, ls, inspect, why, diff, lineage, report, serve, validate,
-        catalog, gc, du, pin, unpin, doctor,
+        run, plan, status, ls, init, inspect, why, diff, lineage, report, publish, serve, validate,
+        gc, du, pin, unpin, doctor,
     ):  # fmt: skip
         app.command(_unwrapped(command), help_epilogue="")
     for group, (text, commands) in GROUPS.items():
@@ -115,7 +134,10 @@ def build() -> App:
     app.command(training := App(name="train", help_epilogue=""))
     training.default(_unwrapped(train_model))
     training.command(_unwrapped(plot), help_epilogue="")
+    training.command(_unwrapped(profile), help_epilogue="")
     app.command(_unwrapped(evaluate), name="eval", help_epilogue="")
+    app.command(_unwrapped(generate), help_epilogue="")
+    app.command(_unwrapped(explain), help_epilogue="")
     app.command(_unwrapped(size), help_epilogue="")
     app.meta.suppress_keyboard_interrupt = False
     app.meta.default(_launcher(app))

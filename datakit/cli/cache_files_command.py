@@ -1,16 +1,31 @@
-"""Implements `datakit cache import` (of Levanter or Megatron data) and `datakit cache export`."""
+"""Implements `datakit cache import` (of Levanter or Megatron data) and `datakit cache export` (to these formats, and to
+MDS and Lance).
+"""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
-from datakit.cli.console import note, say, say_json
+from datakit.cli.console import note, progress_note, say, say_json
 from datakit.cli.parameters import Flag
 from datakit.errors import counted
 
+if TYPE_CHECKING:
+    from datakit.cache.reader import Cache
+    from datakit.interop.export import Exported
+
 PAUSE = 0.5
+Format = Literal["megatron", "levanter", "mds", "lance"]
+READERS: dict[Format, str] = {  # how each format is read
+    "megatron": "read it with megatron.core.datasets.indexed_dataset.IndexedDataset(PREFIX)",
+    "levanter": "read it with levanter.store.cache.TreeCache.load",
+    "mds": "read it with streaming.StreamingDataset(local=DIRECTORY)",
+    "lance": "read it with lance.dataset(DIRECTORY)",
+}
 
 
 def import_cache(
@@ -92,23 +107,35 @@ def import_cache(
 
 
 def export_cache(
-    cache: str, prefix: str, /, *, source: str | None = None, drop_loss_mask: Flag = False, json: Flag = False
+    cache: str,
+    target: str,
+    /,
+    *,
+    format: Format = "megatron",
+    source: str | None = None,
+    drop_loss_mask: Flag = False,
+    json: Flag = False,
 ) -> int:
-    """Write a token cache as a Megatron indexed dataset: PREFIX.bin and PREFIX.idx.
+    """Write a token cache in the format of another program.
 
-    Each document becomes one sequence. Empty documents are left out, and their number is reported. The format has no
-    loss masks, so sources with loss masks are refused unless --drop-loss-mask is given.
+    megatron: an indexed dataset, TARGET.bin and TARGET.idx. levanter, mds (MosaicML Streaming) and lance: a dataset in
+    the directory TARGET. Documents stay separate. Megatron and MDS cannot hold empty documents, which are left out and
+    counted. Megatron and Levanter cannot hold loss masks, so sources with loss masks are refused unless
+    --drop-loss-mask is given. At the end, the export is read again and compared with the cache.
 
     Examples:
       datakit cache export data/demo/tokenize-0123456789ab megatron/demo
-      datakit cache export data/demo/tokenize-0123456789ab megatron/web --source web
+      datakit cache export data/demo megatron/web --source web
+      datakit cache export data/demo mds/demo --format mds
 
     Parameters
     ----------
     cache
-        A token cache's directory.
-    prefix
-        The common prefix of the two files.
+        The directory of a token cache or of a dataset.
+    target
+        The common prefix of the two files, or the new directory.
+    format
+        The format to write.
     source
         Export only the documents of this source or, as source.bucket, of one of its document buckets.
     drop_loss_mask
@@ -117,18 +144,37 @@ def export_cache(
         Print one JSON object.
     """
     from datakit.cache.reader import open_cache
-    from datakit.interop.megatron import export_megatron
     from datakit.storage import urls
 
-    done = export_megatron(open_cache(cache), urls.absolute(prefix), source, drop_loss_mask=drop_loss_mask)
+    done = _exporter(format, drop_loss_mask)(open_cache(cache), urls.absolute(target), source)
     if json:
-        say_json({"files": done.files, "sequences": done.sequences, "tokens": done.tokens, "empty": done.empty})
+        say_json({"format": format, "files": done.places, "sequences": done.sequences, "tokens": done.tokens,
+                  "empty": done.empty})  # fmt: skip
         return 0
-    for file in done.files:
-        say(file)
+    for place in done.places:
+        say(place)
     left = f"; {counted(done.empty, 'empty document')} left out" if done.empty else ""
-    note(f"{counted(done.sequences, 'sequence')}, {counted(done.tokens, 'token')}{left}")
+    note(f"{counted(done.sequences, 'sequence')}, {counted(done.tokens, 'token')}{left}; {READERS[format]}")
     return 0
+
+
+def _exporter(format: Format, drop_loss_mask: bool) -> Callable[[Cache, str, str | None], Exported]:
+    """Return the function that exports to a format. Raises UsageError if an option has no effect on it."""
+    from datakit.errors import UsageError
+    from datakit.interop.lance_export import export_lance
+    from datakit.interop.levanter_export import export_levanter
+    from datakit.interop.mds import export_mds
+    from datakit.interop.megatron import export_megatron
+
+    if drop_loss_mask and format in ("mds", "lance"):
+        raise UsageError(f"--drop-loss-mask has no effect on the format {format}, which holds loss masks; leave it out")
+    progress = progress_note("exporting:")
+    if format == "mds":
+        return partial(export_mds, progress=progress)
+    if format == "lance":
+        return partial(export_lance, progress=progress)
+    chosen = export_megatron if format == "megatron" else export_levanter
+    return partial(chosen, drop_loss_mask=drop_loss_mask, progress=progress)
 
 
 def _progress() -> Callable[[int, int], None]:

@@ -152,13 +152,16 @@ def _show_source(report: RawReport, recipe: str) -> None:
             say(wrapped(f"ids of the first documents: {', '.join(group.sample_ids)}", more="  "))
     _note_problems(report)
     say("\ndraft recipe:\n\n" + recipe.rstrip("\n"))
-    note(f"next: datakit inspect {report.url} --draft > my-recipe.toml")
-    note("      datakit run my-recipe.toml")
+    note(f"next: datakit init {report.url}, which writes this recipe to recipe.toml")
+    note("      datakit run recipe.toml")
 
 
 def _note_problems(report: RawReport) -> None:
     for problem in report.problems:
         note(f"problem: {problem}")
+    for group in report.groups:
+        for suspicion in group.suspicions:
+            note(f"suspicious: {group.name}: {suspicion}")
 
 
 def _files(count: int, kind: str = "") -> str:

@@ -1,4 +1,6 @@
-"""Defines types of options: `Flag` for switches, `Settings` for `--set`, and `Duration`, for example `1h30m`."""
+"""Defines types of options: `Flag` for switches, `Settings` for `--set`, `Documents` for ids, and `Duration`, for
+example `1h30m`.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +27,8 @@ def _refuse_query_strings(kind: Any, settings: tuple[str, ...]) -> None:
 Settings = Annotated[
     tuple[str, ...], Parameter(name="--set", negative="", show_default=False, validator=_refuse_query_strings)
 ]
+
+Documents = Annotated[tuple[str, ...], Parameter(negative="", show_default=False)]
 
 
 def _refuse_zero(kind: Any, duration: timedelta | None) -> None:

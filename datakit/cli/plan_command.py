@@ -52,7 +52,7 @@ def plan(
     Parameters
     ----------
     recipe
-        A recipe file (TOML) or a name from `datakit catalog`.
+        A recipe file (TOML) or a name from `datakit catalog list`.
     root
         The directory or URL to which a run would write.
     workers

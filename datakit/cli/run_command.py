@@ -60,7 +60,7 @@ def run(
     Parameters
     ----------
     recipe
-        A recipe file (TOML) or a name from `datakit catalog`.
+        A recipe file (TOML) or a name from `datakit catalog list`.
     root
         The directory or URL (s3://, gs://) to which all output is written.
     workers
@@ -110,7 +110,7 @@ def run(
     say(stage_table(lines) + "\n")
     ending = "everything was already done" if result.reused else f"done in {seconds_text(result.seconds)}"
     say(wrapped(f"{result.dataset}: {ending}", more=INDENT))
-    for line in _quarantine_lists(result):
+    for line in (*_quarantine_lists(result), *_sources_that_left(result)):
         say(line)
     for line in _next_steps(result):
         say(line)
@@ -173,6 +173,16 @@ def _quarantine_lists(result: RunResult) -> Iterator[str]:
             were = "was" if count == 1 else "were"
             yield f"{step.label}: {counted(count, 'record')} could not be used and {were} left out:"
             yield f"{INDENT}{step.directory}/quarantine/records.jsonl"
+
+
+def _sources_that_left(result: RunResult) -> Iterator[str]:
+    """Yield a line for each source of which no document stays, because totals over all sources hide this."""
+    for step in result.steps_of("select"):
+        for source, counts in step.manifest.details["sources"].items():
+            if counts["records_in"] and not counts["records_out"]:
+                why = ", ".join(f"{count:,} {reasons}" for reasons, count in counts["combinations"].items())
+                documents = counted(counts["records_in"], "document")
+                yield wrapped(f"source {source}: none of its {documents} stays ({why})", more=INDENT)
 
 
 def _next_steps(result: RunResult) -> list[str]:

@@ -66,9 +66,11 @@ class Rule:
         for name, share in (("lowest", self.lowest), ("highest", self.highest)):
             if share is not None and not 0 < share < 1:
                 raise RecipeError(f"{name} is {share}; it must be a share above 0 and below 1")
-        if self.ranks != bool(self.by):
-            advice = "set `by` to the number that decides" if self.ranks else "`by` has no effect without them"
-            raise RecipeError(f"by is {self.by!r}, and lowest and highest are {self._shares}; {advice}")
+        if self.ranks and not self.by:
+            name = "lowest" if self.highest is None else "highest"
+            raise RecipeError(f"{name} is set, but by is not; set `by` to the number that decides")
+        if self.by and not self.ranks:
+            raise RecipeError(f"by is {self.by!r}, but has no effect without lowest or highest; set one, or remove it")
         if not self.where and not self.ranks:
             raise RecipeError("the rule has no condition; set where, or lowest or highest with by")
 
@@ -76,10 +78,6 @@ class Rule:
     def ranks(self) -> bool:
         """True if the rule applies to a share of documents."""
         return self.lowest is not None or self.highest is not None
-
-    @property
-    def _shares(self) -> str:
-        return "set" if self.ranks else "not set"
 
     def chosen(self, population: int) -> int:
         """Return how many of `population` documents the share is, rounded down. The share counts as the decimal number

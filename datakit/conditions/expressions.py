@@ -15,7 +15,7 @@ from datakit.conditions.config import DOCUMENT, EDITED, SOURCE, Rule
 from datakit.conditions.edited_facts import fact_names
 from datakit.errors import RecipeError, suggestion
 from datakit.sql.database import open_database, reason
-from datakit.sql.expression import column_paths
+from datakit.sql.expression import column_paths, equated_texts
 
 ROW = "__row"
 TEXT = "text"
@@ -43,6 +43,7 @@ class Conditions:
         self._rules, self._edits = rules, edits
         self._database = open_database()
         self.wanted: dict[str, list[str]] = {}  # the columns that the expressions read, by struct
+        self._readers: dict[tuple[str, str], str] = {}  # a struct and a column -> the first rule that reads it
         for rule in rules:
             for name, sql in (("where", rule.where), ("by", rule.by)):
                 for path in column_paths(self._database, sql, f"rule {rule.name!r}, {name}") if sql else ():
@@ -61,6 +62,7 @@ class Conditions:
                 f"rule {rule.name!r}: {sql!r} reads the text of documents; only annotators read texts, so that a "
                 "rule can change without reading them again"
             )
+        self._readers.setdefault((path[0], path[1]), rule.name)
         columns = self.wanted.setdefault(path[0], [])
         if path[1] not in columns:
             columns.append(path[1])
@@ -69,6 +71,24 @@ class Conditions:
     def annotators(self) -> list[str]:
         """The annotators whose tables the expressions read."""
         return [name for name in self.wanted if name not in (DOCUMENT, EDITED)]
+
+    def reads(self, name: str, column: str) -> str:
+        """Return the beginning of a message: the first rule that reads a column, and the column."""
+        return f"rule {self._readers[name, column]!r} reads {name}.{column}"
+
+    def unknown_sources(self, sources: Sequence[str]) -> list[tuple[str, str]]:
+        """Return the name of a rule and a message for each source that an expression compares `source` with and that
+        is not in `sources`: such a condition is always false, or always true if it is negated.
+        """
+        return [
+            (rule.name, f"{sql!r} compares {SOURCE} with {text!r}, but no source is named so; "
+             f"{suggestion(text, sources)}")
+            for rule in self._rules
+            for sql in (rule.where, rule.by)
+            if sql
+            for text in equated_texts(self._database, sql, SOURCE)
+            if text not in sources
+        ]  # fmt: skip
 
     def check(self, annotators: Sequence[str], columns: Mapping[str, str] | None = None) -> None:
         """Raise RecipeError if an expression reads an annotator that is not in `annotators`, or a column of documents
@@ -79,26 +99,26 @@ class Conditions:
                 unknown = [one for one in wanted if columns is not None and one not in columns]
                 if unknown:
                     raise RecipeError(
-                        f"a rule reads {DOCUMENT}.{unknown[0]}, but no source has this column; "
+                        f"{self.reads(DOCUMENT, unknown[0])}, but no source has this column; "
                         f"{suggestion(unknown[0], list(columns or ()))}"
                     )
             elif name == EDITED:
                 self._check_edited(wanted)
             elif name not in annotators:
                 raise RecipeError(
-                    f"a rule reads {name}.{wanted[0]}, but the recipe has no [annotate.{name}]; add this table, or "
+                    f"{self.reads(name, wanted[0])}, but the recipe has no [annotate.{name}]; add this table; "
                     f"{suggestion(name, [*annotators, DOCUMENT])}"
                 )
 
     def _check_edited(self, wanted: Sequence[str]) -> None:
         if self._edits is None:
             raise RecipeError(
-                f"a rule reads {EDITED}.{wanted[0]}, but [[rules]] are applied before texts are edited; move the rule "
+                f"{self.reads(EDITED, wanted[0])}, but [[rules]] are applied before texts are edited; move the rule "
                 "to [[select.rules]]"
             )
         for one in wanted:
             if one not in (known := fact_names(self._edits)):
-                raise RecipeError(f"a rule reads {EDITED}.{one}, which does not exist; {suggestion(one, known)}")
+                raise RecipeError(f"{self.reads(EDITED, one)}, which does not exist; {suggestion(one, known)}")
 
     def answers(self, records: pa.Table, place: str) -> list[Answers]:
         """Return the answers of each rule for N records. place: the URL of their partition, for messages. Raises

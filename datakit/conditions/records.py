@@ -135,6 +135,22 @@ def _unknown(rows: Sequence[int], first: int, count: int) -> np.ndarray:
     return mask
 
 
+def table_field(column: str, schema: pa.Schema, annotator: str) -> tuple[pa.Field, bool]:
+    """Return the column of an annotator's table that the column of expressions is made from, and True if its kinds are.
+    Raises ColumnError if there is none.
+    """
+    base = column.removesuffix(KINDS)
+    if column != base and column not in schema.names and base in schema.names:
+        return schema.field(base), True
+    if column in schema.names and column != ID:
+        return schema.field(column), False
+    known = [name for name in schema.names if name != ID]
+    spans = [name + KINDS for name in known if _is_spans(schema.field(name).type)]
+    raise ColumnError(
+        f"a rule reads {annotator}.{column}, but the table of {annotator!r} has only {', '.join([*known, *spans])}"
+    )
+
+
 class _Attributes:
     """The rows of an annotator's table, as a struct column of some of its columns."""
 
@@ -142,23 +158,10 @@ class _Attributes:
         self._url = tables[name]
         with open_shard(self._url) as shard:
             schema = shard.schema_arrow
-        self._fields = [self._field(column, schema, name) for column in columns]
+        self._fields = [table_field(column, schema, name) for column in columns]
         self._names = list(columns)
         read = dict.fromkeys(stored.name for stored, _ in self._fields)
         self._rows = MatchedRows(self._url, list(read))
-
-    def _field(self, column: str, schema: pa.Schema, annotator: str) -> tuple[pa.Field, bool]:
-        """Return the column of the table that the column of expressions is made from, and True if its kinds are."""
-        base = column.removesuffix(KINDS)
-        if column != base and column not in schema.names and base in schema.names:
-            return schema.field(base), True
-        if column in schema.names and column != ID:
-            return schema.field(column), False
-        known = [name for name in schema.names if name != ID]
-        spans = [name + KINDS for name in known if _is_spans(schema.field(name).type)]
-        raise ColumnError(
-            f"a rule reads {annotator}.{column}, but the table of {annotator!r} has only {', '.join([*known, *spans])}"
-        )
 
     def of(self, high: np.ndarray, low: np.ndarray, unknown: np.ndarray, dataset: str) -> pa.StructArray:
         """Return the attributes of the documents with these ids. unknown: those whose attributes are unknown."""

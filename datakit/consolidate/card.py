@@ -14,11 +14,15 @@ from datakit.storage.manifest import data_path
 SIZE_STEPS = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000, 10_000_000_000)
 NORMALIZE = "normalize/"  # prefix of the names of normalize's counters
 LEFT_OUT = {  # why normalize left records out: counter -> heading
+    "other_record_type": "records of other types",
+    "other_status": "other HTTP statuses",
+    "other_media_type": "other media types",
     "missing": "no text",
     "blank": "blank",
     "duplicates": "exact duplicates",
     "where_dropped": "by where",
     "sample_dropped": "by sample",
+    "limit_dropped": "by limit",
     "transform_dropped": "by transform",
     "quarantined": "quarantined",
 }
@@ -29,7 +33,7 @@ SIZE_NAMES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B")
 class SourceCounts:
     """The counts of one source: partitions; records read, removed (for each reason) and written; and bytes of text.
 
-    normalized: the counters of the source's normalize step.
+    normalized: the counters of the source's normalize step. buckets: the documents in each document bucket.
     """
 
     name: str
@@ -39,6 +43,7 @@ class SourceCounts:
     records_out: int
     text_bytes: int
     normalized: Mapping[str, int] = field(default_factory=dict)
+    buckets: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ def render(
     dataset: str, fingerprint: str, sources: Sequence[SourceCounts], lineage: Sequence[Upstream], reasons: Sequence[str]
 ) -> str:
     """Return the card as Markdown. lineage: the steps to list. reasons: the reasons for removal that get a column."""
-    body = [*_body(dataset, sources, reasons), *_left_out(sources), *_lineage(lineage)]
+    body = [*_body(dataset, sources, reasons), *_buckets(sources), *_left_out(sources), *_lineage(lineage)]
     return "\n".join([*_front_matter(dataset, sources), "", *body]) + (
         f"\nThis step's fingerprint is `{fingerprint}`; `manifest.json` holds every parameter, checksum and counter.\n"
     )
@@ -97,6 +102,22 @@ def _row(source: SourceCounts, reasons: Sequence[str]) -> str:
     dropped = "".join(f" {source.dropped.get(reason, 0):,} |" for reason in reasons)
     counts = f"| {source.name} | {source.partitions:,} | {source.records_in:,} |"
     return f"{counts}{dropped} {source.records_out:,} | {source.text_bytes / 1e6:,.1f} MB |"
+
+
+def _buckets(sources: Sequence[SourceCounts]) -> list[str]:
+    """Return the lines about the column `bucket`; [] if no source is divided."""
+    rows = [(source.name, name, count) for source in sources for name, count in source.buckets.items()]
+    if not rows:
+        return []
+    lines = [
+        "",
+        "The column `bucket` names the document bucket of each document (null: the source is not divided). Documents",
+        "in each bucket:",
+        "",
+        "| source | bucket | documents |",
+        "|---|---|---:|",
+    ]
+    return lines + [f"| {source} | {name} | {count:,} |" for source, name, count in rows]
 
 
 def _left_out(sources: Sequence[SourceCounts]) -> list[str]:

@@ -136,7 +136,8 @@ def _counts(entry: StepInput, select: StepInput, mine: list[Written]) -> card.So
     text_bytes = sum(one.partition.text_bytes or 0 for one in mine)
     removed = dict(sorted(dropped.items()))
     read, normalized = entry.manifest.totals.rows, entry.manifest.counters
-    return card.SourceCounts(entry.source, len(mine), read, removed, rows, text_bytes, normalized)
+    buckets = {name: sum(one.buckets[name] for one in mine) for name in (mine[0].buckets if mine else ())}
+    return card.SourceCounts(entry.source, len(mine), read, removed, rows, text_bytes, normalized, buckets)
 
 
 def _shown_reasons(sources: list[card.SourceCounts], drop: Sequence[str]) -> list[str]:
@@ -168,7 +169,9 @@ def _lineage(step: Step) -> list[card.Upstream]:
 
 
 def _plain(source: card.SourceCounts) -> dict[str, Any]:
-    return {key: value for key, value in msgspec.to_builtins(source).items() if key not in ("name", "normalized")}
+    return {
+        key: value for key, value in msgspec.to_builtins(source).items() if key not in ("name", "normalized", "buckets")
+    }
 
 
 def write_card(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:

@@ -5,6 +5,7 @@ partition. A partition in which all rows stay and no text is edited is not writt
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,6 +62,7 @@ class Pair:
 class Written:
     """A written partition, with the number of documents that stay and the number of those that were quarantined.
     unchanged: True if the partition is the normalized file. edited: the number of documents with edited texts.
+    buckets: the number of documents in each document bucket; empty if the source is not divided.
     """
 
     partition: Partition
@@ -68,6 +70,7 @@ class Written:
     quarantined: int = 0
     unchanged: bool = False
     edited: int = 0
+    buckets: dict[str, int] = field(default_factory=dict)
 
 
 def consolidate(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
@@ -111,6 +114,7 @@ def _filtered(pair: Pair, context: TaskContext) -> tuple[Written, list[Quarantin
     schema = schema.append(BUCKET) if pair.with_buckets else schema
     leaving, edits = LeavingRows(pair.leaving, pair.dataset), EditedTexts(pair.edits, pair.dataset)
     rows_in, text_bytes, edited, ends, left_out = 0, 0, 0, [], []
+    counts = Counter[str](dict.fromkeys(pair.buckets, 0))
     with ShardWriter(urls.join(context.step_directory, pair.output), schema, _dictionary(pair)) as writer:
         for table in iterate_shard(pair.dataset):
             table, staying = edits.apply(table), leaving.staying(table["id"])
@@ -126,6 +130,10 @@ def _filtered(pair: Pair, context: TaskContext) -> tuple[Written, list[Quarantin
                 ends = [ends[0] if ends else kept["id"][0].as_py(), kept["id"][-1].as_py()]
                 text_bytes += int(row_sizes(kept.select(["text"])).sum())
                 edited += kept.num_rows - kept[EDITED_ID].null_count
+                if buckets is not None:
+                    counts.update(
+                        {str(one["values"]): one["counts"].as_py() for one in kept[BUCKET.name].value_counts()}
+                    )
                 writer.write(kept)
             context.release()
         leaving.expect_end()
@@ -144,7 +152,7 @@ def _filtered(pair: Pair, context: TaskContext) -> tuple[Written, list[Quarantin
     partition = Partition(
         pair.output, source, info.rows, info.bytes, info.xxh3, text_bytes, first_id=first, last_id=last
     )
-    return Written(partition, pair.staying, len(left_out), edited=edited), left_out
+    return Written(partition, pair.staying, len(left_out), edited=edited, buckets=dict(counts)), left_out
 
 
 def _dictionary(pair: Pair) -> list[str]:

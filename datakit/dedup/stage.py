@@ -60,6 +60,8 @@ NAME = "dedup"
 FORMAT_VERSION = 2
 TASK_BYTES = 64 << 20  # bytes of input per task
 SORTING_BYTES = 384 << 20  # to sort in blocks, with an exchange writer and the libraries; measured: up to 250 MiB
+# bytes of band keys per task of phase `buckets`: a task with 48 MB takes 300 MiB of memory, one with 24 MB half of it
+BAND_BYTES = 32 << 20
 LEAST_MEMORY = 256 << 20  # minimum of `task_memory`; a task needs most of it for libraries and buffers
 Results = Generator[Phase, Sequence[TaskResult], Sequence[TaskResult]]
 
@@ -174,7 +176,7 @@ def _exact(step: Step, parts: Sequence[Part], shared: Shared) -> Generator[Phase
 
 def _connected(step: Step, parts: Sequence[Part], shared: Shared) -> Results:
     """Yield the phases `bands` and `buckets`, and return the results of the latter."""
-    buckets = power_of_two(sum(part.rows for part in parts) * shared.bands * ROW_BYTES / TASK_BYTES)
+    buckets = power_of_two(sum(part.rows for part in parts) * shared.bands * ROW_BYTES / BAND_BYTES)
     tasks = _tasks("clusters.bands:route", parts, [part.signature_bytes for part in parts], buckets)
     routed = yield Phase("bands", tasks, msgspec.to_builtins(shared), PRELOADS)
     runs = yield from merged(step, "bands", run_sizes(routed), buckets, readers=buckets)

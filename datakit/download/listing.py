@@ -14,60 +14,66 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import xxhash
 
+from datakit.download import remote_listing
+from datakit.download.git.address import is_git, pinned_repository
+from datakit.download.git.steps import listed_file
 from datakit.download.hashes import HashCache
+from datakit.download.hub.address import parse
+from datakit.download.remote_listing import RemoteOptions
+from datakit.download.source_file import SourceFile
 from datakit.errors import ChangedInputError, NoInputError, RefusedError, UnreadableError, refuse_all, suggestion
 from datakit.printable import one_line
 from datakit.regular_files import open_regular, special_kind
+from datakit.signed_urls import refuse_user_info
 from datakit.storage import atomic, globs, urls
 from datakit.storage.fingerprint import canonical_json
 from datakit.storage.globs import Place
 from datakit.storage.urls import FileInfo
 
 S3_VERSION = "?versionId="  # s3fs interprets the text after this as the version of an object
+Patterns = tuple[Sequence[str], Sequence[str]]  # include, exclude
 HASHING_THREADS = 4  # xxh3 is faster than most disks, and a few concurrent reads suffice to keep a disk busy
 
 
 @dataclass(frozen=True)
-class SourceFile:
-    """A file of a source: its path relative to the source's base, its size in bytes, and its checksum. mtime_ns: the
-    modification time of a local file when it was listed. It reveals later changes, and is not part of the identity.
+class Listing:
+    """The files of a source, sorted by path. base: the URL to which their paths are relative, without a query string.
+    resolved: what else identifies a source on the Hub: its repository and commit.
     """
 
-    path: str
-    size: int
-    checksum: str
-    mtime_ns: int | None = field(default=None, compare=False)
+    base: str
+    files: list[SourceFile]
+    resolved: Mapping[str, str] = field(default_factory=dict)
 
 
 def source_base(url: str) -> str:
-    """Return the absolute base URL, to which the paths in `list_source(url, ...)` are relative. It does not include the
+    """Return the absolute base URL, to which the paths in `listed(url, ...)` are relative. It does not include the
     query string of a single file's URL.
     """
-    return globs.locate(url).base
+    return url if is_git(url) else globs.locate(url).base
 
 
 def pinned(url: str, revision: str | None) -> str:
-    """Return a Hugging Face Hub URL pinned to `revision`, and any other URL unchanged.
+    """Return the URL of the Hugging Face Hub or of a Git repository pinned to `revision`, and any other URL unchanged.
+    Raises RootError if the revision of a repository is not a commit, or if a Hub URL has the wrong form.
 
     >>> pinned("hf://datasets/org/name/folder", "abc")
     'hf://datasets/org/name@abc/folder'
     """
-    scheme, _, rest = url.partition("://")
-    if scheme != "hf" or not revision:
+    if is_git(url) and revision:
+        return pinned_repository(url, revision)
+    if not url.startswith(remote_listing.HUB) or not revision:
         return url
-    parts = rest.split("/")
-    repository = 2 if parts[0] in ("datasets", "spaces") else 1
-    parts[repository] = f"{parts[repository].partition('@')[0]}@{revision}"
-    return f"{scheme}://{'/'.join(parts)}"
+    return replace(parse(url), revision=revision).url()
 
 
-def list_source(
+def listed(
     url: str,
     include: Sequence[str],
     exclude: Sequence[str],
@@ -75,16 +81,34 @@ def list_source(
     on_skipped: Callable[[str], None] = lambda clause: None,
     *,
     outside_links: bool = False,
-) -> list[SourceFile]:
-    """List the files of a source, sorted by path. Raises NoInputError, ChangedInputError, or one RefusedError for all
-    files that cannot be read.
+    remote: RemoteOptions = RemoteOptions(),  # noqa: B008 - frozen
+) -> Listing:
+    """List the files of a source. Raises NoInputError, ChangedInputError, another DatakitError if a server does not
+    answer or contradicts itself, or one RefusedError for all files that cannot be read.
 
     url: a file, a directory, or a glob. include, exclude: patterns as described in `datakit.storage.globs`.
     on_skipped: if matching entries are not read, this is called with a clause that counts and names them.
-    outside_links: if True, links that lead out of the source's directory are followed.
+    outside_links: if True, links that lead out of the source's directory are followed. remote: options for sources
+    that are not on a disk.
     """
-    place = globs.locate(url)
-    every = globs.files_at(place, exclude, outside_links)
+    if is_git(url):
+        path, commit = listed_file(url)
+        return Listing(url, [SourceFile(path, 0, commit)])  # the size is unknown before the repository is fetched
+    if not remote_listing.is_listed_here(url):
+        place = globs.locate(url, remote.access)
+        chosen = _chosen(url, place, globs.files_at(place, exclude, outside_links), (include, exclude), on_skipped)
+        return Listing(place.base, _hashed(chosen, cache))
+    refuse_user_info(url)
+    found = remote_listing.look(url, remote)
+    chosen = _chosen(url, found.place, found.every, (include, exclude), on_skipped)
+    refuse_all([error for error in map(_name_error, chosen) if error is not None])
+    return Listing(found.place.base, found.describe(chosen), found.resolved)
+
+
+def _chosen(
+    url: str, place: Place, every: list[FileInfo], patterns: Patterns, on_skipped: Callable[[str], None]
+) -> list[FileInfo]:
+    include, exclude = patterns
     chosen, left_out = globs.regular(globs.select(every, place, include, exclude))
     if not chosen:
         found = [info for info in every if not info.special]
@@ -92,6 +116,10 @@ def list_source(
         raise NoInputError(f"{why}; left out: {left_out}" if left_out else why)
     if left_out:
         on_skipped(left_out)
+    return chosen
+
+
+def _hashed(chosen: list[FileInfo], cache: HashCache | None) -> list[SourceFile]:
     stopped = threading.Event()
     with ThreadPoolExecutor(HASHING_THREADS) as pool:
         try:
@@ -116,6 +144,14 @@ def _listed_or_refused(info: FileInfo, cache: HashCache | None, stopped: threadi
         return _listed(info, cache, stopped)
     except RefusedError as error:
         return error
+
+
+def _name_error(info: FileInfo) -> RefusedError | None:
+    try:
+        _check_name(info)
+    except RefusedError as error:
+        return error
+    return None
 
 
 def _check_name(info: FileInfo) -> None:

@@ -54,8 +54,8 @@ def fetch(url: str, target: str, size: int, checksum: str, progress: Callable[[i
             except Exception as raised:  # noqa: BLE001 - raised again, or retried
                 error = http_failure(raised)
                 breaks += 1
-                if not _is_transient(error):
-                    raise _refusal(url, error) from shareable(raised)
+                if not is_transient(error):
+                    raise refusal(url, error) from shareable(raised)
                 if breaks >= ATTEMPTS:
                     raise StorageError(
                         f"the download of {url} failed {breaks} times in a row; the last error was: {error}; run again"
@@ -123,7 +123,8 @@ class _Transfer:
             raise ChangedInputError(f"it has changed since it was listed (checksum {self.checksum}, now {now})")
 
 
-def _is_transient(error: Exception) -> bool:
+def is_transient(error: Exception) -> bool:
+    """Return True if `error` is a failure of the network or of the store, which may pass."""
     if isinstance(error, DatakitError | FileNotFoundError) or denies_access(error):
         return False
     if type(error).__module__.split(".")[0] in _TRANSIENT_MODULES:
@@ -133,7 +134,8 @@ def _is_transient(error: Exception) -> bool:
     return isinstance(error, OSError) and error.filename is None and error.errno in _TRANSIENT
 
 
-def _refusal(url: str, error: Exception) -> Exception:
+def refusal(url: str, error: Exception) -> Exception:
+    """Return the error to raise for a failure that is not retried."""
     if isinstance(error, FileNotFoundError):
         return NotFoundError(f"{url} was listed but no longer exists; run again to list the source again")
     if denies_access(error):

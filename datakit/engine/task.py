@@ -159,6 +159,7 @@ class Phase:
     batches: True if tiny tasks may share a child.
     tolerance: the limit on the records that this phase may skip.
     drops: folders below `exchange/` that no later phase reads. They may be removed when this phase is complete.
+    copies: True if the tasks write what they read, so that what they have written shows how far they are.
     """
 
     name: str
@@ -172,6 +173,7 @@ class Phase:
     batches: bool = True
     tolerance: Tolerance = Tolerance()
     drops: tuple[str, ...] = ()
+    copies: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,35 @@
 """Reads and writes Megatron's indexed datasets: tokens in `<prefix>.bin`, everything else in `<prefix>.idx`.
 `docs/cache.md` describes the files that are written. Files from other programs may have several sequences per document,
 other integer types for tokens (see TYPES) and, in multimodal datasets, a list of the sequences' modes (int8) at the end
-of the `.idx` file. Memory: 40 to 50 bytes per document.
+of the `.idx` file. Memory to read them: 40 to 50 bytes
+per document; to write them: a few blocks of tokens, and the lengths of the documents of one shard.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
-from datakit.cache.read_ahead import block_ranges
+from datakit.cache.read_ahead import BLOCK_TOKENS, block_ranges
 from datakit.cache.reader import Cache
-from datakit.errors import CorruptError, UsageError, suggestion
+from datakit.errors import CorruptError, UsageError
+from datakit.interop.export import (
+    Choice,
+    ContentDigest,
+    Exported,
+    Progress,
+    choose,
+    refuse_loss_masks,
+    require_equal,
+    silent,
+)
 from datakit.interop.import_cache import ExternalTokens
 from datakit.storage import atomic, urls
 
@@ -27,16 +40,6 @@ TYPES: dict[int, type[np.integer]] = {1: np.uint8, 2: np.int8, 3: np.int16, 4: n
 # The format has no uint32, but int32 holds ids below 2**31.
 CODES: dict[np.dtype, int] = {np.dtype(np.uint16): 8, np.dtype(np.uint32): 4}
 MOST = np.iinfo(np.int32).max
-
-
-@dataclass(frozen=True)
-class Exported:
-    """Summary of an export: files, numbers of sequences and tokens, and number of empty documents left out."""
-
-    files: tuple[str, str]
-    sequences: int
-    tokens: int
-    empty: int
 
 
 @dataclass(frozen=True)
@@ -56,51 +59,94 @@ def is_megatron(prefix: str) -> bool:
     return urls.exists(f"{prefix}.idx")
 
 
-def export_megatron(cache: Cache, prefix: str, source: str | None = None, *, drop_loss_mask: bool = False) -> Exported:
+def export_megatron(
+    cache: Cache, prefix: str, source: str | None = None, *, drop_loss_mask: bool = False, progress: Progress = silent
+) -> Exported:
     """Write a cache, or one of its sources or document buckets, as `<prefix>.bin` and then `<prefix>.idx`. The format
     has no loss masks, so documents with loss masks are refused unless `drop_loss_mask` is true. Raises UsageError for
-    an unknown source or for documents that the format cannot hold, and DivergentOutputError if different files with
-    these names exist.
+    an unknown source or for documents that the format cannot hold, CorruptError, and DivergentOutputError if different
+    files with these names exist.
     """
-    chosen = [shard.index for shard in cache.shards_of(source)]
-    if not chosen:
-        raise UsageError(f"{cache.directory} has no source {source!r}; {suggestion(source or '', cache.part_names())}")
-    masked = sorted({cache.shards[index].source for index in chosen if cache.details.shards[index].loss_mask})
-    if masked and not drop_loss_mask:
-        raise UsageError(
-            f"{cache.directory}: the Megatron format cannot store the loss masks of {', '.join(masked)}; export "
-            "another source, or add --drop-loss-mask to export all tokens as targets"
-        )
+    choice = choose(cache, source)
+    refuse_loss_masks(choice, "Megatron", drop_loss_mask)
     if cache.contract.vocabulary_size > MOST:
         raise UsageError(f"{cache.directory}: the Megatron format cannot store ids above {MOST}")
     dtype = np.dtype(TYPES[CODES[cache.contract.dtype]])
-    lengths = np.concatenate([cache.document_lengths(index) for index in chosen]).astype(np.int64)
-    if len(lengths) and lengths.max() > MOST:
-        raise UsageError(f"{cache.directory}: a document of {lengths.max()} tokens is too long for the Megatron format")
-    filled = lengths[lengths > 0]
     with ExitStack() as stack:
         data, index = (stack.enter_context(atomic.staging(f"{prefix}.{ending}")) for ending in ("bin", "idx"))
-        shards = [cache.shards[i] for i in chosen]
-        ranges = [(s.token_start + a, s.token_start + b) for s in shards for a, b in block_ranges(s.tokens)]
-        with open(data, "wb") as file:
-            for block in cache.blocks(ranges):
-                block.astype(dtype, copy=False).tofile(file)
-        _write_index(index, filled, dtype)
-        written = tuple(
+        sent = ContentDigest()
+        _write_tokens(data, choice, dtype, sent, progress)
+        _write_index(index, choice, dtype, sent)
+        empty = choice.documents - sent.documents
+        require_equal(prefix, sent, _written(data, index, dtype), choice, empty)
+        places = tuple(
             atomic.commit_file(path, f"{prefix}.{name}").url for path, name in ((data, "bin"), (index, "idx"))
         )
-    return Exported((written[0], written[1]), len(filled), int(filled.sum()), len(lengths) - len(filled))
+    return Exported(places, sent.documents, sent.tokens, empty)
 
 
-def _write_index(path: Path, lengths: np.ndarray, dtype: np.dtype) -> None:
-    ends = np.cumsum(lengths, dtype=np.int64) * dtype.itemsize
-    pointers = ends - lengths * dtype.itemsize
+def _write_tokens(path: Path, choice: Choice, dtype: np.dtype, sent: ContentDigest, progress: Progress) -> None:
+    ranges = ((s.token_start + a, s.token_start + b) for s in choice.shards for a, b in block_ranges(s.tokens))
+    with open(path, "wb") as file:
+        for block in choice.cache.blocks(ranges):
+            sent.add_tokens(block)
+            block.astype(dtype, copy=False).tofile(file)
+            progress(sent.tokens, choice.tokens, "tokens")
+
+
+def _filled_lengths(choice: Choice) -> Iterator[np.ndarray]:
+    """Yield the lengths of each shard's documents that have tokens, int64."""
+    for shard in choice.shards:
+        lengths = choice.cache.document_lengths(shard.index).astype(np.int64)
+        if len(lengths) and lengths.max() > MOST:
+            raise UsageError(
+                f"{choice.cache.directory}: a document of {lengths.max()} tokens is too long for the Megatron format"
+            )
+        yield lengths[lengths > 0]
+
+
+def _write_index(path: Path, choice: Choice, dtype: np.dtype, sent: ContentDigest) -> None:
+    """Write the three lists of the index one after another, each from the lengths of one shard at a time."""
+    count = sum(len(lengths) for lengths in _filled_lengths(choice))
     code = next(code for code, kind in TYPES.items() if np.dtype(kind) == dtype)
     with open(path, "wb") as file:
-        file.write(HEADER.pack(MAGIC, VERSION, code, len(lengths), len(lengths) + 1))
-        lengths.astype("<i4").tofile(file)
-        pointers.astype("<i8").tofile(file)
-        np.arange(len(lengths) + 1, dtype="<i8").tofile(file)
+        file.write(HEADER.pack(MAGIC, VERSION, code, count, count + 1))
+        for lengths in _filled_lengths(choice):
+            sent.add_lengths(lengths)
+            lengths.astype("<i4").tofile(file)
+        start = 0
+        for lengths in _filled_lengths(choice):
+            ends = start + np.cumsum(lengths * dtype.itemsize)
+            (ends - lengths * dtype.itemsize).astype("<i8").tofile(file)
+            start = int(ends[-1]) if len(ends) else start
+        for first, last in block_ranges(count + 1):
+            np.arange(first, last, dtype="<i8").tofile(file)
+
+
+def _written(data: Path, index: Path, dtype: np.dtype) -> ContentDigest:
+    """Read both files again, in blocks, as one sequence per document. Whatever contradicts this changes the digest."""
+    found, start, places = ContentDigest(), 0, HEADER.size
+    with open(index, "rb") as file:
+        _, _, _, count, borders = HEADER.unpack(file.read(HEADER.size))
+        for first, last in block_ranges(count):
+            lengths = _part(file, "<i4", places, first, last).astype(np.int64)
+            pointers = _part(file, "<i8", places + 4 * count, first, last)
+            documents = _part(file, "<i8", places + 12 * count, first, last + 1)
+            ends = start + np.cumsum(lengths)
+            straight = np.array_equal(pointers, (ends - lengths) * dtype.itemsize)
+            if straight and np.array_equal(documents, np.arange(first, last + 1)) and borders == count + 1:
+                found.add_lengths(lengths)
+            start = int(ends[-1])
+    with open(data, "rb") as file:
+        while len(tokens := np.fromfile(file, dtype.newbyteorder("<"), BLOCK_TOKENS)):
+            found.add_tokens(tokens)
+    return found
+
+
+def _part(file: BinaryIO, kind: str, begin: int, first: int, last: int) -> np.ndarray:
+    """Read elements [first, last) of the list that begins at byte `begin`."""
+    file.seek(begin + first * np.dtype(kind).itemsize)
+    return np.fromfile(file, kind, last - first)
 
 
 def read_megatron(prefix: str) -> ExternalTokens:

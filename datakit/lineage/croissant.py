@@ -9,7 +9,8 @@ record set's description instead.
 
 Croissant requires the SHA-256 of every listed file, but a step may have thousands of files, and its manifest holds
 their xxh3-128 instead. Therefore patterns stand for the partitions, and the only file that is listed, with its SHA-256,
-is the manifest.
+is the manifest. In a publication, which has no manifest of a step, it is the file that describes the lineage, and the
+paths are relative to the publication.
 """
 
 from __future__ import annotations
@@ -84,17 +85,21 @@ CONTEXT = {
 }
 
 
-def croissant(lineage: Lineage) -> dict[str, Any]:
-    """Return the Croissant description. Raises UsageError if the lineage has no step that holds the documents: none at
-    all, or several normalized sources, or normalized documents that have left, and no step that consolidates them.
+def croissant(lineage: Lineage, published: tuple[str, bytes] | None = None) -> dict[str, Any]:
+    """Return the Croissant description. published: the name and the content of the file that describes the lineage in a
+    publication; None if the description is for the dataset's directory.
+
+    Raises UsageError if the lineage has no step that holds the documents: none at all, or several normalized sources,
+    or normalized documents that have left, and no step that consolidates them.
     """
-    step = _documents(lineage)
+    step = documents_step(lineage)
     manifest = read_manifest(step.directory)
     sources = list(dict.fromkeys(part.source for part in manifest.partitions))
     found = {source.name: source for source in lineage.sources if source.name in sources}
     licenses = list(dict.fromkeys(source.license for source in found.values() if source.license))
     columns = columns_by_source(step.directory, manifest)
-    folder = urls.name(step.directory)
+    folder = "" if published else f"{urls.name(step.directory)}/"
+    listed = _lineage_file(*published) if published else _manifest_file(step.directory)
     described: dict[str, Any] = {
         "@context": CONTEXT,
         "@type": "sc:Dataset",
@@ -103,17 +108,18 @@ def croissant(lineage: Lineage) -> dict[str, Any]:
         "description": f"{step.dataset}: {step.rows:,} documents, made by datakit's stage {step.stage}.",
         "sameAs": f"urn:datakit:{step.identity}",
         "url": f"urn:datakit:{step.dataset}",
-        "distribution": [_manifest_file(step.directory), *(_file_set(source, folder) for source in sources)],
+        "distribution": [listed, *(_file_set(source, folder) for source in sources)],
         "recordSet": [_record_set(source, columns[source]) for source in sources],
     }
     described |= {"license": licenses} if licenses else {}
     described |= {"isBasedOn": [source.url for source in found.values() if source.url]}
-    if step.finished is not None:
+    if step.finished is not None and published is None:
         described["datePublished"] = datetime.fromtimestamp(step.finished, UTC).date().isoformat()
     return described
 
 
-def _documents(lineage: Lineage) -> StepRecord:
+def documents_step(lineage: Lineage) -> StepRecord:
+    """Return the step of a lineage that holds the documents. Raises UsageError if there is none, as for `croissant`."""
     for stage in HOLDERS:
         steps = [step for step in lineage.steps if step.stage == stage and step.found]
         if stage == "normalize" and steps and any(map(_removes, lineage.steps)):
@@ -151,14 +157,27 @@ def _manifest_file(directory: str) -> dict[str, Any]:
     }
 
 
+def _lineage_file(name: str, data: bytes) -> dict[str, Any]:
+    return {
+        "@type": "cr:FileObject",
+        "@id": "lineage",
+        "name": name,
+        "description": "Every source and step from which the dataset was made, with parameters and counts.",
+        "contentUrl": name,
+        "contentSize": f"{len(data)} B",
+        "encodingFormat": "application/json",
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }
+
+
 def _file_set(source: str, folder: str) -> dict[str, Any]:
     return {
         "@type": "cr:FileSet",
         "@id": f"files-{source}",
         "name": f"files-{source}",
-        "description": f"The partitions of the source {source}; manifest.json holds their hashes.",
+        "description": f"The partitions of the source {source}; a manifest beside them holds their hashes.",
         "encodingFormat": "application/x-parquet",
-        "includes": f"{folder}/{data_path(source, 'part-*.parquet')}",
+        "includes": f"{folder}{data_path(source, 'part-*.parquet')}",
     }
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from datakit.engine.ledger.ledger import DriverLine, drivers
 from datakit.errors import UsageError
 from datakit.lineage.sources import SourceRecord, read_sources
-from datakit.pipeline.lineage import finished_step, published_step
+from datakit.pipeline.lineage import finished_step, published_step, unread_passages
 from datakit.redaction import redacted_values
 from datakit.storage import urls
 from datakit.storage.manifest import Column, InputReference, Manifest, find_manifest
@@ -111,14 +111,17 @@ def read_lineage(target: str) -> Lineage:
 def with_published(
     place: str, steps: list[FoundStep], readable: Callable[[str], bool] = lambda place: True
 ) -> list[FoundStep]:
-    """Return the steps behind a dataset's last step. The dataset's consolidate step is inserted before the last step,
-    even if the last step was not made from it. If the URL is that of a step, return `steps` unchanged.
+    """Return the steps behind a dataset's last step. The dataset's passages and consolidate steps are inserted before
+    the last step, even if the last step was not made from them. If the URL is that of a step, return `steps` unchanged.
     """
-    published = published_step(place, {step.identity for step in steps if step.manifest is not None})
-    if published is None or not readable(published[0]):
-        return steps
-    directory, manifest = published
-    return [*steps[:-1], FoundStep(directory, manifest.stage, manifest.identity, manifest), steps[-1]]
+    known = {step.identity for step in steps if step.manifest is not None}
+    found = [one for one in (unread_passages(place, known), published_step(place, known)) if one is not None]
+    more = [
+        FoundStep(directory, manifest.stage, manifest.identity, manifest)
+        for directory, manifest in found
+        if readable(directory)
+    ]
+    return [*steps[:-1], *more, steps[-1]]
 
 
 def lineage_of(steps: list[FoundStep], dataset: str) -> Lineage:

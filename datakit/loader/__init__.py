@@ -14,6 +14,7 @@ from datakit.loader.mixture.toml_file import MixtureFile, load_mixture, load_mix
 from datakit.loader.mixture.validation_split import held_out_mixture, one_pass, training_source, validation_source
 from datakit.loader.reading.batch import Batch
 from datakit.loader.sources.cache_source import CacheSource, open_source
+from datakit.loader.sources.exclusions import Exclusion
 from datakit.loader.sources.token_source import ArraySource, RangeSource, TokenSource
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "BatchSource",
     "CacheSource",
     "Component",
+    "Exclusion",
     "Loader",
     "Mixture",
     "MixtureFile",

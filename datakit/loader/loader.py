@@ -37,6 +37,7 @@ from datakit.loader.reading.batch import Batch, empty_batch, fill
 from datakit.loader.reading.block_pool import BlockPool
 from datakit.loader.reading.lookahead import Lookahead
 from datakit.loader.reading.metrics import Metrics
+from datakit.loader.reading.places import DocumentPart, document_parts
 from datakit.loader.reading.prefetch import in_background
 from datakit.loader.reading.row_reader import RowReader
 from datakit.loader.sources.cache_source import shared_tokenizer
@@ -131,6 +132,15 @@ class Loader:
         with self._planning:
             picks = self.order.picks(step, first, last)
         return self._assemble(step, last - first, picks)
+
+    def places(self, step: SupportsIndex) -> list[DocumentPart]:
+        """Return the parts of documents in global batch `step`, by row and from left to right; each is one segment.
+        Raises IndexError if the run has no such batch.
+        """
+        step = self._checked_step(step)
+        with self._planning:
+            picks = self.order.picks(step, 0, self.mixture.batches.at(step))
+            return document_parts(self.order, step, picks)
 
     def iterate(self, start: int = 0, stop: int | None = None) -> Generator[Batch, None, None]:
         """Yield batches start..stop-1, or all batches from `start` on if `stop` is None, and prefetch their blocks.
@@ -228,9 +238,9 @@ class Loader:
                 "each worker makes its own loader"
             )
         keys = [key for pick in picks for key in self._reader.keys(pick)]
-        batch = empty_batch(rows, self.order.lengths.at(step), self.order.names, self._view)
+        batch = empty_batch(step, rows, self.order.lengths.at(step), self.order.names, self._view)
         fill(batch, picks, self._pool.require(keys), self._reader.resident, self._view)
-        batch.step, batch.first_slot = step, self.order.axis.first_slot(step)
+        batch.first_slot = self.order.axis.first_slot(step)
         self.metrics.add_batch(batch)
         return batch
 

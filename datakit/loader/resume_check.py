@@ -2,8 +2,9 @@
 different. The description is stored in the run's checkpoints.
 
 Many settings determine the batches before the checkpoint's step: the seed, sources, held-out documents, block sizes,
-windows and packing, and the stages, lengths and batch sizes in effect until then. If any of these differed, the resumed
-run would silently read some tokens twice and never read others, so an error that states the difference is raised.
+windows and packing, and the stages, lengths, batch sizes and exclusions in effect until then. If any of these differed,
+the resumed run would silently read some tokens twice and never read others, so an error that states the difference is
+raised.
 Settings that only determine where the run ends may differ if the end does not affect the batches before the checkpoint.
 Settings that take effect at the checkpoint's step or later may also differ. To change a mixture on purpose, add a
 stage. All permitted changes are returned for the caller to log.
@@ -19,12 +20,13 @@ import xxhash
 
 from datakit.errors import MixtureChangedError
 from datakit.loader.mixture.schedule import Schedule, SlotAxis
+from datakit.loader.sources.exclusions import describe_exclusions
 
 if TYPE_CHECKING:
     from datakit.loader.mixture.sequence_order import SequenceOrder
 
 FORMAT = "datakit.mixture/1"
-TIMED = ("sequence_length", "batch_size", "stages")
+TIMED = ("sequence_length", "batch_size", "stages", "exclusions")
 ENDING = ("stop", "final_batch", "max_epochs")  # these only determine where the run ends
 HINTS = {"window_blocks": " (derived from memory_bytes and the components; set the old value in the Shuffle)"}
 
@@ -46,6 +48,8 @@ def describe(order: SequenceOrder) -> dict[str, Any]:
         "stages": stages,
         "components": {name: _component(order, i, name) for i, name in enumerate(order.names)},
     }
+    if mixture.exclusions:  # without any, the description is that of a version that had no exclusions
+        settings["exclusions"] = describe_exclusions(mixture.exclusions)
     return {"format": FORMAT, "fingerprint": fingerprint_of(settings), "slots": order.slots, **settings}
 
 
@@ -82,11 +86,11 @@ def _differences(saved: Mapping[str, Any], current: Mapping[str, Any], step: int
             past.append(f"{name}: {saved.get(name)} -> {current.get(name)}")
             continue
         unit, limit = ("slot", _slot(saved, step)) if name == "stages" else ("step", step)
-        before, after = _until(saved[name], limit), _until(current[name], limit)
+        before, after = _until(saved.get(name, []), limit), _until(current.get(name, []), limit)
         if before != after:
             past.append(f"{name} until {unit} {limit:,}: {before} -> {after}")
         else:
-            future.append(f"{name}: {_from(saved[name], limit)} -> {_from(current[name], limit)}")
+            future.append(f"{name}: {_from(saved.get(name, []), limit)} -> {_from(current.get(name, []), limit)}")
     served = {name for _, weights in _until(saved["stages"], _slot(saved, step)) for name in weights}
     for name in sorted(set(saved["components"]) | set(current["components"])):
         before, after = saved["components"].get(name), current["components"].get(name)

@@ -29,8 +29,11 @@ class RouteShared(msgspec.Struct, frozen=True):
 class RouteArguments(msgspec.Struct, frozen=True, omit_defaults=True):
     """The arguments of one routing task.
 
-    listed: the task's files that are read in place. copies: the entries of `Inputs.copies` for its files.
+    listed: the task's files that are read in place. copies, content_starts, attributes: the entries of `Inputs.copies`,
+    `Inputs.content_starts` and `Inputs.attributes` for its files.
     first_file: the index of the task's first file in the sorted list of the source's files; its other files follow.
+    most: the largest number of documents that the slice may yield, if `limit` ends in it. splits: the split of each of
+    its files, if the source has splits.
     """
 
     key: str
@@ -38,10 +41,15 @@ class RouteArguments(msgspec.Struct, frozen=True, omit_defaults=True):
     listed: Listed
     first_file: int
     copies: dict[str, str] = {}
+    most: int | None = None
+    splits: dict[str, str] = {}
+    content_starts: list[tuple[str, int, int]] = []
+    attributes: dict[str, list[str]] = {}
 
     def inputs(self, base: str) -> Inputs:
         """Return the task's files, which are below the URL `base`."""
-        return Inputs(base, self.listed, copies=self.copies)
+        starts = {(path, stored): content for path, stored, content in self.content_starts}
+        return Inputs(base, self.listed, copies=self.copies, content_starts=starts, attributes=self.attributes)
 
 
 class TypesDetails(msgspec.Struct, frozen=True):
@@ -49,6 +57,14 @@ class TypesDetails(msgspec.Struct, frozen=True):
 
     schemas: list[tuple[str, str]]
     large: list[tuple[tuple[str, ...], int]]
+    absent: list[int] = []
+    names: list[str] = []
+
+
+class CountDetails(msgspec.Struct, frozen=True):
+    """The number of documents of one slice."""
+
+    documents: int
 
 
 class RouteDetails(msgspec.Struct, frozen=True):
@@ -61,6 +77,9 @@ class RouteDetails(msgspec.Struct, frozen=True):
     heavy: (bucket, size in bytes) pairs for the buckets that hold a large share of the slice.
     files: the counts named in `origins.COUNTED`, for each file of the slice.
     giants: (first half of the id, second half, size in bytes) of each document over `route.GIANT_BYTES`.
+    absent: the numbers, in the list of `wanted_paths`, of the paths that no record of the slice has. names: names of
+    columns and fields in the slice, for the message about such paths. values: the number of values in each column that
+    holds values of one kind.
     """
 
     runs: list[str]
@@ -71,6 +90,9 @@ class RouteDetails(msgspec.Struct, frozen=True):
     heavy: list[tuple[int, int]]
     files: list[list[int]]
     giants: list[tuple[int, int, int]] = []
+    absent: list[int] = []
+    names: list[str] = []
+    values: dict[str, int] = {}
 
 
 class SortShared(msgspec.Struct, frozen=True):

@@ -17,15 +17,24 @@ PREFIX = "normalize/"
 IN, OUT = "normalize/records_in", "normalize/records_out"
 QUARANTINED = "normalize/quarantined"
 ADDED = "normalize/transform_added"
+LIMITED = "normalize/limit_dropped"  # counted only if the source has a limit
+# Records of web archives that are not meant to become documents (`readers/web/messages.py`)
+OTHER_RECORD_TYPE = "normalize/other_record_type"
+OTHER_STATUS = "normalize/other_status"
+OTHER_MEDIA_TYPE = "normalize/other_media_type"
+NOT_PAGES = (OTHER_RECORD_TYPE, OTHER_STATUS, OTHER_MEDIA_TYPE)  # counted only in sources with such records
+OPTIONAL = (LIMITED, *NOT_PAGES)
 REMOVED = (
     "normalize/missing",
     "normalize/blank",
     "normalize/duplicates",
     "normalize/where_dropped",
     "normalize/sample_dropped",
+    LIMITED,
     "normalize/transform_dropped",
     QUARANTINED,
 )
+_ALWAYS = (IN, *(name for name in REMOVED if name != LIMITED))
 REPAIRED = ("normalize/invalid_utf8", "normalize/nul", "normalize/whitespace_runs")
 # Before the end of its slice, a task gives up only after this many quarantined entries, since perhaps only its first
 # file is bad.
@@ -47,13 +56,18 @@ class RecordCounts:
     """
 
     tolerance: Tolerance
-    counters: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys((IN, *REMOVED, *REPAIRED, ADDED), 0)))
+    counters: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys((*_ALWAYS, *REPAIRED, ADDED), 0)))
     quarantined: list[QuarantinedRecord] = field(default_factory=list)
     _unlisted: int = 0
 
     def add_read(self, records: int) -> None:
         """Add `records` to the number of records read."""
         self.counters[IN] += records
+
+    def not_page(self, counter: str) -> None:
+        """Count a record that was read and left out. counter: one of NOT_PAGES."""
+        self.add_read(1)
+        self.counters[counter] += 1
 
     def unreadable(self, file: str, position: int, reason: str, records: int = 1) -> None:
         """Quarantine input that could not be read. `records` is the number of records in it, or 1 if unknown."""
@@ -84,10 +98,17 @@ class RecordCounts:
             )
 
 
+def left_out(counters: Mapping[str, int]) -> int:
+    """Return how many records did not become documents, for all reasons together."""
+    required = sum(counters[name] for name in REMOVED if name not in OPTIONAL)
+    return required + sum(counters.get(name, 0) for name in OPTIONAL)
+
+
 def conservation(counters: Mapping[str, int]) -> str | None:
     """Return None if every record is accounted for, else the equation that is violated."""
-    removed = sum(counters[name] for name in REMOVED)
+    removed = left_out(counters)
     if counters[IN] + counters[ADDED] == counters[OUT] + removed:
         return None
-    terms = " + ".join(f"{counters[name]} {name.removeprefix(PREFIX)}" for name in (OUT, *REMOVED))
+    names = (OUT, *(name for name in (*REMOVED, *NOT_PAGES) if name not in OPTIONAL or name in counters))
+    terms = " + ".join(f"{counters[name]} {name.removeprefix(PREFIX)}" for name in names)
     return f"{counters[IN]} records_in + {counters[ADDED]} transform_added != {terms}"

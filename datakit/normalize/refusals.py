@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
+import pyarrow as pa
 
 from datakit.engine.task import TaskContext
 from datakit.errors import DatakitError, RefusedError, refuse_all
@@ -19,6 +20,7 @@ from datakit.normalize.phase_data import RouteArguments
 from datakit.normalize.readers.base import ReadContext
 from datakit.normalize.readers.slices import FileRange, despite_damage
 from datakit.normalize.readers.streams import Streams
+from datakit.normalize.settings.column_settings import strict_columns
 
 T = TypeVar("T")
 # Reads one file range, as a slice of its own, and returns its columns.
@@ -41,16 +43,17 @@ def _refusals(context: ReadContext, own: RouteArguments, check: Check) -> Iterat
     task = context.task
     quiet = TaskContext("", task.scratch, report=task.report, write_limit=task.write_limit)
     trial = replace(context.for_trial(), task=quiet)
-    sound, union, largest = [], UpstreamColumns(context.config).union, dict[Path, int]()
+    sound, union, largest = [], pa.schema([]), dict[Path, int]()
+    strict = strict_columns(context.config.conflicts)
     for part in own.ranges:
         try:
             columns = _checked(trial, _only(own, part), check)
             largest |= {path: max(value, largest.get(path, 0)) for path, value in columns.largest.items()}
             try:
-                union = unite([("", union), (part.path, columns.union)], largest)
+                union = unite([("", union), (part.path, columns.union)], largest, strict)
             except RefusedError:
                 # raises an error that names both files, unlike the error caught here
-                unite([*sound, (part.path, columns.union)], largest)
+                unite([*sound, (part.path, columns.union)], largest, strict)
             sound.append((part.path, columns.union))
         except RefusedError as error:
             yield error

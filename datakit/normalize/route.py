@@ -1,7 +1,8 @@
 """Routes a slice: turns its records into documents with ids, samples them, quarantines unusable texts, and writes each
-document to the exchange bucket for its id. Each chunk is processed in columnar form, in this order: transform, text
-column, predicate, text rules, hash, sample. The top bits of a document's id determine its bucket. A row in the exchange
-holds the id as two integers, the text, the record's file and position, and every upstream column under a prefixed name.
+document to the exchange bucket for its id. Each chunk is processed in columnar form, in this order: split, transform,
+text, predicate, text rules, hash, sample, limit. The top bits of a document's id determine its bucket. A row in the
+exchange holds the id as two integers, the text, the record's file and position, and every upstream column that is
+carried, under a prefixed name.
 In this phase, the types of columns are unified only across the files of a slice. The sort phase converts the columns to
 the source's common types.
 
@@ -35,23 +36,29 @@ from datakit.engine.quarantine import SHOWN
 from datakit.engine.task import TaskContext, TaskResult
 from datakit.errors import ColumnError
 from datakit.normalize import formats
+from datakit.normalize.columns.conflicts import with_policies
+from datakit.normalize.columns.paths_in_types import mistake
 from datakit.normalize.columns.schema_union import fit_column
 from datakit.normalize.columns.upstream_columns import UpstreamColumns
 from datakit.normalize.config import Config
 from datakit.normalize.origins import FileCounts
 from datakit.normalize.phase_data import RouteArguments, RouteDetails, RouteShared, to_plain
-from datakit.normalize.readers.base import Chunk, ReadContext, without_columns
+from datakit.normalize.readers.base import Chunk, ReadContext, with_splits, without_columns
 from datakit.normalize.readers.slices import SLICE_BYTES, begun, despite_damage, read_slice
 from datakit.normalize.readers.streams import Streams
 from datakit.normalize.record_counts import IN, PREFIX, RecordCounts
 from datakit.normalize.refusals import with_all_refusals
+from datakit.normalize.settings.column_settings import KIND_MARK
+from datakit.normalize.settings.text_forms import TextForm
 from datakit.normalize.text_rules import apply_rules, valid_strings
+from datakit.normalize.texts.render import texts_of
 from datakit.normalize.transform import Transform
 from datakit.normalize.where.predicate import Predicate
 from datakit.printable import one_line
 from datakit.storage.fingerprint import config_of
 from datakit.storage.ids import ids_from_digests, top_bits
 from datakit.storage.row_size import row_sizes, value_bytes
+from datakit.text.hash_mixing import GOLDEN, mix
 from datakit.text.string_buffers import string_buffers
 
 PHASE = "route"
@@ -69,7 +76,8 @@ class Router:
     """Routes the chunks of one slice, in order.
 
     value_bytes: the size in bytes of all values routed so far. files: the counts of records and documents, by file.
-    giants: the size in bytes of each document over GIANT_BYTES with its upstream columns, by id.
+    giants: the size in bytes of each document over GIANT_BYTES with its upstream columns, by id. documents: the number
+    of documents routed so far. values: the number of values in each column that holds values of one kind.
     limit: see `TaskContext.write_limit`.
     """
 
@@ -89,13 +97,17 @@ class Router:
         self.files: FileCounts = FileCounts((part.path for part in own.ranges), own.first_file)
         self.value_bytes: int = 0
         self.giants: dict[tuple[int, int], int] = {}
+        self.documents: int = 0
+        self.values: Counter[str] = Counter()
+        self._most, self._splits = own.most, own.splits
 
     def route(self, chunk: Chunk, write: Callable[[pa.Table, np.ndarray], None]) -> None:
         """Pass the documents of one chunk and the bucket of each to `write`. Raises InputError or PartialError; the
         former is an ExpansionError if the slice's values exceed the limit.
         """
         self.files.add_records(chunk)
-        records = self._transformed(chunk)
+        records = self._transformed(with_splits(chunk, self._splits))
+        records = replace(records, table=with_policies(records.table, self._config.conflicts))
         self.columns.add(records.file, records.table)
         records, texts = self._texts(records)
         if self._where is not None:
@@ -105,14 +117,19 @@ class Router:
         records, texts = self._apply_rules(records, texts)
         high, low = hash_texts(texts)
         if self._config.sample < 1:
-            # partitions are selected by the high bits, so the low bits sample every partition equally
-            kept = low < np.uint64(int(self._config.sample * 2.0**64))
+            kept = sampled(low, self._config)
             self._count(sample_dropped=len(kept) - int(kept.sum()))
             records, texts, high, low = records.filter(kept), texts.filter(pa.array(kept)), high[kept], low[kept]
+        if self._most is not None:
+            kept = np.arange(len(low)) < self._most - self.documents
+            self._count(limit_dropped=len(kept) - int(kept.sum()))
+            records, texts, high, low = records.filter(kept), texts.filter(pa.array(kept)), high[kept], low[kept]
+        self.documents += len(low)
         files, positions = self.files.origins(records)
         self.files.add_documents(files, np.diff(string_buffers(texts)[1]))
         ours = {HIGH: high, LOW: low, TEXT: texts, FILE: files, POSITION: positions}
         rows = _exchange_rows(ours, records.table, self.columns.union)
+        self._count_kinds(rows)
         values = rows.drop_columns([FILE, POSITION])
         size = value_bytes(values)
         self.value_bytes += size
@@ -120,6 +137,13 @@ class Router:
             self._note_giants(high, low, row_sizes(values))
         self._check_expansion(records, values, size)
         write(rows, top_bits(high, self._buckets))
+
+    def _count_kinds(self, rows: pa.Table) -> None:
+        """Count the values in the columns that hold values of one kind (see columns/conflicts.py)."""
+        for name in rows.column_names if self._config.conflicts else ():
+            if KIND_MARK in name:
+                column = rows.column(name)
+                self.values[name.removeprefix(UPSTREAM)] += len(column) - column.null_count
 
     def _note_giants(self, high: np.ndarray, low: np.ndarray, sizes: np.ndarray) -> None:
         """Note the largest size of each giant document: its copies may have other columns, and any of them is kept."""
@@ -143,7 +167,7 @@ class Router:
 
     def _seen_by_where(self, table: pa.Table, texts: Texts) -> pa.Table:
         """Return the table; if `where` reads the text column, its values are converted to valid strings."""
-        name = self._config.text
+        name = self._config.text_name
         if self._where is None or name not in self._where.columns:
             return table
         return without_columns(table, [name]).append_column(name, valid_strings(texts))
@@ -162,6 +186,8 @@ class Router:
 
     def _texts(self, rows: Chunk) -> tuple[Chunk, Texts]:
         """Return the rows with usable or missing texts, and their texts. A null stands for a missing text."""
+        if self._config.text_form is not None:
+            return self._made_texts(rows, self._config.text_form)
         if self._config.text not in rows.table.column_names:
             return rows, pa.nulls(rows.table.num_rows, pa.large_string())
         kind = rows.table.column(self._config.text).type
@@ -173,11 +199,28 @@ class Router:
         texts = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks) if chunks else pa.array([], wide)
         return self._short_enough(rows, texts)
 
+    def _made_texts(self, rows: Chunk, form: TextForm) -> tuple[Chunk, Texts]:
+        """Return the rows whose texts are not too long, and these texts. Raises ColumnError for columns of which no
+        text can be made; JSON records with such values have already been quarantined.
+        """
+        reason = mistake(rows.table.schema, form)
+        if reason is not None:
+            raise ColumnError(
+                f"{one_line(rows.file)}: {reason}; change the source's `text`, or convert the column with a transform"
+            )
+        limit = self._config.max_document_bytes
+        texts, long = texts_of(rows.table, form, limit)
+        if not long.any():
+            return self._short_enough(rows, texts)
+        for file, position in rows.filter(long).places():
+            self._counts.unusable(file, position, f"longer than max_document_bytes ({limit})")
+        return self._short_enough(rows.filter(~long), texts.filter(pa.array(~long)))
+
     def _without_wrong_types(self, rows: Chunk, kind: pa.DataType) -> Chunk:
         """Quarantine JSON records whose text is not a string, and return the other rows. Raises ColumnError if the file
         has another format or a transform was applied.
         """
-        if self._transform is not None or formats.format_of(rows.file, self._config.format) != formats.JSON:
+        if self._transform is not None or formats.format_of(rows.file, self._config.format) not in formats.OF_JSON:
             raise ColumnError(
                 f"{one_line(rows.file)}: column {self._config.text!r} is {kind}, not text; set the source's "
                 "`text` to another "
@@ -218,6 +261,19 @@ def _json_kind(kind: pa.DataType) -> str:
     return "a literal" if types.is_boolean(kind) else "a number"
 
 
+def sampled(low: np.ndarray, config: Config) -> np.ndarray:
+    """Return bool [documents], True for the documents in the sample. low: uint64, the lower halves of the ids.
+
+    Partitions are selected by the high bits, so the low bits sample every partition equally. A seed is mixed into the
+    bits; without one, they are used as they are.
+    """
+    if config.sample == 1:
+        return np.ones(len(low), bool)
+    if config.sample_seed is not None:
+        low = mix(low ^ mix(np.array([config.sample_seed + 1], np.uint64) * GOLDEN))
+    return low < np.uint64(int(config.sample * 2.0**64))
+
+
 def hash_texts(texts: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
     """Return the xxh3-128 hash of each text's bytes as two arrays (high, low), uint64 [texts] each."""
     data, offsets = string_buffers(texts)
@@ -251,7 +307,7 @@ def route_slice(arguments: dict[str, Any], shared: dict[str, Any], task: TaskCon
         for chunk in read_slice(context, part.ranges):
             router.route(chunk, lambda *rows: None)
             context.task.report(context.counts.counters[IN], 0)
-        router.columns.check_text(begun(part.ranges))
+        router.columns.check_text(begun(part.ranges), context.choice.unread)
         return router.columns
 
     return with_all_refusals(work, context, own, check)
@@ -265,18 +321,19 @@ def _route(own: RouteArguments, common: RouteShared, config: Config, task: TaskC
         task, PHASE, own.key, common.buckets, BUDGET_BYTES, before_commit=inputs.check, input_state=streams
     ) as writer:
         for chunk in read_slice(context, own.ranges):
-            router.route(_without_skipped(chunk, context, own, common), writer.write)
+            router.route(without_skipped(chunk, context, own, common), writer.write)
             bytes_read += chunk.bytes_read
             task.report(counts.counters[IN], bytes_read)
             task.release()
     if sum(part.weight for part in own.ranges) >= WHOLE_SLICE_BYTES:
         counts.give_up_if_hopeless(SHOWN)
     columns = router.columns
-    columns.check_text(begun(own.ranges))
+    columns.check_text(begun(own.ranges), context.choice.unread)
     large, heavy = list(columns.largest.items()), sorted(writer.heavy.items())
     found = RouteDetails(
         writer.runs, columns.schemas(), large, columns.documents, router.value_bytes, heavy,
         router.files.counts.tolist(), [(*identity, size) for identity, size in router.giants.items()],
+        columns.absent(), columns.names(context.choice.unread), dict(router.values),
     )  # fmt: skip
     records, quarantined = counts.counters[IN], tuple(counts.quarantined)
     return TaskResult(writer.outputs, dict(counts.counters), to_plain(found), quarantined, records, bytes_read)
@@ -297,7 +354,7 @@ def _hold_or_give_up(counts: RecordCounts, task: TaskContext) -> Callable[[str, 
     return hold
 
 
-def _without_skipped(chunk: Chunk, context: ReadContext, own: RouteArguments, common: RouteShared) -> Chunk:
+def without_skipped(chunk: Chunk, context: ReadContext, own: RouteArguments, common: RouteShared) -> Chunk:
     """Announce the chunk (see TaskContext.records); return it without the records that have to be quarantined."""
 
     def try_record(row: int) -> None:

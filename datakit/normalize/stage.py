@@ -1,6 +1,7 @@
 """Stage `normalize`: plans the routing and sorting of a source, decides its number of partitions and its output
 columns, and reports an error if the source yields no documents.
 
+    limit   if the source has a limit: count the documents of the first slices, to find where it ends (limit.py)
     route   one task per slice of the input: read, apply the text rules, hash, write to the bucket for the id
     sort    one task per partition: sort by id, keep the first of equal texts, write
 
@@ -24,12 +25,16 @@ from datakit.engine.counts import added
 from datakit.engine.exchange.exchange import merged, run_sizes
 from datakit.engine.task import BATCH_HANG_SECONDS, Output, Phase, Plan, Preload, Step, Task, TaskResult, tolerance_of
 from datakit.engine.user_modules import CODE_FOLDER, beside
-from datakit.errors import ColumnError, DatakitError, EmptyStageError, RecipeError, counted, suggestion
-from datakit.normalize import origins, route, sort
+from datakit.errors import ColumnError, DatakitError, EmptyStageError, counted, suggestion
+from datakit.normalize import formats, limit, origins, route, sort
+from datakit.normalize.archives.index import content_starts, only_archives, prepared
+from datakit.normalize.columns.column_choice import check_wanted
+from datakit.normalize.columns.conflicts import settled_values
 from datakit.normalize.columns.number_types import Path
 from datakit.normalize.columns.output_columns import output_schema
 from datakit.normalize.columns.schema_union import unite
-from datakit.normalize.config import Config
+from datakit.normalize.config import Config, content
+from datakit.normalize.formats import WEB_ARCHIVES
 from datakit.normalize.phase_data import (
     RouteArguments,
     RouteDetails,
@@ -39,18 +44,23 @@ from datakit.normalize.phase_data import (
     TypesDetails,
     to_plain,
 )
+from datakit.normalize.readers.dolma.attribute_files import attribute_files
 from datakit.normalize.readers.inputs import Inputs
 from datakit.normalize.readers.slices import FileRange, are_large, cut_slices
-from datakit.normalize.record_counts import ADDED, IN, PREFIX, REMOVED, conservation
+from datakit.normalize.readers.web.columns import known_columns
+from datakit.normalize.record_counts import ADDED, IN, NOT_PAGES, PREFIX, REMOVED, conservation
+from datakit.normalize.settings.column_settings import strict_columns
+from datakit.normalize.settings.splits import split_of_files
 from datakit.normalize.where import column_types
-from datakit.normalize.where.predicate import Predicate
-from datakit.storage.fingerprint import config_of, spelled_out
+from datakit.normalize.where.declared_types import DeclaredTypes
+from datakit.storage.fingerprint import config_of
 from datakit.storage.manifest import Partition
 
 NAME = "normalize"
 FORMAT_VERSION = 4
 FIND_TYPES = "datakit.normalize.where.column_types:find_types"
-DECLARED = {"bool": "bool", "int64": "int64", "float64": "float64", "string": "string", "date": "date32"}
+WEB = "datakit.normalize.readers.web"
+UNREAD = "normalize/files_not_read"  # counted only if the source has a limit
 RECORD_COPIES = 4  # in memory: the bytes as read, the parsed columns, the text, and the rows of an exchange run
 MOST_BITS = 20  # a million partitions; at 1 GiB each, they would hold more text than exists
 PRELOADS = (
@@ -68,10 +78,18 @@ def plan(step: Step) -> Plan:
     step.operations["code_folder"]: the recipe's folder, the last place that is searched for the module of a transform.
     """
     config, files = config_of(step.parameters, Config), step.inputs[0].manifest.partitions
-    slices = cut_slices(_inputs(step), [(file.path, file.bytes) for file in files], config)
+    sizes, files_of = [(file.path, file.bytes) for file in files], _inputs(step, config)
+    cuts = yield from prepared(step, config, files_of, sizes, route_memory(config))
+    every = cut_slices(files_of, sizes, config, cuts)
+    inputs = replace(files_of, content_starts=content_starts(cuts))
+    known = known_columns(config) if only_archives(sizes, config) and config.reads_columns_as_they_are else None
+    where_types = yield from _where_types(step, config, inputs, every, known)
+    counting = _route_phase(step, config, inputs, every, buckets=1, where_types=where_types)
+    most = yield from limit.documents_of_slices(config.limit, counting)
+    slices = every if most is None else every[: len(most)]
     bucket_bits = _bucket_bits(slices, config)
-    where_types = yield from _where_types(step, config, slices)
-    routed = yield _route_phase(step, config, slices, 1 << bucket_bits, where_types)
+    routing = _route_phase(step, config, inputs, every, buckets=1 << bucket_bits, where_types=where_types)
+    routed = yield limit.limited(routing, most)
     details = [msgspec.convert(result.details, RouteDetails) for result in routed]
     union = _united(step, details, config)
     _check_not_empty(step, config, routed)
@@ -83,63 +101,91 @@ def plan(step: Step) -> Plan:
     exchanged = sum(output.bytes for result in routed for output in result.outputs)
     heavy = heavy_partitions([entry for one in details for entry in one.heavy], bits, bucket_bits)
     giants = giant_documents([entry for one in details for entry in one.giants], bits)
-    files_task = origins.files_task(slices, [entry.files for entry in details])
+    unread = [[[0] * len(origins.COUNTED)] * len({part.path for part in ranges}) for ranges in every[len(slices) :]]
+    files_task = origins.files_task(every, [*(entry.files for entry in details), *unread])
     *sorted_, listed = yield _sort_phase(shared, exchanged, heavy, giants, files_task)
     _check_conservation([*routed, *sorted_])
     partitions = [_partition(source, result) for result in sorted_]
     files = [*listed.outputs, *(file for result in sorted_ for file in result.outputs[1:])]
-    return Output(partitions, schema, files=files)
+    counters = Counter(settled_values(union.names, config.conflicts, added(entry.values for entry in details)))
+    counters.update({} if most is None else {UNREAD: limit.unread_files(every, len(slices))})
+    return Output(partitions, schema, dict(counters), files=files)
 
 
-def _inputs(step: Step) -> Inputs:
-    copies = {file.path: file.copy for file in step.inputs[0].manifest.partitions if file.copy is not None}
-    return Inputs(step.operations["base"], step.operations.get("listed", {}), copies=copies)
+def _inputs(step: Step, config: Config) -> Inputs:
+    files = step.inputs[0].manifest.partitions
+    copies = {file.path: file.copy for file in files if file.copy is not None}
+    attributes = attribute_files(file.path for file in files) if config.format == formats.DOLMA else {}
+    return Inputs(step.operations["base"], step.operations.get("listed", {}), copies=copies, attributes=attributes)
 
 
 def _where_types(
-    step: Step, config: Config, slices: Sequence[Sequence[FileRange]]
+    step: Step, config: Config, inputs: Inputs, slices: Sequence[Sequence[FileRange]], known: pa.Schema | None
 ) -> Generator[Phase, Sequence[TaskResult], bytes]:
-    """Return the schema of the columns that `where` sees, in Arrow's IPC format. Raises ColumnError, RecipeError."""
-    columns = Predicate(config.where).columns if config.where else []
-    extra = next((name for name in config.types if name not in columns), None)
-    if extra is not None:
-        raise RecipeError(f"types: `where` does not read the column {extra!r}; {suggestion(extra, columns)}")
-    if config.types.get(config.text, "string") != "string":
-        raise RecipeError(f"types: {config.text!r} is the text column, which always holds strings; cast it in `where`")
-    kinds = {name: pa.type_for_alias(DECLARED[kind]) for name, kind in config.types.items()}
-    if config.text in columns:
-        kinds[config.text] = pa.large_string()
-    undeclared = [name for name in columns if name not in kinds]
-    if undeclared:
-        phase = _route_phase(step, config, slices, 1, b"")
+    """Return the schema of the columns that `where` sees, in Arrow's IPC format. known: the columns of all records, if
+    their format determines them. Raises ColumnError, RecipeError.
+    """
+    declared, found = DeclaredTypes(config), dict[str, pa.DataType]()
+    if declared.undeclared and known is not None:
+        missing = next((name for name in declared.undeclared if name not in known.names), None)
+        if missing is not None:
+            near = suggestion(missing, [*known.names, config.text_name])
+            raise ColumnError(
+                f"source {step.parameters['source']!r}: where: no record has the column {missing!r}; {near}"
+            )
+        found = {name: known.field(name).type for name in declared.undeclared}
+    elif declared.undeclared:
+        phase = _route_phase(step, config, inputs, slices, buckets=1, where_types=b"")
         tasks = tuple(replace(task, function=FIND_TYPES) for task in phase.tasks)
-        found = yield replace(phase, name=column_types.PHASE, tasks=tasks)
-        union = _united(step, [msgspec.convert(result.details, TypesDetails) for result in found], config)
-        kinds |= {name: union.field(name).type for name in undeclared if name in union.names}
-    return pa.schema(list(kinds.items())).serialize().to_pybytes()
+        results = yield replace(phase, name=column_types.PHASE, tasks=tasks)
+        union = _united(step, [msgspec.convert(result.details, TypesDetails) for result in results], config)
+        found = {name: union.field(name).type for name in declared.undeclared if name in union.names}
+    return declared.schema(found)
+
+
+def _splits(step: Step, config: Config) -> dict[str, str]:
+    """Return the split of each file, or nothing if the source has no splits."""
+    paths = [file.path for file in step.inputs[0].manifest.partitions]
+    return split_of_files(step.parameters["source"], paths, config.splits)
 
 
 def _route_phase(
-    step: Step, config: Config, slices: Sequence[Sequence[FileRange]], buckets: int, where_types: bytes
+    step: Step,
+    config: Config,
+    inputs: Inputs,
+    slices: Sequence[Sequence[FileRange]],
+    *,
+    buckets: int,
+    where_types: bytes,
 ) -> Phase:
-    first, inputs = origins.first_files(slices), _inputs(step)
-    stored = stored_bytes({file.path: file.bytes for file in step.inputs[0].manifest.partitions}, slices)
+    first, splits = origins.first_files(slices), _splits(step, config)
+    sizes = {file.path: file.bytes for file in step.inputs[0].manifest.partitions}
+    for path, files in inputs.attributes.items():
+        sizes[path] += sum(sizes[file] for file in files)
+    stored = stored_bytes(sizes, slices)
     # The names of runs begin with the task's key. Earlier versions cut a large source into more slices. If such a
     # version began the step, its runs must not have the names of runs of this version.
     count = f"-of-{len(slices):05d}" if are_large(slices) else ""
     return Phase(
         route.PHASE,
         tuple(
-            _route_task(f"{number:05d}{count}", ranges, first[number], inputs, stored[number])
+            _route_task(_arguments(f"{number:05d}{count}", ranges, first[number], inputs, splits), stored[number])
             for number, ranges in enumerate(slices)
         ),
-        to_plain(RouteShared(step.operations["base"], spelled_out(config), buckets, where_types)),
-        (*PRELOADS, *beside(step.operations.get(CODE_FOLDER, ""))),
+        to_plain(RouteShared(step.operations["base"], content(config), buckets, where_types)),
+        (*PRELOADS, *_extractors(config, slices), *beside(step.operations.get(CODE_FOLDER, ""))),
         memory_bytes=route_memory(config),
         memory_per_input_byte=0.0,
         tolerance=tolerance_of(step),
         hang_seconds=BATCH_HANG_SECONDS,
     )
+
+
+def _extractors(config: Config, slices: Sequence[Sequence[FileRange]]) -> tuple[Preload, ...]:
+    """Return the preload of what the reader of web archives needs, if there are any."""
+    if not any(part.format in WEB_ARCHIVES for ranges in slices for part in ranges):
+        return ()
+    return (Preload(f"{WEB}.reader", f"{WEB}.extractors:warm", (config.extract,)),)
 
 
 def route_memory(config: Config) -> int:
@@ -168,16 +214,29 @@ def stored_bytes(sizes: Mapping[str, int], slices: Sequence[Sequence[FileRange]]
     return [sum(sizes[one.path] * one.weight // max(1, weights[one.path]) for one in ranges) for ranges in slices]
 
 
-def _route_task(key: str, ranges: Sequence[FileRange], first_file: int, inputs: Inputs, stored: int) -> Task:
-    """Create a task whose arguments describe only its own files. A new modification time of a file therefore
-    invalidates only the tasks that read the file.
+def _arguments(
+    key: str, ranges: Sequence[FileRange], first_file: int, inputs: Inputs, splits: Mapping[str, str]
+) -> RouteArguments:
+    """Return arguments that describe only the task's own files. A new modification time of a file therefore invalidates
+    only the tasks that read the file.
     """
-    listed = {part.path: inputs.listed[part.path] for part in ranges if part.path in inputs.listed}
-    copies = {part.path: inputs.copies[part.path] for part in ranges if part.path in inputs.copies}
-    arguments = to_plain(RouteArguments(key, list(ranges), listed, first_file, copies))
+    attributes = {part.path: list(inputs.attributes[part.path]) for part in ranges if part.path in inputs.attributes}
+    paths = [path for part in ranges for path in (part.path, *attributes.get(part.path, ()))]
+    listed = {path: inputs.listed[path] for path in paths if path in inputs.listed}
+    copies = {path: inputs.copies[path] for path in paths if path in inputs.copies}
+    own_splits = {part.path: splits[part.path] for part in ranges if part.path in splits}
+    places = ((part.path, part.start) for part in ranges)
+    starts = [(*place, inputs.content_starts[place]) for place in places if place in inputs.content_starts]
+    return RouteArguments(
+        key, list(ranges), listed, first_file, copies, splits=own_splits, content_starts=starts, attributes=attributes
+    )
+
+
+def _route_task(arguments: RouteArguments, stored: int) -> Task:
+    ranges = arguments.ranges
     weight, file = sum(part.weight for part in ranges), ranges[0].path if len(ranges) == 1 else ""
     function = "datakit.normalize.route:route_slice"
-    return Task(key, function, arguments, input_bytes=weight, stored_bytes=stored, file=file)
+    return Task(arguments.key, function, to_plain(arguments), input_bytes=weight, stored_bytes=stored, file=file)
 
 
 def _sort_phase(
@@ -265,11 +324,10 @@ def _united(step: Step, details: Sequence[RouteDetails | TypesDetails], config: 
     largest: dict[Path, int] = {}
     for path, value in (large for entry in details for large in entry.large):
         largest[path] = max(value, largest.get(path, 0))
-    union, source = unite(schemas, largest), f"source {step.parameters['source']!r}"
-    for name in Predicate(config.where).columns if config.where else ():
-        if name not in union.names and name != config.text and schemas:
-            near = suggestion(name, [*union.names, config.text])
-            raise ColumnError(f"{source}: where: no record has the column {name!r}; {near}")
+    union, source = unite(schemas, largest, strict_columns(config.conflicts)), f"source {step.parameters['source']!r}"
+    if schemas:
+        absent = set.intersection(*(set(entry.absent) for entry in details))
+        check_wanted(source, config, absent, [name for entry in details for name in entry.names])
     if config.id not in ("id", "", *union.names) and schemas:
         raise ColumnError(f"{source}: no record has the id column {config.id!r}; {suggestion(config.id, union.names)}")
     return union
@@ -277,13 +335,13 @@ def _united(step: Step, details: Sequence[RouteDetails | TypesDetails], config: 
 
 def _check_not_empty(step: Step, config: Config, routed: Sequence[TaskResult]) -> None:
     counters, source = _counters(routed), step.parameters["source"]
-    removed = {name.removeprefix(PREFIX): counters[name] for name in REMOVED if counters[name]}
+    removed = {name.removeprefix(PREFIX): counters[name] for name in (*REMOVED, *NOT_PAGES) if counters[name]}
     if counters[IN] + counters[ADDED] == sum(removed.values()):
         reasons = ", ".join(f"{count} {name}" for name, count in removed.items()) or "the source is empty"
         records = [f"{bad.file}:{bad.position}: {bad.reason}" for task in routed for bad in task.quarantined]
         raise EmptyStageError(
             f"source {source!r}: of its {counted(counters[IN], 'record')}, none became a document ({reasons}); "
-            f"is {config.text!r} the right text column? `datakit inspect` shows what the source contains"
+            f"is {config.text_described} the right text column? `datakit inspect` shows what the source contains"
             + (f"; first quarantined record: {records[0]}" if records else "")
         )
 

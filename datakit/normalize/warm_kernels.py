@@ -7,6 +7,7 @@ from __future__ import annotations
 from datakit.engine.freed_memory import keep_freed_memory
 from datakit.normalize import kernels, text_rules
 from datakit.normalize.readers import csv_records, json_lines
+from datakit.normalize.readers.json_arrays.one_line import on_one_line
 
 
 def warm() -> None:
@@ -17,3 +18,4 @@ def warm() -> None:
     text_rules.warm()
     json_lines.warm()
     csv_records.warm()
+    on_one_line(b"{}")

@@ -8,13 +8,15 @@ from typing import Annotated
 from datakit.errors import RecipeError, suggestion
 from datakit.toml_config import key
 
-LINE, PARAGRAPH = "line", "paragraph"
-UNITS = (LINE, PARAGRAPH)
+LINE, PARAGRAPH, SUBSTRING = "line", "paragraph", "substring"
+UNITS = (LINE, PARAGRAPH, SUBSTRING)
 DATASET, DOCUMENT = "dataset", "document"
 SCOPES = (DATASET, DOCUMENT)
 WHITE_SPACE, CASE, DIGITS, PUNCTUATION = "white_space", "case", "digits", "punctuation"
 DIFFERENCES = (WHITE_SPACE, CASE, DIGITS, PUNCTUATION)
 MOST_COPIES = 1 << 40
+LEAST_BYTES = 100  # the default of `min_bytes` of lines and paragraphs
+SUBSTRING_BYTES = (32, 1 << 15)  # the least and the most `min_bytes` of substrings
 MOST_SEARCHES = 64  # the number of a search is stored in a byte
 
 
@@ -23,14 +25,24 @@ class SearchConfig:
     """The settings of one search, which the recipe names in the header of its table."""
 
     unit: Annotated[
-        str, key("What is compared: each `line`, or each `paragraph` between blank lines.", PARAGRAPH, choices=UNITS)
-    ]
+        str,
+        key(
+            "What is compared: each `line`, each `paragraph` between blank lines, or each `substring` of `min_bytes` "
+            "bytes, wherever it begins.",
+            PARAGRAPH, choices=UNITS,
+        ),
+    ]  # fmt: skip
     within: Annotated[
         str, key("Where copies are searched for: in the whole `dataset`, or in each `document`.", DOCUMENT, SCOPES)
     ] = DATASET
     min_bytes: Annotated[
-        int, key("Shorter passages are never marked; the number of bytes, without the differences to ignore.", 200)
-    ] = 100
+        int | None,
+        key(
+            "Shorter passages are never marked; the number of bytes, without the differences to ignore; 100 if "
+            "omitted. Required for substrings: 32 to 32768.",
+            200,
+        ),
+    ] = None
     min_words: Annotated[
         int, key("Passages with fewer words, which white space separates, are never marked.", 10)
     ] = 0  # fmt: skip
@@ -53,7 +65,11 @@ class SearchConfig:
                 raise RecipeError(f"ignore: unknown difference {one!r}; {suggestion(one, DIFFERENCES)}")
         if len(set(self.ignore)) < len(self.ignore):
             raise RecipeError("ignore lists a difference twice; remove one of them")
-        if self.min_bytes < 1 or self.min_words < 0:
+        if self.unit == SUBSTRING:
+            self._check_substrings()
+        elif self.min_bytes is None:
+            object.__setattr__(self, "min_bytes", LEAST_BYTES)  # frozen; every default is part of the fingerprint
+        if self.least < 1 or self.min_words < 0:
             raise RecipeError("min_bytes must be at least 1, and min_words at least 0")
         if not 0 <= self.keep <= MOST_COPIES:
             raise RecipeError(f"keep is {self.keep}; it must be at least 0")
@@ -63,6 +79,25 @@ class SearchConfig:
             raise RecipeError(
                 "keep = 0 marks every copy, even of passages that occur once; set above, for example to 1"
             )
+
+    def _check_substrings(self) -> None:
+        """Raise RecipeError if a setting makes no sense for substrings."""
+        low, high = SUBSTRING_BYTES
+        if self.min_bytes is None:
+            raise RecipeError(f'min_bytes is missing; unit = "{SUBSTRING}" needs it, for example min_bytes = 200')
+        if not low <= self.min_bytes <= high:
+            raise RecipeError(f'min_bytes is {self.min_bytes}; with unit = "{SUBSTRING}", it must be {low} to {high}')
+        if self.ignore:
+            raise RecipeError(f'substrings are compared byte by byte; with unit = "{SUBSTRING}", set ignore = []')
+        if self.min_words:
+            raise RecipeError(f'substrings have no words; with unit = "{SUBSTRING}", remove min_words')
+        if self.keep != 1 or self.above is not None:
+            raise RecipeError(f'with unit = "{SUBSTRING}", the first copy stays unmarked; remove keep and above')
+
+    @property
+    def least(self) -> int:
+        """The number of bytes of the shortest passage to mark."""
+        return LEAST_BYTES if self.min_bytes is None else self.min_bytes
 
     @property
     def threshold(self) -> int:

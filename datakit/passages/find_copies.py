@@ -20,12 +20,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
+from datakit.engine.exchange.exchange import ExchangeWriter, in_pieces, read_buckets
 from datakit.engine.exchange.row_buckets import bucket_of
 from datakit.engine.exchange.sorted_blocks import sort_rows
 from datakit.engine.task import TaskContext, TaskResult
-from datakit.passages.phase_data import COPIES, ROW_BYTES, Copied, Search, Shared
-from datakit.passages.route import BUDGET_BYTES, SPAN
+from datakit.passages.phase_data import BUDGET_BYTES, COPIES, ROW_BYTES, SPAN, Copied, Search, Shared
 
 HASH = ("high", "low")
 Windows = Callable[[], Iterable[pa.Table]]
@@ -124,7 +123,7 @@ def find(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext
     """Find the copies among the passages of one bucket."""
     bucket, common = int(arguments["bucket"]), msgspec.convert(shared, Shared)
     passages = read_buckets(context.step_directory, common.runs, bucket, bucket + 1, context.scratch)
-    rows = sort_rows(passages, HASH, context.scratch)
+    rows = sort_rows(in_pieces(passages), HASH, context.scratch)
     copies, records = Copies(common.searches), 0
     with ExchangeWriter(context, COPIES, f"{bucket:05d}", common.by_row.count, BUDGET_BYTES) as writer:
         for table in copies.spans(rows.merged):

@@ -48,7 +48,7 @@ def rules_of(search: SearchConfig, number: int) -> Rules:
     flags = LOWERED * (CASE in search.ignore) | UNPUNCTUATED * (PUNCTUATION in search.ignore)
     flags |= SQUEEZED * (SQUEEZE in search.ignore)
     paragraphs = search.unit == PARAGRAPH
-    return Rules(codes, table, flags, paragraphs, search.min_bytes, search.min_words, np.uint64(number))
+    return Rules(codes, table, flags, paragraphs, search.least, search.min_words, np.uint64(number))
 
 
 def _code(octet: int, ignore: tuple[str, ...], entry: int) -> int:
@@ -70,9 +70,7 @@ def find_passages(texts: pa.Array | pa.ChunkedArray, rules: Rules, batch: int = 
     are requested. Raises TaskError if a text is too long.
     """
     data, offsets = string_buffers(texts)
-    longest = int(np.diff(offsets).max(initial=0))
-    if longest > LONGEST:
-        raise TaskError(f"a text has {longest} bytes; passages can be found only in texts of at most {LONGEST} bytes")
+    longest = require_short(offsets)
     room = longest * (2 if rules.flags & LOWERED else 1)  # a lowercase letter may take more bytes
     buffer = np.empty(room // BLOCK * BLOCK + 2 * BLOCK, np.uint8)
     passages = Passages(*(np.empty(batch, kind) for kind in (np.int64, np.int64, np.int64, np.uint64, np.uint64)))
@@ -81,6 +79,14 @@ def find_passages(texts: pa.Array | pa.ChunkedArray, rules: Rules, batch: int = 
         count, text, position = kernels.find_passages(data, offsets, rules, buffer, text, position, passages)
         if count:
             yield Found(*(column[:count] for column in passages))
+
+
+def require_short(offsets: np.ndarray) -> int:
+    """Return the number of bytes of the longest text. Raises TaskError if its positions cannot be stored."""
+    longest = int(np.diff(offsets).max(initial=0))
+    if longest > LONGEST:
+        raise TaskError(f"a text has {longest} bytes; passages can be found only in texts of at most {LONGEST} bytes")
+    return longest
 
 
 def warm() -> None:

@@ -1,6 +1,6 @@
 """Phase `passages`: finds the passages of the documents that stay, and routes them by hash, so that all copies of a
 passage meet in one task. Copies within documents are found here, because they need no exchange; their spans are routed
-by row.
+by row. Searches for substrings route stretches of substrings by anchor instead (`substrings/anchor_kernels.py`).
 
 A passage takes 33 bytes in the exchange, whatever its length. Passages with equal hashes of 128 bits count as copies.
 Memory: a row group of texts, the budget of an exchange writer and, for searches within documents, the passages of one
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,17 +21,40 @@ import pyarrow as pa
 from datakit.engine.exchange.exchange import ExchangeWriter
 from datakit.engine.exchange.row_buckets import bucket_of
 from datakit.engine.task import TaskContext, TaskResult
-from datakit.passages.config import DATASET
+from datakit.passages.config import DATASET, DOCUMENT, SUBSTRING
 from datakit.passages.find_passages import Found, find_passages, rules_of
 from datakit.passages.kernels import Rules
-from datakit.passages.phase_data import PASSAGES, REPEATS, Part, PartRange, Read, Routed, Search, Shared
+from datakit.passages.phase_data import (
+    BUDGET_BYTES,
+    PASSAGES,
+    REPEATS,
+    SPAN,
+    STRETCHES,
+    Part,
+    PartRange,
+    Read,
+    Routed,
+    Search,
+    Shared,
+)
 from datakit.passages.repeats import repeated
+from datakit.passages.substrings.find_stretches import as_table, find_stretches, settings_of
+from datakit.passages.substrings.undecided_texts import Documents
+from datakit.passages.substrings.within_documents import WithinDocuments
 from datakit.passages.survivors import survivors
 from datakit.storage.ids import top_bits
 
-SPAN = pa.schema([("row", pa.uint64()), ("start", pa.uint32()), ("stop", pa.uint32()), ("search", pa.uint8())])
 PASSAGE = pa.schema([("high", pa.uint64()), ("low", pa.uint64()), *SPAN])
-BUDGET_BYTES = 128 << 20
+
+
+class Writers(NamedTuple):
+    """The writers of the exchanges: passages, spans of copies within documents, and stretches of substrings. None if
+    the searches do not need an exchange.
+    """
+
+    passages: ExchangeWriter | None
+    spans: ExchangeWriter | None
+    stretches: ExchangeWriter | None
 
 
 class Finder:
@@ -38,38 +62,55 @@ class Finder:
     and of spans so far.
     """
 
-    def __init__(self, shared: Shared, passages: ExchangeWriter | None, spans: ExchangeWriter | None) -> None:
-        """passages, spans: the writers for searches in the dataset and within documents; None if there are none."""
-        self._shared, self._passages, self._spans = shared, passages, spans
-        self._rules = [rules_of(one.config, one.number) for one in shared.searches]
-        self.found = np.zeros(len(self._rules), np.int64)
-        self.repeated = np.zeros(len(self._rules), np.int64)
+    def __init__(self, shared: Shared, writers: Writers, scratch: Path) -> None:
+        self._shared, self._writers, self._scratch = shared, writers, scratch
+        self.found = np.zeros(len(shared.searches), np.int64)
+        self.repeated = np.zeros(len(shared.searches), np.int64)
 
     def run(self, rows: np.ndarray, texts: pa.ChunkedArray) -> None:
         """Search documents with these row numbers and texts."""
-        for search, rules in zip(self._shared.searches, self._rules, strict=True):
+        for search in self._shared.searches:
+            if search.config.unit == SUBSTRING:
+                find = self._route_stretches if search.config.within == DATASET else self._mark_substrings
+                find(search, Documents(rows, texts))
+                continue
+            rules = rules_of(search.config, search.number)
             if search.config.within == DATASET:
                 self._route(search, rules, rows, texts)
             else:
                 self._mark(search, rules, rows, texts)
 
+    def _route_stretches(self, search: Search, documents: Documents) -> None:
+        assert self._writers.stretches is not None
+        for found in find_stretches(documents.texts, settings_of(search.config.least, search.number)):
+            table = as_table(found, documents.rows, search)
+            self._writers.stretches.write(table, top_bits(found.anchors, self._shared.stretches))
+            self.found[search.number] += int((found.substrings * found.repeats).sum())
+
+    def _mark_substrings(self, search: Search, documents: Documents) -> None:
+        assert self._writers.spans is not None
+        within = WithinDocuments(self._shared.searches, self._scratch)
+        for table in within.find(search, documents):
+            self._writers.spans.write(table, bucket_of(table["row"].to_numpy(), self._shared.by_row))
+        self.found += within.read
+        self.repeated += within.spans
+
     def _route(self, search: Search, rules: Rules, rows: np.ndarray, texts: pa.ChunkedArray) -> None:
-        assert self._passages is not None
+        assert self._writers.passages is not None
         for found in find_passages(texts, rules):
-            table = pa.Table.from_arrays(
-                [pa.array(found.high), pa.array(found.low), *_places(found, rows, search.number)], schema=PASSAGE
-            )
-            self._passages.write(table, top_bits(found.high, self._shared.buckets))
+            hashes = [pa.array(column.copy()) for column in (found.high, found.low)]  # `found` is overwritten
+            table = pa.Table.from_arrays([*hashes, *_places(found, rows, search.number)], schema=PASSAGE)
+            self._writers.passages.write(table, top_bits(found.high, self._shared.buckets))
             self.found[search.number] += len(found.high)
 
     def _mark(self, search: Search, rules: Rules, rows: np.ndarray, texts: pa.ChunkedArray) -> None:
-        assert self._spans is not None
+        assert self._writers.spans is not None
         for found in _whole_documents(find_passages(texts, rules)):
             self.found[search.number] += len(found.high)
             marked = repeated(found.texts, found.high, found.low, search.config)
             chosen = Found(*(column[marked] for column in found))
             table = pa.Table.from_arrays(_places(chosen, rows, search.number), schema=SPAN)
-            self._spans.write(table, bucket_of(table["row"].to_numpy(), self._shared.by_row))
+            self._writers.spans.write(table, bucket_of(table["row"].to_numpy(), self._shared.by_row))
             self.repeated[search.number] += table.num_rows
 
 
@@ -106,28 +147,39 @@ def _joined(parts: list[Found]) -> Found:
 def route(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Find the passages of a range of parts."""
     work, common = msgspec.convert(arguments, PartRange), msgspec.convert(shared, Shared)
-    scopes, key = {one.config.within for one in common.searches}, f"{work.first:05d}"
-    writers: list[ExchangeWriter | None] = [None, None]
     records = size = 0
     read = list[Read]()
     with ExitStack() as stack:
-        if DATASET in scopes:
-            writers[0] = stack.enter_context(ExchangeWriter(context, PASSAGES, key, common.buckets, BUDGET_BYTES))
-        if scopes - {DATASET}:
-            writers[1] = stack.enter_context(ExchangeWriter(context, REPEATS, key, common.by_row.count, BUDGET_BYTES))
-        finder = Finder(common, *writers)
+        writers = _writers(common, context, f"{work.first:05d}", stack)
+        finder = Finder(common, writers, context.scratch)
         for part in work.parts:
             read.append(_read(part, finder, common, context, (records, size)))
             records, size = records + part.rows, size + part.text_bytes
     outputs = tuple(output for writer in writers if writer is not None for output in writer.outputs)
-    passages, spans = ([] if writer is None else writer.runs for writer in writers)
-    details = msgspec.to_builtins(Routed(passages, spans, read, finder.repeated.tolist()))
+    passages, spans, stretches = ([] if writer is None else writer.runs for writer in writers)
+    details = msgspec.to_builtins(Routed(passages, spans, stretches, read, finder.repeated.tolist()))
     counters = {
         "passages/documents": sum(one.documents for one in read),
         "passages/left_out": sum(one.left_out for one in read),
     }
     counters |= {f"passages/found/{one.name}": int(finder.found[one.number]) for one in common.searches}
     return TaskResult(outputs, counters, details, records=records, bytes_read=size)
+
+
+def _writers(common: Shared, context: TaskContext, key: str, stack: ExitStack) -> Writers:
+    """Open the writers that the searches need."""
+    units = {(one.config.unit == SUBSTRING, one.config.within) for one in common.searches}
+    needed = (
+        (PASSAGES, common.buckets, (False, DATASET) in units),
+        (REPEATS, common.by_row.count, DOCUMENT in {within for _, within in units}),
+        (STRETCHES, common.stretches, (True, DATASET) in units),
+    )
+    return Writers(
+        *(
+            stack.enter_context(ExchangeWriter(context, name, key, buckets, BUDGET_BYTES)) if used else None
+            for name, buckets, used in needed
+        )
+    )
 
 
 def _read(part: Part, finder: Finder, common: Shared, context: TaskContext, before: tuple[int, int]) -> Read:

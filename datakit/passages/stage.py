@@ -1,5 +1,5 @@
-"""Implements stage `passages`: finds lines and paragraphs that occur several times in the documents that rules and
-dedup retain, and marks the copies as spans, which edits of [select] can cut or mask.
+"""Implements stage `passages`: finds lines, paragraphs and substrings that occur several times in the documents that
+rules and dedup retain, and marks the copies as spans, which edits of [select] can cut or mask.
 
     data/<source>/part-00017-of-00106.parquet    the spans of the documents of the normalized partition of that name
 
@@ -14,6 +14,7 @@ The phases run in this order:
 
     passages    passages are found, hashed, and routed by hash; copies within documents are marked
     copies      passages with equal hashes are put in order, and all but the first ones are marked
+    stretches, texts, substrings    substrings of documents are compared (`substrings/tasks.py`)
     write       one table per partition
 
 Cost: reading the texts once, at two to four ns per byte for each search, and sorting 33 bytes per passage.
@@ -30,14 +31,14 @@ import pyarrow as pa
 from datakit.engine.exchange.exchange import both, merged, run_sizes
 from datakit.engine.exchange.row_buckets import RowBuckets, power_of_two
 from datakit.engine.partition_grouping import neighbours
-from datakit.engine.task import BATCH_HANG_SECONDS, Output, OutputFile, Phase, Plan, Preload, Step, Task, TaskResult
+from datakit.engine.task import BATCH_HANG_SECONDS, Output, Phase, Plan, Preload, Step, Task, TaskResult
 from datakit.errors import CorruptError
-from datakit.passages.config import DATASET, DOCUMENT, SearchConfig
+from datakit.passages.config import DATASET, SUBSTRING, SearchConfig
+from datakit.passages.exchange_sizes import passage_share, stretch_share
 from datakit.passages.phase_data import (
     COPIES,
     PASSAGES,
     REPEATS,
-    ROW_BYTES,
     Copied,
     Part,
     PartRange,
@@ -45,22 +46,27 @@ from datakit.passages.phase_data import (
     Search,
     SearchCounts,
     Shared,
+    Tables,
     Written,
     details_of,
 )
+from datakit.passages.substrings import phases
+from datakit.passages.substrings.phases import Found, compared, sizes_of
 from datakit.storage import urls
 from datakit.storage.manifest import data_path
 from datakit.storage.selection.leaving_rows import RULE, aligned
 from datakit.text.spans import SPANS
 
 NAME = "passages"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SEARCHES = "searches"  # the parameter that holds the settings of the searches, by name
 DROP = "drop"  # the parameter that holds the kinds of duplicates that select removes
-LEAST_BYTES = 40  # for the number of buckets, passages are assumed to have at least so many bytes
 TASK_BYTES = 64 << 20
 MEMORY = 512 << 20
-PRELOADS = (Preload("datakit.passages.find_passages", "datakit.passages.find_passages:warm", kernels=True),)
+PRELOADS = (
+    Preload("datakit.passages.find_passages", "datakit.passages.find_passages:warm", kernels=True),
+    *phases.PRELOADS,
+)
 
 
 @dataclass(frozen=True)
@@ -83,17 +89,25 @@ def plan(step: Step) -> Plan:
     searches, parts = searches_of(step), parts_of(step)
     size = sum(part.text_bytes for part in parts)
     by_row = RowBuckets(sum(part.rows for part in parts), power_of_two(len(parts)))
-    buckets = power_of_two(sum(map(_share, searches)) * size / TASK_BYTES)
-    shared = Shared(searches, _drop(step), buckets, by_row)
-    routed = yield _phase("passages", "route:route", parts, [part.text_bytes for part in parts], shared)
+    buckets = power_of_two(passage_share(searches) * size / TASK_BYTES)
+    stretches = power_of_two(stretch_share(searches) * size / TASK_BYTES)
+    shared = Shared(searches, _drop(step), buckets, by_row, stretches)
+    reading = _phase("passages", "route:route", parts, [part.text_bytes for part in parts], shared)
+    routed = yield reading
     copied = yield from _copied(step, routed, shared)
-    runs = yield from _span_runs(step, routed, copied, by_row)
+    stretch_runs = sizes_of(routed, [one.stretch_runs for one in details_of(routed, Routed)])
+    substrings = yield from compared(step, stretch_runs, shared, reading)
+    runs = [*(yield from _span_runs(step, routed, copied, by_row)), *substrings.runs]
     results = yield _phase("write", "write_tables:write", parts, [0] * len(parts), replace(shared, runs=runs))
-    written = [msgspec.convert(one, Written) for result in results for one in result.details["parts"]]
+    tables = details_of(results, Tables)
+    written = [part for one in tables for part in one.parts]
     sources = _counts(searches, parts, details_of(routed, Routed), written)
-    _check(step, searches, sources, details_of(routed, Routed), details_of(copied, Copied))
+    _check_documents(step, sources)
+    _check_spans(searches, tables, details_of(routed, Routed), details_of(copied, Copied), substrings)
+    _check_passages(searches, sources, details_of(copied, Copied), substrings)
     zeros = {f"passages/{kind}/{one.name}": 0 for one in searches for kind in ("found", "marked", "marked_bytes")}
-    zeros |= {f"passages/repeated/{one.name}": 0 for one in searches if one.config.within == DATASET}
+    zeros |= {f"passages/repeated/{one.name}": 0 for one in searches if one.config.within == DATASET and
+              one.config.unit != SUBSTRING}  # fmt: skip
     details = {"sources": msgspec.to_builtins(sources)}
     return Output([one.partition for one in written], schema_of(searches), zeros, details)
 
@@ -137,11 +151,6 @@ def _drop(step: Step) -> list[str]:
     return [*step.parameters[DROP], *(RULE + rule["name"] for rule in rules if rule["action"] == "drop")]
 
 
-def _share(search: Search) -> float:
-    """Return about how many bytes a search writes to the exchange per byte of text."""
-    return ROW_BYTES / max(LEAST_BYTES, search.config.min_bytes) if search.config.within == DATASET else 0.0
-
-
 def _phase(name: str, function: str, parts: Sequence[Part], sizes: Sequence[int], shared: Shared) -> Phase:
     """Return a phase with a task per group of neighboring parts. sizes: the number of bytes to read from each part."""
     tasks = tuple(
@@ -163,10 +172,7 @@ def _copied(
     step: Step, routed: Sequence[TaskResult], shared: Shared
 ) -> Generator[Phase, Sequence[TaskResult], Sequence[TaskResult]]:
     """Yield the phase that finds copies in the dataset, and return its results."""
-    mine = [(result, found) for result, found in zip(routed, details_of(routed, Routed), strict=True) if found.runs]
-    sizes = dict[str, int]()
-    for result, found in mine:
-        sizes |= _sizes(result.outputs, found.runs)
+    sizes = sizes_of(routed, [one.runs for one in details_of(routed, Routed)])
     if not sizes:
         return []
     runs = yield from merged(step, PASSAGES, sizes, shared.buckets, readers=shared.buckets)
@@ -179,19 +185,11 @@ def _copied(
     return (yield Phase("copies", tasks, common, memory_bytes=MEMORY, memory_per_input_byte=0.0, drops=both(PASSAGES)))
 
 
-def _sizes(outputs: Sequence[OutputFile], runs: Sequence[str]) -> dict[str, int]:
-    """Return the sizes of some runs of a task."""
-    found = {output.path: output.bytes for output in outputs}
-    return {run: found[run] for run in runs}
-
-
 def _span_runs(
     step: Step, routed: Sequence[TaskResult], copied: Sequence[TaskResult], by_row: RowBuckets
 ) -> Generator[Phase, Sequence[TaskResult], list[str]]:
     """Return the runs of all spans."""
-    own = dict[str, int]()
-    for result, found in zip(routed, details_of(routed, Routed), strict=True):
-        own |= _sizes(result.outputs, found.span_runs)
+    own = sizes_of(routed, [one.span_runs for one in details_of(routed, Routed)])
     runs = yield from merged(step, REPEATS, own, by_row.count, readers=by_row.count)
     others = yield from merged(step, COPIES, run_sizes(copied), by_row.count, readers=by_row.count)
     return [*runs, *others]
@@ -213,27 +211,41 @@ def _counts(
     return found
 
 
-def _check(
-    step: Step,
-    searches: Sequence[Search],
-    sources: dict[str, SourceCounts],
-    routed: Sequence[Routed],
-    copied: Sequence[Copied],
-) -> None:
-    """Raise CorruptError if a document, a passage or a span was lost between two phases."""
+def _check_documents(step: Step, sources: dict[str, SourceCounts]) -> None:
+    """Raise CorruptError if a document was not read."""
     for entry in step.inputs_of("normalize"):
         source = str(entry.source)
         one = sources.get(source)
         read = one.documents + one.left_out if one is not None else 0
         _equal(f"source {source!r}: the documents that were read", read, entry.manifest.totals.rows)
+
+
+def _check_spans(
+    searches: Sequence[Search],
+    tables: Sequence[Tables],
+    routed: Sequence[Routed],
+    copied: Sequence[Copied],
+    substrings: Found,
+) -> None:
+    """Raise CorruptError if a span was lost before the tables were written."""
     for search in searches:
-        total = sum((one.searches[search.name] for one in sources.values()), SearchCounts())
-        place = f"search {search.name!r}"
-        if search.config.within == DOCUMENT:
-            _equal(f"{place}: the spans", total.marked, sum(one.repeated[search.number] for one in routed))
-            continue
-        _equal(f"{place}: the passages", sum(one.read[search.number] for one in copied), total.found)
-        _equal(f"{place}: the spans", total.marked, sum(one.marked[search.number] for one in copied))
+        number = search.number
+        made = sum(one.repeated[number] for one in routed) + sum(one.marked[number] for one in copied)
+        read = sum(one.read[number] for one in tables)
+        _equal(f"search {search.name!r}: the spans", read, made + substrings.spans[number])
+
+
+def _check_passages(
+    searches: Sequence[Search], sources: dict[str, SourceCounts], copied: Sequence[Copied], substrings: Found
+) -> None:
+    """Raise CorruptError if a passage was lost between two phases."""
+    for search in searches:
+        number, found = search.number, sum(one.searches[search.name].found for one in sources.values())
+        if search.config.within == DATASET:
+            read = sum(one.read[number] for one in copied) + substrings.read[number]
+            _equal(f"search {search.name!r}: the passages", read, found)
+        undecided = substrings.undecided_read[number]
+        _equal(f"search {search.name!r}: the undecided substrings", undecided, substrings.undecided[number])
 
 
 def _equal(what: str, found: int, expected: int) -> None:

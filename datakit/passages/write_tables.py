@@ -18,8 +18,10 @@ from datakit.engine.exchange.row_buckets import read_between
 from datakit.engine.exchange.sorted_blocks import sort_rows
 from datakit.engine.task import OutputFile, TaskContext, TaskResult
 from datakit.errors import CorruptError
-from datakit.passages.phase_data import Part, PartRange, Search, SearchCounts, Shared, Written
+from datakit.passages.config import SUBSTRING
+from datakit.passages.phase_data import Part, PartRange, Search, SearchCounts, Shared, Tables, Written
 from datakit.passages.stage import schema_of
+from datakit.passages.substrings.join_spans import Joining, joined_spans
 from datakit.storage import urls
 from datakit.storage.ids import ADVICE
 from datakit.storage.manifest import Partition
@@ -31,7 +33,9 @@ def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
     """Write the tables of a range of parts."""
     work, common = msgspec.convert(arguments, PartRange), msgspec.convert(shared, Shared)
     rows = read_between(common.runs, common.by_row, work.parts[0].first_row, work.parts[-1].last_row, context)
-    spans = _ByDocument(sort_rows(rows, ["row", "start", "stop", "search"], context.scratch).merged())
+    ordered = sort_rows(rows, ["row", "start", "stop", "search"], context.scratch).merged()
+    joining = Joining(common.searches)
+    spans = _ByDocument(map(joining.joined, ordered))
     written, records = list[Written](), 0
     for part in work.parts:
         written.append(_write_one(part, spans, common.searches, context))
@@ -46,7 +50,7 @@ def write(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContex
     for one, total in zip(common.searches, totals, strict=True):
         counters[f"passages/marked/{one.name}"] = total.marked
         counters[f"passages/marked_bytes/{one.name}"] = total.marked_bytes
-    details = {"parts": msgspec.to_builtins(written)}
+    details = msgspec.to_builtins(Tables(written, joining.read.tolist()))
     return TaskResult(outputs, counters, details, records=records)
 
 
@@ -150,11 +154,15 @@ def _documents(table: pa.Table, ids: _Ids, searches: Sequence[Search]) -> tuple[
     columns, counts = [ids.of(documents)], list[SearchCounts]()
     for search in searches:
         mine = np.flatnonzero(numbers == search.number)
+        begin, end = starts[mine].astype(np.uint64), stops[mine].astype(np.uint64)
+        if search.config.unit == SUBSTRING:  # those of a document may come from several tables
+            first, end = joined_spans(places[mine], starts[mine], stops[mine])
+            mine, begin, end = mine[first], begin[first], end.astype(np.uint64)
         ends = np.searchsorted(places[mine], np.arange(len(documents) + 1)).astype(np.int32)
         kinds = pa.DictionaryArray.from_arrays(np.zeros(len(mine), np.int8), [search.config.unit]).cast(pa.string())
-        places_of = [pa.array(starts[mine].astype(np.uint64)), pa.array(stops[mine].astype(np.uint64)), kinds]
+        places_of = [pa.array(begin), pa.array(end), kinds]
         values = pa.StructArray.from_arrays(places_of, fields=list(SPAN))
         columns.append(pa.ListArray.from_arrays(pa.array(ends), values, type=SPANS))
-        size = int(stops[mine].astype(np.int64).sum() - starts[mine].astype(np.int64).sum())
+        size = int(end.sum() - begin.sum())
         counts.append(SearchCounts(0, len(mine), size, int((np.diff(ends) > 0).sum())))
     return pa.Table.from_arrays(columns, schema=schema_of(searches)), counts

@@ -27,6 +27,7 @@ WHY = {  # (stage, format version) -> what changed in that version
     "quotes in CSV files and damaged streams changed, and so did the size of partitions",
     ("normalize", 3): "documents now have the column edited_id",
     ("normalize", 4): "documents are now compressed with zstd-1",
+    ("passages", 2): "passages that are not copies were marked in large row groups",
     ("signatures", 2): LAYOUT,
     ("dedup", 2): LAYOUT,
     ("select", 1): "a separate step now lists the documents that leave",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
-from datakit.download.listing import SourceFile
+from datakit.download.source_file import SourceFile
 from datakit.engine.disk_limits import DiskSpace
 from datakit.engine.scheduler.run_loop import READY_PER_SLOT
 from datakit.engine.task import Phase
@@ -35,8 +35,9 @@ OUTPUT_SHARE = {  # bytes that remain on disk per byte of text
     "contract": 0.0,
     "tokenize": 0.65,  # for tokens stored as uint16; about 50 % more for a vocabulary above 65,536
 }
-# temporary bytes on disk per byte of text during the step; tokenize has some only for large sources
-EXCHANGE_SHARE = {"normalize": 1.05, "dedup": 0.15, "passages": 0.4, "tokenize": 0.6}
+# temporary bytes on disk per byte of text during the step; tokenize has some only for large sources. Those of passages
+# depend on the searches
+EXCHANGE_SHARE = {"normalize": 1.05, "dedup": 0.15, "tokenize": 0.6}
 WITHOUT_EXCHANGE = {"tokenize": 1 << 30}  # up to this many bytes of text, a step has no temporary files
 # CPU-seconds of each stage's tasks per MB of text, measured at 1.2 GB on the machine of docs/measurements.md (a
 # download mostly waits)
@@ -123,12 +124,14 @@ def work_seconds(stage: str, text_bytes: int) -> float:
     return FIXED_SECONDS.get(stage, 0.0) + WORK_SECONDS.get(stage, 0.01) * text_bytes / 1e6
 
 
-def disk_bytes(stage: str, text_bytes: int) -> tuple[int, int]:
+def disk_bytes(stage: str, text_bytes: int, exchange: float | None = None) -> tuple[int, int]:
     """Return the estimated disk use of a step that processes this much text: the number of bytes that remain after the
-    step, and the number of bytes at the peak.
+    step, and the number of bytes at the peak. exchange: temporary bytes per byte of text, if the step's settings tell.
     """
     stays = int(text_bytes * OUTPUT_SHARE.get(stage, 0.0))
-    share = EXCHANGE_SHARE.get(stage, 0.0) if text_bytes > WITHOUT_EXCHANGE.get(stage, 0) else 0.0
+    share = EXCHANGE_SHARE.get(stage, 0.0) if exchange is None else exchange
+    if text_bytes <= WITHOUT_EXCHANGE.get(stage, 0):
+        share = 0.0
     return stays, stays + int(text_bytes * share)
 
 

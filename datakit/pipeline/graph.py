@@ -29,6 +29,7 @@ from typing import Any
 
 from datakit.annotate import stage as annotate
 from datakit.annotate.model_server.phase import ANSWERS
+from datakit.cache.layout import TOKENIZER_FILE
 from datakit.consolidate import stage as consolidate
 from datakit.dedup import stage as dedup
 from datakit.dedup.minhash import signatures_stage as signatures
@@ -54,6 +55,7 @@ from datakit.pipeline.configuration.configure import configure, disk_limits
 from datakit.pipeline.configuration.settings import Configuration, Settings
 from datakit.pipeline.configuration.tokenizer_file import CHOICES
 from datakit.pipeline.earlier_steps import EarlierStep, find_earlier
+from datakit.pipeline.recipe_checks.rule_tables import annotators_of
 from datakit.pipeline.resolve_sources import ListingOptions, SourceState, resolve_source
 from datakit.pipeline.root_layout import TOKENIZERS, answers_of, check_root, step_directory
 from datakit.recipe import Recipe, is_hub_name
@@ -63,11 +65,13 @@ from datakit.select.final.plan import RULES
 from datakit.select.plan_edits import EDITS
 from datakit.storage import urls
 from datakit.storage.fingerprint import fingerprint
+from datakit.storage.latest import current_cache
 from datakit.storage.manifest import Manifest, find_manifest, manifest_url
 from datakit.storage.selection.buckets import FOLDER as BUCKETS
 from datakit.tokenize import contract_stage, train_stage
 from datakit.tokenize import stage as tokenize
 
+ROOT = "{root}/"  # a tokenizer that begins so is that of a dataset in the command's root
 # stage -> the stages whose output it reads if they are enabled, in the order of its inputs
 READS: dict[ModuleType, tuple[ModuleType, ...]] = {
     download: (),
@@ -202,7 +206,7 @@ def build(recipe: Recipe, root: str, options: ListingOptions, until: str | None 
     """List the files of a recipe's sources, and build the recipe's graph, up to and including stage `until`. Raises
     InputError.
     """
-    recipe, notes = _with_hub_tokenizer(recipe, root, options)
+    recipe, notes = _with_tokenizer_file(recipe, root, options)
     configuration = configure(recipe)
     modules = _modules(configuration, until, recipe.place)
     check_root(root, recipe.name)
@@ -219,7 +223,7 @@ def build(recipe: Recipe, root: str, options: ListingOptions, until: str | None 
 
 def build_listed(recipe: Recipe, root: str, states: Sequence[SourceState], until: str | None = None) -> Graph:
     """Build the recipe's graph from the given states of its sources, without listing the sources. Raises InputError."""
-    recipe, notes = _with_hub_tokenizer(recipe, root, ListingOptions(dry_run=True))
+    recipe, notes = _with_tokenizer_file(recipe, root, ListingOptions(dry_run=True))
     configuration = configure(recipe)
     modules = _modules(configuration, until, recipe.place)
     return _graph(recipe, root, configuration, modules, states=states, notes=notes)
@@ -241,33 +245,38 @@ def _graph(
     ]
     for module in modules[1:]:
         for source, settings in configuration[module.NAME].items():
-            upstream = tuple(node for read in _reads(module, settings) for node in nodes if _feeds(node, read, source))
+            reads = _reads(module, settings, annotators_of(recipe))
+            upstream = tuple(node for read in reads for node in nodes if _feeds(node, read, source))
             nodes.append(Node(module, source, source or recipe.name, settings, upstream))
     notes = (*notes, *(state.note for state in states if state.note))
     return Graph(recipe.name, root, tuple(nodes), notes, disk_limits(recipe))
 
 
-def _reads(module: ModuleType, settings: Settings) -> tuple[ModuleType, ...]:
+def _reads(module: ModuleType, settings: Settings, annotators: Sequence[str]) -> tuple[ModuleType, ...]:
     """Return the stages whose output a step reads. select reads the tables of annotate only for edits of their spans,
     and for rules and buckets of its own, and those of passages only for edits of their spans; dedup reads those of
-    annotate only if `prefer` may name a column of an annotator.
+    annotate only if `prefer` names a column of an annotator. annotators: those of the recipe.
     """
     content, unread = settings.content, list[ModuleType]()
     if module is select:
         tables = {edit["spans"].partition(".")[0] for edit in content.get(EDITS, {}).values()}
         unread += [] if tables - {passages.NAME} or {RULES, BUCKETS} & set(content) else [annotate]
         unread += [] if passages.NAME in tables else [passages]
-    if module is dedup and not any("." in column for column in score_columns(content.get("prefer", ()))):
+    scores = [column.partition(".") for column in score_columns(content.get("prefer", ()))] if module is dedup else []
+    if module is dedup and not any(dot and name in annotators for name, dot, _ in scores):
         unread.append(annotate)
     return tuple(read for read in READS[module] if read not in unread)
 
 
-def _with_hub_tokenizer(recipe: Recipe, root: str, options: ListingOptions) -> tuple[Recipe, tuple[str, ...]]:
+def _with_tokenizer_file(recipe: Recipe, root: str, options: ListingOptions) -> tuple[Recipe, tuple[str, ...]]:
     """Return the recipe and notes for the user. If the recipe's tokenizer is the name of a model on the Hub, the name
     is replaced by the path of the model's tokenizer.json, and a note gives the revision and the folder in which
-    `datakit run` keeps this file.
+    `datakit run` keeps this file. If it is a dataset of the root, it is replaced by the tokenizer.json of the dataset's
+    current cache.
     """
     table, name = recipe.tokenize or {}, (recipe.tokenize or {}).get("tokenizer")
+    if isinstance(name, str) and name.startswith(ROOT):
+        return replace(recipe, tokenize={**table, "tokenizer": _tokenizer_of(name.removeprefix(ROOT), root)}), ()
     if not is_hub_name(name):
         return recipe, ()
     folder = urls.join(root, recipe.name, TOKENIZERS)
@@ -277,6 +286,17 @@ def _with_hub_tokenizer(recipe: Recipe, root: str, options: ListingOptions) -> t
         raise TokenizerError(f"{error}; {CHOICES}") from error
     note = f"tokenizer {name} of the Hugging Face Hub: revision {commit}, which `datakit run` keeps in {folder}"
     return replace(recipe, tokenize={**table, "tokenizer": path}), (note,)
+
+
+def _tokenizer_of(dataset: str, root: str) -> str:
+    """Return the URL of the tokenizer.json in the current cache of a dataset of the root."""
+    place = urls.join(urls.absolute(root), dataset)
+    found = current_cache(place)
+    if found is None:
+        raise TokenizerError(
+            f"{place} has no token cache, whose tokenizer the recipe uses; run `datakit run {dataset}`"
+        )
+    return urls.join(found[0], TOKENIZER_FILE)
 
 
 def _feeds(node: Node, read: ModuleType, source: str | None) -> bool:

@@ -20,7 +20,7 @@ from datakit.pipeline.columns import all_columns
 from datakit.pipeline.root_layout import STEP_NAME, last_stage, stage_order, steps_in
 from datakit.signed_urls import split_query
 from datakit.storage import urls
-from datakit.storage.latest import current_documents, current_step, only_finished
+from datakit.storage.latest import current_documents, current_passages, current_step, only_finished
 from datakit.storage.manifest import (
     FILE_NAME,
     Column,
@@ -173,9 +173,22 @@ def published_step(place: str, known: set[str]) -> tuple[str, Manifest] | None:
     identities `known` (the current step and all steps from which it was made) but the consolidate step itself is not.
     Return None if there is no such step, or if `place` is the URL of a step.
     """
+    return _beside(place, known, current_documents)
+
+
+def unread_passages(place: str, known: set[str]) -> tuple[str, Manifest] | None:
+    """Return the directory and manifest of a dataset's passages step if no edit uses its spans, so that it is not among
+    the steps with the identities `known`, but its inputs are. Otherwise return None, as for `published_step`.
+    """
+    return _beside(place, known, current_passages)
+
+
+def _beside(
+    place: str, known: set[str], current: Callable[[str], tuple[str, Manifest] | None]
+) -> tuple[str, Manifest] | None:
     if urls.name(place) == FILE_NAME or STEP_NAME.fullmatch(urls.name(place)):
         return None
-    found = current_documents(place)
+    found = current(place)
     if found is None or found[1].identity in known:
         return None
     return found if known.issuperset(entry.identity for entry in found[1].inputs) else None

@@ -13,10 +13,16 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from datakit.engine.task import Phase, Step, input_references
 from datakit.errors import counted
 from datakit.normalize import stage as normalize
+from datakit.normalize.inspection.described import selections
 from datakit.normalize.inspection.first_records import missing_columns
+from datakit.passages import stage as passages
+from datakit.passages.config import SearchConfig
+from datakit.passages.exchange_sizes import exchange_share
 from datakit.pipeline import estimate
 from datakit.pipeline.annotators.model_files import require_models
 from datakit.pipeline.annotators.model_servers import ServerRequests, planned_requests
@@ -230,7 +236,7 @@ def _planned(located: LocatedStep, text: int | None, concurrency: Concurrency) -
     return PlannedStep(
         stage=node.stage, source=node.source, state=_state(located), directory=located.directory,
         fingerprint=located.fingerprint, settled=located.settled,
-        reads=tuple(above.label for above in node.upstream) if node.upstream else _reads(node),
+        reads=(*(above.label for above in node.upstream), *_selections(node)) if node.upstream else _reads(node),
         rows=manifest.totals.rows if manifest is not None else None, text_bytes=text, tasks=concurrency.tasks,
         task_memory=concurrency.task_memory, at_a_time=concurrency.at_a_time, reason=concurrency.reason,
         disk=disk, disk_peak=disk_peak, earlier=located.earlier,
@@ -247,6 +253,14 @@ def _reads(node: Node) -> tuple[str, ...]:
     return (f"{node.state.base}: {counted(len(files), 'file')}, {counted(sum(file.size for file in files), 'byte')}",)
 
 
+def _selections(node: Node) -> Iterator[str]:
+    """Yield what a source's settings select. Raises RecipeError or NoInputError for splits that fit no files."""
+    state = node.upstream[0].state if node.stage == normalize.NAME else None
+    if state is not None:
+        paths = None if state.files is None else [file.path for file in state.files]
+        yield from selections(state.name, config_of(node.settings.content, normalize.Config), paths)
+
+
 def _state(located: LocatedStep) -> str:
     if located.manifest is not None:
         return DONE
@@ -260,12 +274,19 @@ def _disk(located: LocatedStep, text: int | None) -> tuple[int | None, int | Non
     if state is None:
         if text is None:
             return None, None
-        (stays, peak), written = estimate.disk_bytes(located.node.stage, text), _written(located)
+        node = located.node
+        share = _passages_share(node) if node.stage == passages.NAME else None
+        (stays, peak), written = estimate.disk_bytes(node.stage, text, share), _written(located)
         return max(0, stays - written), max(0, peak - written)
     if urls.is_local(state.base):
         return 0, 0  # read in place
     size = sum(file.size for file in state.files) if state.files is not None else None
     return size, size
+
+
+def _passages_share(node: Node) -> float:
+    searches = msgspec.convert(node.settings.content[passages.SEARCHES], dict[str, SearchConfig])
+    return exchange_share(searches.values())
 
 
 def _disk_use(

@@ -2,19 +2,25 @@
 trusts, and which notes `run` and `plan` print about the source.
 
 A source pinned by a revision is identified by its URL, its revision and its patterns (`include` and `exclude`). Once it
-has been downloaded, it need not be listed. Any other source is identified by its listing. With `--offline`, nothing
-remote is contacted: a pinned source must have been downloaded already, and for any other remote source, the listing of
-its last download is trusted. Local sources are always listed, which is cheap because the hashes of their files are
-stored in the root. A source that contains files of the output root is rejected.
+has been downloaded, it need not be listed. If the revision is a branch or a tag of a Hub repository, the commit that it
+stood for in the first run is used until the download is finished. Any other source is identified by its listing. With
+`--offline`, nothing remote is contacted: a pinned source must have been downloaded already, and for any other remote
+source, the listing of its last download is trusted. Local sources are always listed, which is cheap because the hashes
+of their files are stored in the root. A source that contains files of the output root is rejected.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from datakit.download.commit_file import CommitFile
 from datakit.download.hashes import HashCache
-from datakit.download.listing import SourceFile, list_source, listing_digest, pinned, source_base
+from datakit.download.listing import Listing, listed, listing_digest, pinned, source_base
+from datakit.download.remote_listing import RemoteOptions, pinned_commit
+from datakit.download.second_look import Look, is_looked_at_twice
+from datakit.download.source_file import SourceFile
 from datakit.download.stage import FORMAT_VERSION, NAME
 from datakit.engine.ledger.ledger import DriverLine, read_ledger
 from datakit.errors import DatakitError, NewerFormatError, NoInputError, RecipeError
@@ -25,6 +31,7 @@ from datakit.storage import globs, urls
 from datakit.storage.fingerprint import fingerprint
 from datakit.storage.io_errors import read_errors
 from datakit.storage.manifest import FILE_NAME, find_manifest, read_manifest
+from datakit.store_access import StoreAccess, access_of
 
 LISTING = "listing"
 
@@ -42,7 +49,9 @@ class SourceState:
     """A source's current state. content: the parameters of its download step, which identify the source. base: the
     directory to which the files' paths are relative; the source's URL if the source was not listed. files: None if the
     source was not listed. note: a message for the user, or "". query: the query string of the source's URL, which is
-    needed to read the source, and which neither `content` nor `base` contains.
+    needed to read the source, and which neither `content` nor `base` contains. resolved: see `Listing`. access: how the
+    source's store is reached, as a text. look: how to list the source again at the end of the download; None if this is
+    not done.
     """
 
     name: str
@@ -51,11 +60,18 @@ class SourceState:
     files: tuple[SourceFile, ...] | None = None
     note: str = ""
     query: str = field(default="", repr=False)
+    resolved: Mapping[str, str] = field(default_factory=dict)
+    private_redirects: bool = False
+    access: str = ""
+    look: Look | None = None
 
     def operations(self) -> dict[str, Any]:
         """Return the download step's operations."""
         files = [asdict(file) for file in self.files or ()]
-        return {"base": self.base, "files": files, "query": self.query}
+        operations = {"base": self.base, "files": files, "query": self.query, "access": self.access}
+        operations |= {"resolved": dict(self.resolved)} if self.resolved else {}
+        operations |= {"look": asdict(self.look)} if self.look else {}
+        return operations | ({"private_redirects": True} if self.private_redirects else {})
 
     def listed(self) -> dict[str, tuple[int, int, str]]:
         """Return the expected state of the files that are read in place: path -> (size, mtime in ns, xxh3-128)."""
@@ -78,9 +94,15 @@ def resolve_source(source: Source, selection: dict[str, Any], root: str, options
         return _pinned(source, url, selection, root, options)
     if options.offline and not local:
         return _last_download(source, url, selection, root)
-    base, files, note = _list(source, url, selection, root, options)
-    query = split_query(url)[1]
-    return SourceState(source.name, {**selection, LISTING: listing_digest(files)}, base, tuple(files), note, query)
+    listing, note = _list(source, url, selection, (root, options))
+    twice, access = is_looked_at_twice(url, source.revision), _access(source).text()
+    look = Look(url, tuple(selection["include"]), tuple(selection["exclude"]), access) if twice else None
+    state = _listed_state(source, url, {**selection, LISTING: listing_digest(listing.files)}, listing, note)
+    return replace(state, look=look)
+
+
+def _access(source: Source) -> StoreAccess:
+    return access_of(source.name, source.url, source.anonymous, source.requester_pays, source.endpoint)
 
 
 def local_folders(recipe: Recipe) -> dict[str, str]:
@@ -89,26 +111,35 @@ def local_folders(recipe: Recipe) -> dict[str, str]:
     return {name: source_base(url) if urls.is_local(url) else "" for name, url in places.items()}
 
 
+def _listed_state(source: Source, url: str, content: dict[str, Any], listing: Listing, note: str) -> SourceState:
+    query = split_query(url)[1]
+    files, private = tuple(listing.files), source.private_redirects
+    access = _access(source).text()
+    return SourceState(source.name, content, listing.base, files, note, query, listing.resolved, private, access)
+
+
 def _list(
-    source: Source, url: str, selection: dict[str, Any], root: str, options: ListingOptions
-) -> tuple[str, list[SourceFile], str]:
-    """Return (the directory to which the files' paths are relative, the files, a note for the user). Errors of the
-    store's client library are raised as DatakitErrors.
+    source: Source, url: str, selection: dict[str, Any], place: tuple[str, ListingOptions], commit: str = ""
+) -> tuple[Listing, str]:
+    """Return the listing and a note for the user. place: the root, and how to list. commit: see `RemoteOptions`. Errors
+    of the store's client library are raised as DatakitErrors.
     """
-    name, left_out = source.name, list[str]()
+    (root, options), name, left_out = place, source.name, list[str]()
+    remote = RemoteOptions(source.files, source.private_redirects, commit, _access(source))
     with read_errors(url):
         cache = HashCache(root, name, frozen=options.dry_run)
         patterns = selection["include"], selection["exclude"]
-        files = list_source(url, *patterns, cache, left_out.append, outside_links=source.outside_links)
-        base = source_base(url)
-    if urls.is_local(base) and urls.is_local(root):
-        inside = urls.relative(root, base) + "/"
-        if any(file.path.startswith(inside) for file in files):
+        found = listed(
+            url, *patterns, cache, left_out.append, outside_links=source.outside_links, remote=remote
+        )  # fmt: skip
+    if urls.is_local(found.base) and urls.is_local(root):
+        inside = urls.relative(root, found.base) + "/"
+        if any(file.path.startswith(inside) for file in found.files):
             raise RecipeError(
                 f"source {name!r}: some of its files are in the output root {root}, so every run would change the "
                 f'source; add exclude = ["{inside}**"] or choose another --root'
             )
-    return base, files, f"source {name}: left out: {left_out[0]}" if left_out else ""
+    return found, f"source {name}: left out: {left_out[0]}" if left_out else ""
 
 
 def _pinned(source: Source, url: str, selection: dict[str, Any], root: str, options: ListingOptions) -> SourceState:
@@ -121,14 +152,18 @@ def _pinned(source: Source, url: str, selection: dict[str, Any], root: str, opti
             raise _not_downloaded(source)
         note = f"source {source.name}: not downloaded yet; its size is unknown"
         return SourceState(source.name, content, url, note=note)
+    commits = CommitFile(root, source.name, number)
     try:
-        base, files, note = _list(source, url, selection, root, options)
+        listing, note = _list(source, url, selection, (root, options), commits.read())
     except DatakitError as error:
         if not options.dry_run or isinstance(error, NoInputError):
             raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         return SourceState(source.name, content, url, note=f"source {source.name}: its size is unknown ({reason})")
-    return SourceState(source.name, content, base, tuple(files), note)
+    commit = pinned_commit(url, listing.resolved)
+    if commit and not options.dry_run:
+        commits.write(commit)
+    return _listed_state(source, url, content, listing, note)
 
 
 def _last_download(source: Source, url: str, selection: dict[str, Any], root: str) -> SourceState:

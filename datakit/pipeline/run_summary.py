@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from datakit.annotate.contamination.item_counts import ITEMS, TOO_SHORT
 from datakit.errors import counted, counted_plural
 from datakit.pipeline.root_layout import stage_order
 from datakit.printable import printable
@@ -34,11 +35,15 @@ CAME_IN: dict[str, tuple[str, ...]] = {
 }
 DROPPED = {  # stage -> counter -> the reason shown to users
     "normalize": {
+        "normalize/other_record_type": "records of other types",
+        "normalize/other_status": "with another HTTP status",
+        "normalize/other_media_type": "of other media types",
         "normalize/missing": "without a text",
         "normalize/blank": "blank",
         "normalize/duplicates": "exact duplicates",
         "normalize/where_dropped": "by where",
         "normalize/sample_dropped": "by sample",
+        "normalize/limit_dropped": "by limit",
         "normalize/transform_dropped": "by transform",
         "normalize/quarantined": "quarantined",
     },
@@ -62,6 +67,9 @@ FOUND = {
         "normalize/invalid_utf8": "with invalid UTF-8 repaired",
         "normalize/nul": "with NUL removed",
         "normalize/whitespace_runs": "with white space shortened",
+        "normalize/values_dropped": "values of columns left out by conflicts",
+        "normalize/values_nulled": "values made null by conflicts",
+        "normalize/files_not_read": "files not read because of the limit",
     },
     "select": {"select/edited": "edited", "select/equal_after_editing": "with texts that became equal"},
     "tokenize": {"tokenize/messages_without_content": "messages without content (not targets)"},
@@ -270,13 +278,17 @@ def _marked(manifests: Sequence[Manifest]) -> dict[str, int]:
 
 def _attributes(manifests: Sequence[Manifest]) -> dict[str, int]:
     """Return what annotators counted in addition to the rows of their tables, such as the documents with items of each
-    evaluation set.
+    evaluation set. The items themselves do not depend on the source; only sets with some too short items are listed.
     """
     found: dict[str, int] = {}
     for manifest in manifests:
         for name, count in manifest.counters.items() if manifest.stage == "annotate" else ():
-            if name.count("/") > 1:
-                shown = name.removeprefix("annotate/")
+            shown = name.removeprefix("annotate/")
+            if shown.startswith(ITEMS):
+                if count and shown.endswith(TOO_SHORT):
+                    short = f"items of {shown.removeprefix(ITEMS).removesuffix(TOO_SHORT)} too short to be found"
+                    found[short] = max(count, found.get(short, 0))
+            elif name.count("/") > 1:
                 found[shown] = found.get(shown, 0) + count
     return dict(sorted(found.items()))
 

@@ -24,6 +24,7 @@ REASONS = {
     "fuzzy": "fuzzy duplicates",
     "empty": "empty after editing",
     "unannotated": "not annotated",
+    "equal_after_editing": "equal after editing",
 }
 
 

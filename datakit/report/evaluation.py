@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from datakit.annotate.contamination.item_counts import ALL, ITEMS, TOO_SHORT
 from datakit.report.figures import Cell, Chart, Column, Figure, Section, Table
 from datakit.report.subject import Subject
 
@@ -14,11 +15,11 @@ COUNTER = "annotate/contamination/"
 MOST_ROWS = 1000
 INTRO = (
     "Documents that contain n-grams of evaluation items, before rules and edits. A document counts once for each set, "
-    "among the items that the annotator reports for it."
+    "among the items that the annotator reports for it. Items that are too short cannot be found in any document."
 )
 COLUMNS = (
     Column("set"), Column("source"), Column("documents", "count"), Column("with items", "count"),
-    Column("share", "percent"),
+    Column("share", "percent"), Column("items", "count"), Column("too short", "count"),
 )  # fmt: skip
 
 
@@ -33,7 +34,9 @@ def evaluation_section(subject: Subject) -> Iterator[Section]:
             if counter.startswith(COUNTER):
                 name = counter.removeprefix(COUNTER)
                 by_set[name] = by_set.get(name, 0) + count
-                rows.append((name, manifest.dataset, documents, count, count / documents if documents else None))
+                share = count / documents if documents else None
+                items = (manifest.counters.get(f"annotate/{ITEMS}{name}{which}") for which in (ALL, TOO_SHORT))
+                rows.append((name, manifest.dataset, documents, count, share, *items))
     if not rows:
         return
     rows.sort(key=lambda row: str(row[0]))  # keeps the order of the sources

@@ -57,13 +57,10 @@ class SourceCounts(msgspec.Struct, frozen=True):
     rules: dict[str, RuleCounts]
 
 
-def check_conditions(rules: Sequence[Rule], annotators: Sequence[str]) -> None:
-    """Raise RecipeError if an expression is not allowed or reads an annotator that is not among `annotators`."""
-    Conditions(rules).check(annotators)
-
-
-def plan(step: Step) -> Plan:
-    """Plan the rounds that find ranks, and tasks that write the list of every partition."""
+def plan(step: Step, *, all_may_leave: bool = False) -> Plan:
+    """Plan the rounds that find ranks, and tasks that write the list of every partition. Raises EmptyStageError if all
+    documents leave. all_may_leave: True for a preview, which shows what each rule would do in this case, too.
+    """
     rules, types = config_of(step.parameters, Config).rules, column_types(step)
     annotators = step.inputs_of("annotate")
     conditions = Conditions(rules)
@@ -74,10 +71,10 @@ def plan(step: Step) -> Plan:
     results = yield phase_of("apply", "datakit.rules.write_lists:apply", works, replace(shared, cuts=cuts))
     applied = [msgspec.convert(entry, Applied) for result in results for entry in result.details["partitions"]]
     sources = _counts(step.inputs_of("normalize"), applied, rules)
-    if all(source.leaving == source.records_in for source in sources.values()):
+    if not all_may_leave and all(source.leaving == source.records_in for source in sources.values()):
         raise EmptyStageError(
-            f"the rules remove all {sum(source.records_in for source in sources.values())} documents; check each rule "
-            "with `datakit attributes show`, and correct the rules"
+            f"the rules remove all {sum(source.records_in for source in sources.values())} documents; `datakit rules "
+            "preview` shows what each rule does; correct the rules"
         )
     return Output([one.partition for one in applied], SCHEMA, details={"sources": msgspec.to_builtins(sources)})
 

@@ -28,7 +28,7 @@ from datakit.errors import CorruptError, EmptyStageError, RecipeError, suggestio
 from datakit.select.bucket_config import Bucket
 from datakit.select.final.drafts import Drafts, drafted, drafted_edits, in_order
 from datakit.select.final.equal_texts import EQUAL
-from datakit.select.final.plan import Demands, Finished, finish
+from datakit.select.final.plan import Demands, Finished, check, finish
 from datakit.select.join import BETWEEN
 from datakit.select.plan_edits import EDITS, edit_tasks, edited_pairs, edits_of, edits_written, lists_written
 from datakit.select.write_selections import DRAFT, Pair, Written
@@ -90,6 +90,7 @@ def plan(step: Step) -> Plan:
     demands = Demands(config.rules, config.buckets, edits, config.equal_after_editing == DROP)
     pairs = [pair for entry in step.inputs_of("normalize") for pair in pairs_of(step, entry)]
     drop = reasons_to_leave(step)
+    yield from check(step, demands)
     drafts = yield from _drafts(step, demands, pairs, drop)
     done: Finished = yield from finish(step, demands, pairs, drafts)
     by_source = defaultdict[str, list[Written]](list)

@@ -24,7 +24,7 @@ from datakit.serve.training_state import TrainingState
 from datakit.storage import locks, urls
 from datakit.storage.manifest import FILE_NAME as MANIFEST
 from datakit.trainer.metrics.json_lines import FILE_NAME as METRICS
-from datakit.trainer.run_lock import LOCK
+from datakit.trainer.run_directory.run_lock import LOCK
 
 MOST = 128  # more than the training runs on a page and the open streams together, so none is read twice
 T = TypeVar("T")

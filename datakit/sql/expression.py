@@ -29,6 +29,10 @@ OPERATORS = {
     "OPERATOR_NOT", "OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL", "OPERATOR_COALESCE", "OPERATOR_TRY", "COMPARE_IN",
     "COMPARE_NOT_IN", "ARRAY_EXTRACT", "ARRAY_SLICE", "STRUCT_EXTRACT",
 }  # fmt: skip
+EQUALITIES = {
+    "COMPARE_EQUAL", "COMPARE_NOTEQUAL", "COMPARE_DISTINCT_FROM", "COMPARE_NOT_DISTINCT_FROM", "COMPARE_IN",
+    "COMPARE_NOT_IN",
+}  # fmt: skip
 _FUNCTIONS = """
 + - * / // % ** ^ & | ~ << >> || ~~ !~~ ~~* !~~* ~~~ like_escape not_like_escape ilike_escape not_ilike_escape ^@
 @> <@ &&
@@ -66,6 +70,27 @@ def column_paths(database: Any, sql: str, place: str = "where") -> list[list[str
         return _column_paths(database, sql)
     except RecipeError as error:
         raise RecipeError(f"{place}: {error}") from error
+
+
+def equated_texts(database: Any, sql: str, column: str) -> list[str]:
+    """Return the texts that an allowed expression tests for equality with a column, as in `column = 'text'` or `column
+    IN ('text', 'other')`, negated or not, in alphabetical order.
+    """
+    found = set[str]()
+    for node in _nodes(_parse(database, sql, f"SELECT (\n{sql}\n)")):
+        if node["type"] in EQUALITIES:
+            sides = node["children"] if "children" in node else [node["left"], node["right"]]
+            if any(side.get("column_names") == [column] for side in sides):
+                found.update(text for side in sides if (text := _text_of(side)) is not None)
+    return sorted(found)
+
+
+def _text_of(node: dict[str, Any]) -> str | None:
+    """Return the text that a node stands for, in the form of DuckDB 2 (`literal`) or 1 (`value`); None for others."""
+    literal, value = node.get("literal", {}), node.get("value", {})
+    if literal.get("kind") == "STRING":
+        return literal["text"]
+    return value["value"] if value.get("type", {}).get("id") == "VARCHAR" and not value["is_null"] else None
 
 
 def _column_paths(database: Any, sql: str) -> list[list[str]]:

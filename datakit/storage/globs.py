@@ -29,13 +29,15 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from datakit.errors import UnreadableError, counted
+from datakit.errors import NotFoundError, UnreadableError, counted
 from datakit.printable import one_line
 from datakit.regular_files import special_kind
 from datakit.signed_urls import split_query
 from datakit.storage import urls
+from datakit.storage.buckets import listing as buckets
 from datakit.storage.io_errors import read_errors
 from datakit.storage.urls import FileInfo
+from datakit.store_access import USUAL, StoreAccess
 
 _MAGIC = re.compile(r"[*?\[]")
 _DANGLING = "a link to a file that does not exist"
@@ -48,13 +50,15 @@ MOST_PATHS = 1000  # maximum number of paths to one directory; 30 directories wi
 @dataclass(frozen=True)
 class Place:
     """A set of files: those below `base` that match `pattern` (None: all of them), or the single file `file` in
-    `base`. query: the query string of the file's URL, which is needed to read the file; "" if it has none.
+    `base`. query: the query string of the file's URL, which is needed to read the file; "" if it has none. access: how
+    the store is reached, if `base` is in a store.
     """
 
     base: str
     pattern: str | None = None
     file: str | None = None
     query: str = field(default="", repr=False)
+    access: StoreAccess = USUAL
 
 
 def _packages() -> str:
@@ -78,50 +82,68 @@ def expand(url: str) -> str:
     return url
 
 
-def locate(url: str) -> Place:
+def locate(url: str, access: StoreAccess = USUAL) -> Place:
     """Resolve `url` to a file, a directory or a glob. An existing local path is never treated as a glob, and an HTTP
-    URL with a query string always names a file.
+    URL with a query string always names a file. access: how the store is reached, if `url` is in a store.
     """
     place, query = split_query(urls.absolute(expand(url)))
     if query:
         return Place(urls.parent(place), file=urls.name(place), query=query)
-    if _is_file(place):
-        return Place(urls.parent(place) or "/", file=urls.name(place))
+    if _is_file(place, access):
+        return Place(urls.parent(place) or "/", file=urls.name(place), access=access)
     found = _MAGIC.search(place)
     if found is None or (urls.is_local(place) and os.path.exists(place)):
-        return Place(place)
+        return Place(place, access=access)
     cut = place.rindex("/", 0, found.start())
-    return Place(place[:cut] or "/", pattern="/" + place[cut + 1 :])
+    return Place(place[:cut] or "/", pattern="/" + place[cut + 1 :], access=access)
 
 
-def _is_file(url: str) -> bool:
+def first_magic(text: str) -> int | None:
+    """Return where the first wildcard of a pattern is, or None if there is none.
+
+    >>> first_magic("data/*.parquet"), first_magic("data")
+    (5, None)
+    """
+    found = _MAGIC.search(text)
+    return found.start() if found else None
+
+
+def _is_file(url: str, access: StoreAccess) -> bool:
     if urls.is_local(url):
         return os.path.isfile(url)
     if _MAGIC.search(url):
         return False
+    if buckets.is_bucket(url):
+        return buckets.describe(url, access) is not None
     file_system, path = urls.filesystem(url)
     return bool(file_system.isfile(path))
 
 
-def files_at(place: Place, exclude: Sequence[str] = (), outside_links: bool = False) -> list[FileInfo]:
+def files_at(
+    place: Place, exclude: Sequence[str] = (), outside_links: bool = False, page_keys: int = buckets.PAGE_KEYS
+) -> list[FileInfo]:
     """Return every file of a place, sorted by path, whether or not it matches the place's pattern. The list is empty if
     the directory does not exist. On a disk, directories that are excluded entirely (for example, by `**/tests/**`) are
     not entered, because a Python installation may have a hundred thousand files in site-packages.
 
     The list also holds entries that must not be read (see `regular`); if such an entry is a directory, its path ends
-    with a slash. outside_links: if True, links that lead out of the directory are followed.
+    with a slash. outside_links: if True, links that lead out of the directory are followed. page_keys: how many objects
+    of a bucket to request at a time.
     """
     if place.file is not None:
-        return [_one_file(place.base, place.file, place.query)]
+        return [_one_file(place)]
     closed = matcher([f"/{pattern.removesuffix('/**')}" for pattern in exclude if pattern.endswith("/**")])
     if urls.is_local(place.base):
         found = _walk(place.base, closed, outside_links)
+    elif buckets.is_bucket(place.base):
+        found = map(marked_if_hidden, buckets.objects_below(place.base, place.access, page_keys))
     else:
-        found = map(_marked_if_hidden, urls.objects(place.base))
+        found = map(marked_if_hidden, urls.objects(place.base))
     return sorted(found, key=lambda info: info.path)
 
 
-def _marked_if_hidden(info: FileInfo) -> FileInfo:
+def marked_if_hidden(info: FileInfo) -> FileInfo:
+    """Return the entry, marked as one that must not be read if its name or that of a folder above starts with a dot."""
     return replace(info, special=_HIDDEN) if urls.is_hidden(info.path) else info
 
 
@@ -178,6 +200,11 @@ def regular(files: Sequence[FileInfo], skip_links: bool = False) -> tuple[list[F
     return [info for info in files if not info.special], ", ".join(clauses)
 
 
+def outside_links(files: Sequence[FileInfo]) -> list[str]:
+    """Return the paths of the links that lead out of the directory, which `regular` refuses."""
+    return [info.path.rstrip("/") for info in files if info.special == _OUTSIDE]
+
+
 def _refuse(kind: str, advice: str, files: Sequence[FileInfo]) -> None:
     found = [one_line(info.url) for info in files if info.special == kind]
     if found:
@@ -227,12 +254,18 @@ def _part(part: str) -> str:
     return text
 
 
-def _one_file(base: str, name: str, query: str) -> FileInfo:
-    if query:
-        return _signed_file(f"{base}/{name}{query}", name)
-    url = urls.child(base, name)
+def _one_file(place: Place) -> FileInfo:
+    name = place.file or ""
+    if place.query:
+        return _signed_file(f"{place.base}/{name}{place.query}", name)
+    url = urls.child(place.base, name)
     if urls.is_local(url):
         return FileInfo(url, name, os.path.getsize(url))
+    if buckets.is_bucket(url):
+        found = buckets.describe(url, place.access)
+        if found is None:
+            raise NotFoundError(f"{url} does not exist")
+        return found
     file_system, path = urls.filesystem(url)
     info = file_system.info(path)
     return FileInfo(url, name, int(info["size"] or 0), urls.checksum_of(info))

@@ -34,11 +34,12 @@ _held: set[int] = set()  # the descriptors of this process's locks, which a fork
 
 def domain(folder: str) -> str:
     """Return 16 hex digits that are equal for two processes only if each sees the other's locks in `folder`."""
-    return xxhash.xxh3_64_hexdigest(f"{_boot()} {os.stat(folder).st_dev}".encode())
+    return xxhash.xxh3_64_hexdigest(f"{boot()} {os.stat(folder).st_dev}".encode())
 
 
 @functools.cache
-def _boot() -> str:
+def boot() -> str:
+    """Return the id of this boot of the machine, or the name of the machine if its system has no such id."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:  # not Linux

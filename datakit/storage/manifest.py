@@ -69,6 +69,7 @@ class Partition(msgspec.Struct, frozen=True, omit_defaults=True):
     last id in the file, if the stage records them. copy: the path of an object's copy in the step's directory of
     copies; set only in a download, and only if the object's key (`path`) cannot be the path of a file. bucket: the
     document bucket whose documents the file holds; set only in a token cache, and only if the source is divided.
+    version: the version of a file that its server stated when it was listed; set only in a download.
     """
 
     path: str
@@ -82,6 +83,7 @@ class Partition(msgspec.Struct, frozen=True, omit_defaults=True):
     last_id: str | None = None
     copy: str | None = None
     bucket: str | None = None
+    version: str | None = None
 
     @property
     def place(self) -> str:

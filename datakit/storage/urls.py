@@ -20,9 +20,11 @@ from datakit.errors import RootError, StorageError
 from datakit.regular_files import open_regular, require_regular
 from datakit.signed_urls import refuse_user_info, split_query
 from datakit.storage.io_errors import read_errors
+from datakit.store_access import USUAL, StoreAccess
 
 SPLITTER = "://"
 PARALLEL_REQUESTS = 8
+READ_AHEAD_BYTES = 8 << 20  # how much a reader of an object fetches with each request, beyond what was asked for
 # The keys of the time of a file's last write in S3, GCS, Azure and fsspec's memory file system, in this order.
 TIME_KEYS = ("LastModified", "mtime", "last_modified", "created")
 CHECKSUM_KEYS = ("ETag", "etag", "md5Hash", "sha256", "blob_id")
@@ -120,18 +122,24 @@ def relative(url: str, base: str) -> str:
     return os.path.relpath(url, base) if not here[1] else os.path.relpath(there[2], here[2])
 
 
-def filesystem(url: str) -> tuple[Any, str]:
+def filesystem(url: str, access: StoreAccess = USUAL) -> tuple[Any, str]:
     """Return the fsspec file system of a remote `url`, and the path of `url` in it. Credentials and endpoints come from
-    the environment (`AWS_ENDPOINT_URL`, ...), never from the URL, so that no manifest contains them.
+    the environment (`AWS_ENDPOINT_URL`, ...), never from the URL, so that no manifest contains them. access: the
+    settings of a source, which take precedence.
     """
     refuse_user_info(url)
     import fsspec  # importing it takes 60 ms, and no local run needs it
 
     scheme = protocol(url)
+    if scheme.startswith("git+"):
+        raise RootError(
+            f"{url} is a Git repository, which can only be a source of a recipe; write it into one, and run "
+            "`datakit run RECIPE --until normalize`"
+        )
     # a signed URL is valid only exactly as written, so aiohttp must not change its percent-encoding
     as_written = {"encoded": True} if split_query(url)[1] else {}
     try:
-        file_system = fsspec.filesystem(scheme, use_listings_cache=False, **as_written)
+        file_system = fsspec.filesystem(scheme, use_listings_cache=False, **as_written, **access.options(scheme))
     except ImportError as error:
         extra = {"s3": "s3", "gs": "gcs", "hf": "hf"}.get(scheme)
         advice = f"run pip install '.[{extra}]' in datakit's checkout" if extra else str(error)
@@ -171,7 +179,7 @@ def open_read(url: str) -> BinaryIO:
         if is_local(url):
             return open_regular(local_path(url))
         file_system, path = filesystem(url)
-        return cast(BinaryIO, file_system.open(path, "rb", cache_type="readahead", block_size=8 << 20))
+        return cast(BinaryIO, file_system.open(path, "rb", cache_type="readahead", block_size=READ_AHEAD_BYTES))
 
 
 def read_bytes(url: str) -> bytes:

@@ -26,6 +26,7 @@ FORMATS = {  # name: (head, tail)
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 TARGETS = ("assistant",)
 CONTENT = "{content}"
+TEMPLATE = "template"  # the format of conversations that a Jinja template renders (templates/)
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def chat_format(form: str) -> ChatFormat:
     if form.count(CONTENT) != 1:
         raise RecipeError(
             f"tokenize.chat_format {form!r} is neither a known name nor a string that contains {CONTENT} once; "
-            f"{suggestion(form, FORMATS)}"
+            f"{suggestion(form, (*FORMATS, TEMPLATE))}"
         )
     head, _, tail = form.partition(CONTENT)
     return ChatFormat(head, tail)

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from datakit.cache.contract import Contract
+from datakit.cache.contract import ChatTemplate, Contract
 from datakit.cache.layout import TOKENIZER_FILE
 from datakit.engine.task import Output, OutputFile, Phase, Plan, Step, StepInput, Task, TaskContext, TaskResult
 from datakit.errors import CorruptError, TokenizerError
@@ -29,12 +29,17 @@ from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import config_of
 from datakit.storage.manifest import Partition, manifest_url
 from datakit.tokenize import train_stage
-from datakit.tokenize.encoders.custom import code_of, describe, is_custom
+from datakit.tokenize.encoders.custom import CustomTokenizer, code_of, describe, is_custom
 from datakit.tokenize.encoders.preloaded_tokenizer import limit_encoders, preloaded_tokenizer, tokenizer_preloads
 from datakit.tokenize.make_contract import make_contract
+from datakit.tokenize.templates.template_file import read_template
+from datakit.tokenize.templates.trial import tried_template
 
 NAME = "contract"
 FORMAT_VERSION = 1
+CHAT_TEMPLATE = "chat_template"  # the operation parameter that says where the chat template is (`given_template`)
+CHAT_TEMPLATE_SHA256 = "chat_template_sha256"  # the parameter that holds the template's hash, if there is one
+LOSS_MASKS = "loss_masks"  # the operation parameter that is True if the tokenize stage will write loss masks
 
 
 @dataclass(frozen=True)
@@ -51,18 +56,24 @@ class Config:
     bos: str | None = None
     eos: str | None = None
     special_strings: str = "keep"
+    chat_template_sha256: str = ""
 
 
 def plan(step: Step) -> Plan:
-    """Plan one task that writes tokenizer.json, and one that makes the contract."""
+    """Plan one task that writes tokenizer.json, and one that makes the contract. step.operations["loss_masks"]: see
+    LOSS_MASKS; it only decides what the fork server loads.
+    """
     config = config_of(step.parameters, Config)
     names = ("encoder", "add", "bos", "eos", "special_strings")
     data = given_tokenizer(step)
     (copied,) = yield Phase("copy", (Task("tokenizer", f"{__name__}:write_tokenizer", {}),), shared={"tokenizer": data})
     url, code = urls.join(step.directory, TOKENIZER_FILE), code_of(config.tokenizer)
+    template = given_template(step)
     shared = {"tokenizer": url, "sha256": hashlib.sha256(data).hexdigest(), "code": code}
+    shared |= {CHAT_TEMPLATE: msgspec.to_builtins(template)} if template is not None else {}
     task = Task("contract", f"{__name__}:settle", {name: getattr(config, name) for name in names})
-    (settled,) = yield Phase("contract", (task,), shared=shared, preloads=tokenizer_preloads(url, code))
+    preloads = tokenizer_preloads(url, code, step.operations.get(LOSS_MASKS, False))
+    (settled,) = yield Phase("contract", (task,), shared=shared, preloads=preloads)
     (file,), contract = copied.outputs, settled.details["contract"]
     partition = Partition(file.path, step.dataset, contract["vocabulary_size"], file.bytes, file.xxh3)
     return Output([partition], train_stage.SCHEMA, details={"contract": contract})
@@ -88,6 +99,23 @@ def given_tokenizer(step: Step) -> bytes:
     return data
 
 
+def given_template(step: Step) -> ChatTemplate | None:
+    """Return the chat template of the conversations; None if there is none. Raises TokenizerError if its files have
+    changed since the step was planned.
+    """
+    config = config_of(step.parameters, Config)
+    if not config.chat_template_sha256:
+        return None
+    place = step.operations[CHAT_TEMPLATE]
+    template = read_template(place["file"], step.operations.get("tokenizer_path", ""), place["date"])
+    if template.sha256 != config.chat_template_sha256:
+        raise TokenizerError(
+            f"the chat template has the sha256 {template.sha256}, but the step was planned with "
+            f"{config.chat_template_sha256}; run the recipe again"
+        )
+    return template
+
+
 def write_tokenizer(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
     """Write tokenizer.json into the step's directory."""
     committed = atomic.commit_bytes(shared["tokenizer"], urls.join(context.step_directory, TOKENIZER_FILE))
@@ -108,6 +136,11 @@ def settle(arguments: dict[str, Any], shared: dict[str, Any], context: TaskConte
     limit_encoders(tokenizer, encoder, context)
     ends = (arguments[name] for name in ("add", "bos", "eos"))
     contract = make_contract(tokenizer, encoder, *ends, special_strings=arguments["special_strings"])
+    if CHAT_TEMPLATE in shared:
+        if isinstance(tokenizer, CustomTokenizer):
+            raise TokenizerError("tokenize.chat_format = 'template' needs a tokenizer.json, not a custom tokenizer")
+        template = msgspec.convert(shared[CHAT_TEMPLATE], ChatTemplate)
+        contract = msgspec.structs.replace(contract, chat_template=tried_template(template, contract))
     counters = {"contract/vocabulary": contract.vocabulary_size}
     return TaskResult((), counters, details={"contract": msgspec.to_builtins(contract)})
 

@@ -4,7 +4,7 @@ document that crashes the encoder can be identified.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
@@ -42,6 +42,13 @@ class PartitionGuard:
             if len(batch.ids):
                 yield batch
             self.context.release()
+
+    def lose(self, batch: TextBatch, lost: Mapping[int, str]) -> None:
+        """List the documents of a batch that could not be encoded, each with the reason. Their text does not count."""
+        sizes = np.diff(batch.offsets)
+        for row, reason in sorted(lost.items()):
+            self.quarantined.append(QuarantinedRecord(self.name, int(batch.rows[row]), reason))
+            self.text_bytes -= int(sizes[row])
 
 
 def _encode_row(batch: TextBatch, encode_one: Callable[[TextBatch], object], row: int) -> None:

@@ -49,6 +49,7 @@ from datakit.tokenize.document_ranges import RANGE_BYTES, Part, parts_of
 from datakit.tokenize.encode_documents import PartitionToEncode
 from datakit.tokenize.encoders.custom import code_of
 from datakit.tokenize.encoders.preloaded_tokenizer import tokenizer_preloads
+from datakit.tokenize.templates.limits import Limits
 
 NAME = STAGE
 FORMAT_VERSION = 6
@@ -56,6 +57,7 @@ MEMORY = {  # bytes of memory per byte of text, by the type of the tokens; half 
     "uint16": 3.0,  # for a partition that is one document, whose ids are held as uint32 and as uint16
     "uint32": 6.0,  # tokens are compressed as a whole, and held three times
 }
+TASK_MEMORY = 1 << 30  # bytes for the tokenizers and a batch; the process that renders conversations adds its limit
 JOIN_MEMORY = {"uint16": 2.0, "uint32": 4.0}  # per byte of encoded documents; compressed tokens are held three times
 
 
@@ -69,7 +71,7 @@ def plan(step: Step) -> Plan:
     _check_formats(config, [str(entry.source) for entry in step.inputs_of("normalize")])
     _check_edits(config, step)
     shared = {"contract": msgspec.to_builtins(contract), "tokenizer": tokenizer, "config": spelled_out(config)}
-    preloads = tokenizer_preloads(tokenizer, code_of(config.tokenizer))
+    preloads = tokenizer_preloads(tokenizer, code_of(config.tokenizer), config.has_loss_masks)
     task = Task("tokenizer", f"{tasks.__name__}:take_tokenizer", {})
     (taken,) = yield Phase("tokenizer", (task,), shared=shared, preloads=preloads)
     contract = msgspec.structs.replace(contract, encoder_version=taken.details["encoder_version"])
@@ -80,6 +82,7 @@ def plan(step: Step) -> Plan:
         (*groups, *ranges),
         shared=shared,
         preloads=preloads,
+        memory_bytes=TASK_MEMORY + (Limits().memory if contract.chat_template is not None else 0),
         memory_per_input_byte=MEMORY[contract.dtype.name],
         tolerance=tolerance_of(step),
     )
@@ -138,6 +141,7 @@ def _partitions_of(entry: StepInput, select: StepInput) -> Iterator[PartitionToE
             source=entry.source,
             rows=shard.rows,
             text_bytes=text_bytes if shard.bucket is None else text_bytes * shard.rows // max(1, partition.rows),
+            file_bytes=text_bytes,
             edits=selection.edits,
             bucket=shard.bucket,
             members=shard.members,
@@ -146,8 +150,8 @@ def _partitions_of(entry: StepInput, select: StepInput) -> Iterator[PartitionToE
 
 def _group_tasks(partitions: Sequence[PartitionToEncode]) -> Iterator[Task]:
     """Yield the tasks that encode whole partitions."""
-    whole = [entry for entry in partitions if parts_of(entry.text_bytes) == 1]
-    for group in neighbours([entry.text_bytes for entry in whole], RANGE_BYTES):
+    whole = [entry for entry in partitions if parts_of(entry.file_bytes) == 1]
+    for group in neighbours([entry.file_bytes for entry in whole], RANGE_BYTES):
         yield _task(whole[group.start : group.stop])
 
 
@@ -161,7 +165,7 @@ def _range_tasks(partitions: Sequence[PartitionToEncode]) -> Iterator[Task]:
                 "part": msgspec.to_builtins(Part(number, count)),
                 "output": urls.join(EXCHANGE_FOLDER, "ranges", entry.shard, f"{number:05d}.arrow"),
             }
-            yield Task(key, f"{tasks.__name__}:encode_range", arguments, entry.text_bytes // count)
+            yield Task(key, f"{tasks.__name__}:encode_range", arguments, entry.file_bytes // count)
 
 
 def _join_tasks(partitions: Sequence[PartitionToEncode], encoded: Sequence[TaskResult]) -> Iterator[Task]:
@@ -177,14 +181,14 @@ def _join_tasks(partitions: Sequence[PartitionToEncode], encoded: Sequence[TaskR
 def _divided(partitions: Sequence[PartitionToEncode]) -> Iterator[tuple[PartitionToEncode, int]]:
     """Yield each large partition with the number of its ranges."""
     for entry in partitions:
-        if (count := parts_of(entry.text_bytes)) > 1:
+        if (count := parts_of(entry.file_bytes)) > 1:
             yield entry, count
 
 
 def _task(partitions: Sequence[PartitionToEncode]) -> Task:
     first = partitions[0].shard
     key = first if len(partitions) == 1 else f"{first} and {len(partitions) - 1} more"
-    size = sum(entry.text_bytes for entry in partitions)
+    size = sum(entry.file_bytes for entry in partitions)
     arguments = {"partitions": msgspec.to_builtins(partitions)}
     return Task(key, f"{tasks.__name__}:encode", arguments, size, bisect_argument="partitions")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -52,7 +53,11 @@ def take_tokenizer(arguments: dict[str, Any], shared: dict[str, Any], context: T
 
 
 def encode(arguments: dict[str, Any], shared: dict[str, Any], context: TaskContext) -> TaskResult:
-    encoding, config = _encoding(shared, context), msgspec.convert(shared["config"], Config)
+    with closing(_encoding(shared, context)) as encoding:
+        return _encode(arguments, encoding, msgspec.convert(shared["config"], Config), context)
+
+
+def _encode(arguments: dict[str, Any], encoding: Encoding, config: Config, context: TaskContext) -> TaskResult:
     counters, outputs, shards, quarantined = Counter[str](), [], [], []
     for partition in msgspec.convert(arguments["partitions"], list[PartitionToEncode]):
         check = encoding.verification(partition.rows, partition.text_bytes, partition.url)
@@ -77,7 +82,11 @@ def encode_range(arguments: dict[str, Any], shared: dict[str, Any], context: Tas
     """Encode a range of a partition's documents into a file of the exchange, from which `join` makes the shard. The
     documents are counted by `join`.
     """
-    encoding, config = _encoding(shared, context), msgspec.convert(shared["config"], Config)
+    with closing(_encoding(shared, context)) as encoding:
+        return _encode_range(arguments, encoding, msgspec.convert(shared["config"], Config), context)
+
+
+def _encode_range(arguments: dict[str, Any], encoding: Encoding, config: Config, context: TaskContext) -> TaskResult:
     partition, part = (
         msgspec.convert(arguments["partition"], PartitionToEncode),
         msgspec.convert(arguments["part"], Part),

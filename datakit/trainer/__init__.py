@@ -11,6 +11,8 @@ from datakit.errors import UsageError
 
 NEEDED = ("jax", "optax", "orbax")
 
+STAGE = "train"  # the directory of a run is called train-<fingerprint>
+
 
 def require_jax() -> None:
     """Raise UsageError if a library that the trainer needs is not installed."""

@@ -1,18 +1,21 @@
 """Defines the top-level, `[evaluation]` and `[log]` settings of a run file and their limits, decodes all tables except
 `[data]`, and decides which settings enter the fingerprint. `docs/trainer.md` shows a run file.
 
-Of the other tables, `[optimizer]` has the fields of `optimizer.Optimizer`, and `[checkpoint]` those of
-`checkpoint.Checkpoints`. In `[model]`, `kind` names the model (such as "grug", or "mine" for mine.py beside the run
-file), and the other keys are the fields of the model's `Config` class.
+Of the other tables, `[checkpoint]` has the fields of `checkpoint.Checkpoints`. In `[model]` and `[optimizer]`, `kind`
+names the model (such as "grug") or the optimizer (such as "adamh"), or a file beside the run file (such as "mine.py").
+The other keys are the fields of its `Config` class.
 
 The fingerprint covers the settings that determine the result: model, optimizer, steps, seed, mixture, `initialize_from`
-and `resume_from`. It does not cover how the run is executed (devices, checkpoints, evaluation, logging, and the
-settings of a model that affect only memory and speed, such as `remat`).
+and `resume_from`. For a model outside of this package, it also covers the model's source. It does not cover how the run
+is executed (devices, `microbatch`, `check_memory`, checkpoints, evaluation, logging, and the settings of a model that
+affect only memory and speed, such as `remat`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,14 +24,20 @@ from typing import Any
 from datakit.errors import UsageError
 from datakit.recipe import NAME_RULE
 from datakit.storage.fingerprint import fingerprint
-from datakit.toml_config import check_idle, check_keys, convert, decoded, load_toml, names_of
+from datakit.toml_config import assigned, check_idle, check_keys, convert, decoded, load_toml, names_of
+from datakit.trainer import STAGE
+from datakit.trainer.accumulation import check_model
 from datakit.trainer.checkpoints.checkpoint import Checkpoints
-from datakit.trainer.models import grug, load_model
-from datakit.trainer.models.protocol import operation_settings
+from datakit.trainer.huggingface import initialize
+from datakit.trainer.models import full_name, grug, identity, load_model
+from datakit.trainer.models.experts.capacity import capacity_name, check_parallel, idle_settings
+from datakit.trainer.models.protocol import check_tensor, operation_settings
 from datakit.trainer.norms import check_watch
-from datakit.trainer.optimizer import Optimizer
+from datakit.trainer.optimizers import DEFAULT, adamh, load_optimizer, record
+from datakit.trainer.optimizers.protocol import Optimizer
+from datakit.trainer.run_directory.run_record import is_run, read_run_record
 
-STAGE = "train"
+DEFAULT_CACHE = "~/.cache/datakit/jax"
 VERSION = 2
 RUNS = Path(__file__).with_name("runs")
 
@@ -39,8 +48,18 @@ class Evaluation:
 
     every: int | None = None  # training steps between evaluations; None: evaluate only at the end
     batches: int | None = None  # maximum number of batches to evaluate per tag; None: all
+    every_length: bool = False  # also evaluate with the sequence length of each other stage, as eval/length_<L>/
+    # Also evaluate with these values of model.capacity_factor, as eval/capacity_<factor>/; otherwise nothing is dropped
+    capacity_factors: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        if not all(0 < factor < math.inf for factor in self.capacity_factors):
+            raise UsageError(f"evaluation.capacity_factors is {list(self.capacity_factors)}; use positive numbers")
+        if len({capacity_name(factor) for factor in self.capacity_factors}) < len(self.capacity_factors):
+            raise UsageError(
+                f"evaluation.capacity_factors is {list(self.capacity_factors)}; use numbers that differ in their first "
+                "six digits, because these give the metrics their names"
+            )
         for name in ("every", "batches"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -57,6 +76,9 @@ class Log:
     project: str = "datakit"
     watch: tuple[str, ...] = ()  # kinds of norms to log, a subset of norms.WATCHABLE
     watch_every: int = 10
+    watch_histograms: bool = False  # also log a histogram of the values of each watched weight
+    # Alarm if the loss exceeds the median of the last 100 logged losses by this many standard deviations
+    spike: float = 8.0
     profile: tuple[int, int] | None = None  # (first, end): trace the training steps first to end - 1, counted from 0
     progress_seconds: float = 5.0
 
@@ -65,10 +87,12 @@ class Log:
         for name in ("every", "histograms_every", "watch_every"):
             if getattr(self, name) < 1:
                 raise UsageError(f"log.{name} is {getattr(self, name)}; use at least 1 step")
+        if not self.spike > 0:
+            raise UsageError(f"log.spike is {self.spike}; use a positive number of standard deviations")
         if not self.progress_seconds >= 0:
             raise UsageError(f"log.progress_seconds is {self.progress_seconds}; use at least 0")
         if not self.watch:
-            check_idle("log", self, [{"watch_every": "without log.watch"}])
+            check_idle("log", self, [dict.fromkeys(("watch_every", "watch_histograms"), "without log.watch")])
         if not {"trackio", "wandb"} & {*self.trackers}:
             check_idle("log", self, [{"project": "without the tracker trackio or wandb"}])
         if self.profile is not None and not 0 <= self.profile[0] < self.profile[1]:
@@ -85,18 +109,25 @@ class Run:
     name: str
     steps: int
     model: Any = field(default_factory=grug.Config)  # an instance of the Config class of the model that `kind` names
-    kind: str = "grug"
-    optimizer: Optimizer = field(default_factory=Optimizer)
+    kind: str = "grug"  # a built-in name, an import path, or the path of a model file
+    optimizer: Any = field(default_factory=adamh.Config)  # an instance of the Config class of an optimizer
     seed: int = 0
-    initialize_from: str | None = None  # directory of another run, from which only the weights are taken
+    # Directory of another run, from which only the weights are taken, or hf:<folder> with a model of the hub
+    initialize_from: str | None = None
     resume_from: str | None = None  # directory of another run to continue, e.g. with a changed mixture
     # metric -> expected value; overrides the scaling law's prediction
     expect: dict[str, float] = field(default_factory=dict)
     replicas: int = 1  # number of full copies of the weights; each is sharded over its share of the devices
+    expert_parallel: int = 1  # number of devices that share the routed experts: each holds its part of them
+    tensor_parallel: int = 1  # number of devices that share attention heads and the vocabulary
     # Allowed range of the ratio of a group's norm to its norm at the start. AdamH's groups use `norms.FIXED_BAND`.
     norm_band: tuple[float, float] = (0.2, 5.0)
+    # Maximum number of rows that a device processes at once. The gradients of a batch with more rows are accumulated.
+    microbatch: int | None = None
+    check_memory: bool = True  # refuse to start if XLA's analysis says that a step does not fit into the memory
     peak_flops: float | None = None  # dense bf16 FLOP/s of one device; None: look it up in `trackers.PEAK_FLOPS`
-    compilation_cache: str = "~/.cache/datakit/jax"  # folder for compiled functions, shared by all runs; "" disables it
+    # Directory or URL for compiled functions, shared by all runs; "" disables it
+    compilation_cache: str = DEFAULT_CACHE
     checkpoint: Checkpoints = field(default_factory=Checkpoints)
     evaluation: Evaluation = field(default_factory=Evaluation)
     log: Log = field(default_factory=Log)
@@ -108,6 +139,10 @@ class Run:
             raise UsageError(f"run {self.name!r}: steps is {self.steps}; use at least 1")
         if self.replicas < 1:
             raise UsageError(f"run {self.name!r}: replicas is {self.replicas}; use at least 1")
+        if self.microbatch is not None and self.microbatch < 1:
+            raise UsageError(
+                f"run {self.name!r}: microbatch is {self.microbatch}; use at least 1 row, or remove this setting"
+            )
         if not 0 < self.norm_band[0] < 1 < self.norm_band[1]:
             raise UsageError(
                 f"run {self.name!r}: norm_band is {list(self.norm_band)}; the first value must be between 0 and 1, "
@@ -128,20 +163,33 @@ class Run:
                 f"run {self.name!r}: initialize_from has no effect with resume_from, which restores the whole state "
                 "of the run that it names; remove one of the two settings"
             )
-        if not isinstance(self.model, load_model(self.kind).Config):
+        model = load_model(self.kind)
+        if not isinstance(self.model, model.Config):
             raise UsageError(f"run {self.name!r}: `model` is not an instance of the Config class of {self.kind!r}")
+        if self.microbatch is not None:
+            check_model(load_model(self.kind), self.kind)
+            if getattr(self.model, "capacity_factor", None) is not None or self.evaluation.capacity_factors:
+                raise UsageError(
+                    f"run {self.name!r}: with a capacity, what is dropped would depend on microbatch = "
+                    f"{self.microbatch}; remove microbatch or the capacity"
+                )
+        if not isinstance(self.optimizer, Optimizer):
+            raise UsageError(f"run {self.name!r}: `optimizer` is not an instance of the Config class of an optimizer")
+        table = model.weights(self.model)
+        check_parallel(self.model, table, self.expert_parallel, self.evaluation.capacity_factors)
+        check_tensor(self.model, table, self.tensor_parallel)
 
     def content(self, mixture: dict[str, Any]) -> dict[str, Any]:
         """Return all settings that determine the result, including defaults; `mixture` is from `BatchSource.record`."""
-        operation = operation_settings(self.model)
-        model = {name: value for name, value in dataclasses.asdict(self.model).items() if name not in operation}
+        left_out = {*operation_settings(self.model), *idle_settings(self.model)}
+        model = {name: value for name, value in dataclasses.asdict(self.model).items() if name not in left_out}
         return {
-            "kind": self.kind,
+            **identity(self.kind),
             "model": model,
-            "optimizer": dataclasses.asdict(self.optimizer),
+            "optimizer": record(self.optimizer),
             "steps": self.steps,
             "seed": self.seed,
-            "initialize_from": self.initialize_from,
+            "initialize_from": initialize.content_of(self.initialize_from),
             "resume_from": self.resume_from,
             "mixture": mixture.get("fingerprint"),
         }
@@ -160,13 +208,26 @@ class RunFile:
     data_table: dict[str, Any]
 
     def run(self, vocabulary: int) -> Run:
-        """Return the run; `vocabulary` is the default of `model.vocabulary`. Raises RecipeError or UsageError."""
-        model = {"vocabulary": vocabulary, **self.run_tables.get("model", {})}
-        return parse_run({**self.run_tables, "model": model}, str(self.path), self.path.resolve().parent)
+        """Return the run; `vocabulary` is the default of `model.vocabulary`. If the run starts from a model of the hub,
+        config.json gives the defaults of all settings of the model. Raises RecipeError or UsageError.
+        """
+        tables, own, folder = self.run_tables, self.run_tables.get("model", {}), self.path.resolve().parent
+        model = {"vocabulary": vocabulary, **own}
+        hub = initialize.folder_of(tables.get("initialize_from"), folder)
+        if hub is not None:
+            model = initialize.model_table(hub, own)
+            tables = {**tables, "initialize_from": f"{initialize.PREFIX}{hub}"}
+        return parse_run({**tables, "model": model}, str(self.path), folder)
 
 
 def read_run_file(name_or_path: str | Path, overrides: Iterable[str] = ()) -> RunFile:
-    """Read the run file at this path, or that of the built-in run with this name. Raises RecipeError or UsageError."""
+    """Read the run file at this path, that of the built-in run with this name, or the settings recorded in a run's
+    directory. Raises RecipeError or UsageError.
+    """
+    if is_run(name_or_path):
+        path, record = read_run_record(os.fspath(name_or_path))
+        document = assigned({**record.run, "data": record.data}, overrides)
+        return RunFile(path, document, document.pop("data"))
     missing = "no training run {!r}: neither a TOML file nor a known name"
     path, document = load_toml(name_or_path, RUNS, missing, "give the TOML file of a training run", overrides)
     data = document.pop("data", {})
@@ -176,15 +237,18 @@ def read_run_file(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Ru
 def parse_run(document: dict[str, Any], place: str, folder: Path | None = None) -> Run:
     """Decode all tables of a run file except `[data]`. Raises RecipeError for an unknown key at any level.
 
-    folder: a directory from which the model can be imported, in addition to the import path.
+    folder: the run file's folder, which the paths of model and optimizer files are relative to; None: the working
+    directory.
     """
     check_keys(document, (name for name in names_of(Run) if name != "kind"), place)
     model = dict(document.get("model", {}))
-    kind = model.pop("kind", "grug")
-    tables = {**document, "model": model}
-    types = {**TABLES, "model": load_model(kind, folder).Config}
+    kind = str(model.pop("kind", "grug"))
+    optimizer = dict(document.get("optimizer", {}))
+    rule = load_optimizer(optimizer.pop("kind", DEFAULT), folder)
+    tables = {**document, "model": model, "optimizer": optimizer}
+    types = {**TABLES, "model": load_model(kind, folder).Config, "optimizer": rule}
     decoded_tables = {name: decoded(tables.get(name, {}), table, f"{place}, [{name}]") for name, table in types.items()}
-    return convert({**document, **decoded_tables, "kind": kind}, Run, place)
+    return convert({**document, **decoded_tables, "kind": full_name(kind, folder)}, Run, place)
 
 
-TABLES: dict[str, type] = {"optimizer": Optimizer, "checkpoint": Checkpoints, "evaluation": Evaluation, "log": Log}
+TABLES: dict[str, type] = {"checkpoint": Checkpoints, "evaluation": Evaluation, "log": Log}

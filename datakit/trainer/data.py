@@ -40,9 +40,8 @@ from datakit.loader.sources.cache_source import CacheSource
 from datakit.storage import urls
 from datakit.storage.manifest import InputReference, manifest_url
 from datakit.toml_config import decoded
-from datakit.trainer.evaluate import BatchesOf, EvaluationsAt, check_tags, token_byte_lengths
-
-MULTIPLE = 128  # default vocabulary sizes are rounded up to a multiple of this, as matrix units use blocks of 128
+from datakit.trainer.evaluate import BatchesOf, EvaluationsAt, OtherLengthsAt, check_tags, token_byte_lengths
+from datakit.trainer.sizes.scaling import rounded_vocabulary
 
 
 @dataclass(frozen=True)
@@ -87,8 +86,9 @@ class Data:
 
     mixture: Mixture
     evaluations: EvaluationsAt
+    other_lengths: OtherLengthsAt
     token_bytes: np.ndarray | None  # the length of each token in bytes [V]; None: unknown
-    vocabulary: int  # the tokenizer's vocabulary size, rounded up to a multiple of MULTIPLE
+    vocabulary: int  # the tokenizer's vocabulary size, rounded up (`scaling.rounded_vocabulary`)
     caches: Mapping[str, Cache]  # keyed by directory
     notes: tuple[str, ...] = ()
     resolved: Mapping[str, Resolved] = field(default_factory=dict)  # by dataset
@@ -133,9 +133,10 @@ def open_data(
     for cache in caches.values():
         first.contract.require(cache.contract.tokenizer_sha256, first.directory)
     token_bytes, notes = _token_bytes(first)
-    vocabulary = -(-first.contract.vocabulary_size // MULTIPLE) * MULTIPLE
+    vocabulary = rounded_vocabulary(first.contract.vocabulary_size)
     check_tags(_evaluations(mixture, sets, 0))
-    return Data(mixture, partial(_evaluations, mixture, sets), token_bytes, vocabulary, caches, notes, opener.resolved)
+    at, others = partial(_evaluations, mixture, sets), partial(_other_lengths, mixture, sets)
+    return Data(mixture, at, others, token_bytes, vocabulary, caches, notes, opener.resolved)
 
 
 def _evaluation_tables(table: Mapping[str, Any], file: Path, root: str) -> dict[str, EvaluationTable]:
@@ -150,8 +151,24 @@ def _evaluation_tables(table: Mapping[str, Any], file: Path, root: str) -> dict[
 
 def _evaluations(mixture: Mixture, sets: Mapping[str, CacheSource], step: int) -> dict[str, BatchesOf]:
     """Return the validation sets by tag, in batches of the same shape as the last training batch before `step`."""
-    last = max(step - 1, 0)
-    length, rows = mixture.lengths.at(last), mixture.batches.at(last)
+    return _sets_like(mixture, sets, max(step - 1, 0))
+
+
+def _other_lengths(mixture: Mixture, sets: Mapping[str, CacheSource], step: int) -> dict[int, dict[str, BatchesOf]]:
+    """Return the validation sets by sequence length and tag, for each length other than the one last trained on before
+    `step`. The batches have the shape of the first training batch of that length.
+    """
+    current, first_steps = mixture.lengths.at(max(step - 1, 0)), dict[int, int]()
+    for start, length in mixture.lengths.changes():
+        first_steps.setdefault(length, start)
+    return {
+        length: _sets_like(mixture, sets, start) for length, start in sorted(first_steps.items()) if length != current
+    }
+
+
+def _sets_like(mixture: Mixture, sets: Mapping[str, CacheSource], batch: int) -> dict[str, BatchesOf]:
+    """Return the validation sets by tag, in batches of the same shape as training batch `batch`."""
+    length, rows = mixture.lengths.at(batch), mixture.batches.at(batch)
     passes = {
         name: held_out_mixture(mixture, name, sequence_length=length, batch_size=rows)
         for name, component in mixture.components.items()

@@ -19,7 +19,7 @@ from datakit.errors import UsageError
 from datakit.loader.reading.digest import batch_digest
 from datakit.loader.reading.prefetch import in_background
 from datakit.trainer.models.protocol import PADDING_SEGMENT, Tokens
-from datakit.trainer.models.weights import BATCH
+from datakit.trainer.models.weights import BATCH, TENSOR, batch_parts
 
 AHEAD = 2  # number of batches kept ready on the devices: one for the next step, and one to bridge a slow read
 
@@ -104,10 +104,15 @@ def place(batch: HostBatch, mesh: Mesh, vocabulary: int) -> Placed:
     _check_ids(batch.tokens, vocabulary)
     rows, length = batch.tokens.shape
     sequences = rows * jax.process_count()
-    if sequences % mesh.size:
+    tensor, parts = mesh.shape[TENSOR], batch_parts(mesh)
+    if sequences % parts:
         raise UsageError(
-            f"a batch of {sequences} sequences cannot be split evenly over {mesh.size} devices; "
-            f"use a multiple of {mesh.size}"
+            f"a batch of {sequences} sequences cannot be split evenly over {parts} devices; use a multiple of {parts}"
+        )
+    if length % tensor:
+        raise UsageError(
+            f"sequences of {length} tokens cannot be split evenly over tensor_parallel = {tensor} devices; use a "
+            f"multiple of {tensor}"
         )
     sharding = NamedSharding(mesh, P(BATCH))
     arrays = (batch.tokens.astype(np.int32), batch.segments.astype(np.int32), batch.loss_mask.astype(np.bool_))

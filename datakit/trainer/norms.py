@@ -2,13 +2,13 @@
 norms are outside their band (alarms).
 
 In one run, the norm of the embedding grew twentyfold, which was noticed only by chance. So each group's norm is
-compared with its value at the start of the run, and a norm outside the allowed band raises an alarm. AdamH keeps the
-norms of its matrices constant, so the band of its groups is ±1 %.
+compared with its value at the start of the run, and a norm outside the allowed band raises an alarm. AdamH and MuonH
+keep the norms of matrices constant, so the band of these groups is ±1 %.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -19,8 +19,9 @@ from datakit.trainer.models.shapes import Array
 from datakit.trainer.models.weights import Tree, Weight, leaves
 
 WATCHABLE = ("grad", "params", "updates", "opt_state")
-# The allowed ratios of a norm to its value at the start of the run, for the groups whose norms AdamH keeps constant.
-# Rounding changes a norm by far less than 1 %.
+HISTOGRAM_BINS, LEAST_EXPONENT = 64, -47  # powers of two from 2**-47 to 2**16
+# The allowed ratios of a norm to its value at the start of the run, for the groups whose norms the optimizer keeps
+# constant. Rounding changes a norm by far less than 1 %.
 FIXED_BAND = (0.99, 1.01)
 
 
@@ -50,18 +51,38 @@ def watched(names: tuple[str, ...], table: Tree, gradients: Tree, before: Tree, 
 
     A weight in the blocks has one norm per layer; any other weight has a single norm.
     """
-    updates = {path: value - leaves(before["params"])[path] for path, value in leaves(after["params"]).items()}
-    trees = {
-        "grad": leaves(gradients),
-        "params": leaves(after["params"]),
-        "updates": updates,
-        "opt_state": leaves(after["moments"]),
-    }
+    trees = _watched_trees(gradients, before, after)
     return {
         f"{name}/norm/{path}": _norm(value, stacked="blocks/" in path)
         for name in names
         for path, value in trees[name].items()
     }
+
+
+def _watched_trees(gradients: Tree, before: Tree, after: Tree) -> dict[str, dict[str, Any]]:
+    updates = {path: value - leaves(before["params"])[path] for path, value in leaves(after["params"]).items()}
+    return {
+        "grad": leaves(gradients),
+        "params": leaves(after["params"]),
+        "updates": updates,
+        "opt_state": leaves(after["moments"]),
+    }
+
+
+def histograms(names: tuple[str, ...], gradients: Tree, before: Tree, after: Tree) -> dict[str, Any]:
+    """Return a histogram of the absolute values of each weight for each watched kind, e.g. {"grad/histogram/embed":
+    [64]}. Entry i counts the values from 2**(i - 47) to below 2**(i - 46). The first entry also counts smaller values
+    and zeros, and the last one larger values, infinities and NaN.
+    """
+    trees = _watched_trees(gradients, before, after)
+    return {f"{name}/histogram/{path}": _histogram(value) for name in names for path, value in trees[name].items()}
+
+
+def _histogram(value: Array) -> Array:
+    bits = jax.lax.bitcast_convert_type(value.astype(jnp.float32), jnp.int32).reshape(-1)
+    exponent = ((bits >> 23) & 0xFF) - 127  # IEEE 754: the exponent of an fp32 number, -127 for zeros and subnormals
+    entry = jnp.clip(exponent - LEAST_EXPONENT, 0, HISTOGRAM_BINS - 1)
+    return jnp.zeros(HISTOGRAM_BINS, jnp.int32).at[entry].add(1)  # sums of integers, in whatever order
 
 
 def _norm(value: Array, stacked: bool) -> Array:
@@ -70,19 +91,18 @@ def _norm(value: Array, stacked: bool) -> Array:
 
 
 def alarms(
-    norms: Mapping[str, float], first: Mapping[str, float], band: tuple[float, float], fixed: bool
+    norms: Mapping[str, float], first: Mapping[str, float], band: tuple[float, float], fixed: Collection[str]
 ) -> dict[str, float]:
     """Return each group whose norm is outside its band, with the ratio of the norm to its value in `first`.
 
-    `first` holds the norms at the start of the run. `fixed` is True if the optimizer is AdamH, which keeps the norms of
-    its groups constant.
+    `first` holds the norms at the start of the run. `fixed` names the groups whose norms the optimizer keeps constant.
     """
     found = {}
     for name, norm in norms.items():
         at_first = first.get(name, 0.0)
         if at_first <= 0:
             continue
-        low, high = FIXED_BAND if fixed and name.startswith("adamh") else band
+        low, high = FIXED_BAND if name in fixed else band
         if not low <= norm / at_first <= high:
             found[name] = norm / at_first
     return found

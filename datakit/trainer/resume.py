@@ -10,15 +10,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from etils import epath
 
 from datakit.errors import CheckpointError, UsageError
+from datakit.storage import urls
 from datakit.storage.manifest import is_finished
 from datakit.trainer.checkpoints import select
-from datakit.trainer.checkpoints.candidates import Candidate, Say, candidates
+from datakit.trainer.checkpoints.candidates import NAME, Candidate, Say, candidate_at, candidates
 from datakit.trainer.config import STAGE, Run
 from datakit.trainer.device_feed import BatchSource
+from datakit.trainer.huggingface import initialize
 from datakit.trainer.models.weights import Tree
-from datakit.trainer.run_manifest import RunPlace
+from datakit.trainer.run_directory.named_run import place_in
+from datakit.trainer.run_manifest import RunPlace, root_of
 from datakit.trainer.step import Trainer
 
 START_AFRESH = "set checkpoint.load = false to start afresh"
@@ -55,8 +59,25 @@ def begin(run: Run, place: RunPlace, trainer: Trainer, source: BatchSource, say:
     damaged = select.committed(places)
     if damaged and run.checkpoint.load is not False:
         raise select.unreadable(len(damaged), " or ".join(places), START_AFRESH)
+    if run.checkpoint.load and run.resume_from is None:
+        raise CheckpointError(
+            f"checkpoint.load is true, but there is no valid checkpoint in {' or '.join(places)}; check the run's name "
+            "and settings (a change to the model, optimizer, steps, seed or mixture makes it a different run), or "
+            "remove checkpoint.load to start afresh"
+        )
+    if run.checkpoint.load is None and run.resume_from is None:
+        _name_unfinished(place, say)
+    return first_start(run, place, trainer, source, folders, say)
+
+
+def first_start(
+    run: Run, place: RunPlace, trainer: Trainer, source: BatchSource, folders: tuple[str, str], say: Say
+) -> Start:
+    """Return the state with which a run starts that has no checkpoint of its own: that of the run in `resume_from`, or
+    a fresh one. Raises the errors of `begin`.
+    """
     if run.resume_from is not None:
-        others = _of_another(run, "resume_from", run.resume_from, say)
+        others = _of_another(run, "resume_from", place_in(root_of(place), run.resume_from), say)
         reached = others[0].marker.step
         if reached > run.steps:
             raise UsageError(
@@ -64,16 +85,7 @@ def begin(run: Run, place: RunPlace, trainer: Trainer, source: BatchSource, say:
                 f"{run.steps:,} steps; raise `steps`, or resume from a run with fewer steps"
             )
         return _resume(others, trainer, source, folders, say, "resume_from")
-    if run.checkpoint.load is False:
-        return _start_fresh(run, trainer, folders, say)
-    if run.checkpoint.load:
-        raise CheckpointError(
-            f"checkpoint.load is true, but there is no valid checkpoint in {' or '.join(places)}; check the run's name "
-            "and settings (a change to the model, optimizer, steps, seed or mixture makes it a different run), or "
-            "remove checkpoint.load to start afresh"
-        )
-    _name_unfinished(place, say)
-    return _start_fresh(run, trainer, folders, say)
+    return _start_fresh(run, place, trainer, folders, say)
 
 
 def _name_unfinished(place: RunPlace, say: Say) -> None:
@@ -97,8 +109,12 @@ def refuse_afresh(run: Run, directory: str) -> None:
 
 
 def _of_another(run: Run, setting: str, place: str, say: Say) -> list[Candidate]:
-    folders = select.folders_of(place, run.checkpoint.temporary_root)
-    found = candidates(folders, say)
+    """Return the checkpoints of another run, newest first, or only the one that `place` names."""
+    url = urls.absolute(place)
+    one_checkpoint = NAME.fullmatch(urls.name(url)) is not None
+    folders = [url] if one_checkpoint else select.folders_of(place, run.checkpoint.temporary_root)
+    named = candidate_at(epath.Path(url), say) if one_checkpoint else None
+    found = ([named] if named else []) if one_checkpoint else candidates(folders, say)
     if not found:
         raise CheckpointError(f"{setting} = {place!r}: found no valid checkpoint in {' or '.join(folders)}")
     return found
@@ -118,12 +134,14 @@ def _resume(
     return Start(state, marker.step, marker.counts, marker.norms, folders, marker.step, origin)
 
 
-def _start_fresh(run: Run, trainer: Trainer, folders: tuple[str, str], say: Say) -> Start:
+def _start_fresh(run: Run, place: RunPlace, trainer: Trainer, folders: tuple[str, str], say: Say) -> Start:
     if run.initialize_from is None:
         state, origin = trainer.fresh(run.seed), None
         say("fresh start")
+    elif (hub := initialize.folder_of(run.initialize_from)) is not None:
+        state, origin = _with_weights_of_hub(hub, run, trainer, say)
     else:
-        state, origin = _with_weights_of(run.initialize_from, run, trainer, say)
+        state, origin = _with_weights_of(place_in(root_of(place), run.initialize_from), run, trainer, say)
     norms = trainer.measure_norms(state["params"])
     return Start(state, 0, {"sequences": 0, "tokens": 0}, norms, folders, None, origin)
 
@@ -134,8 +152,23 @@ def _with_weights_of(place: str, run: Run, trainer: Trainer, say: Say) -> tuple[
     found, like = _of_another(run, setting, place, say), trainer.like()
     wanted = {name: like[name] for name in ("params", "model")}
     weights, candidate = select.restore_newest(found, wanted, say, False, f"name another run in {setting}")
-    state = trainer.fresh(run.seed) | weights
-    if "ema" in state:
-        state["ema"] = jax.tree.map(jnp.copy, weights)  # copies: a step donates all buffers, so none may be shared
+    state = _averaging(trainer.fresh(run.seed) | weights)
     say(f"fresh start with the weights of step {candidate.marker.step:,} of {candidate.path}")
     return state, {"by": setting, **candidate.named()}
+
+
+def _with_weights_of_hub(folder: Path, run: Run, trainer: Trainer, say: Say) -> tuple[Tree, dict[str, Any]]:
+    """Return a fresh state with the weights of a model of the hub, and the hashes of its files."""
+    initialize.check_model(folder, run.kind, run.model)
+    state = trainer.fresh(run.seed)
+    state["params"], origin = initialize.load_weights(folder, state["params"], run.model)
+    say(f"fresh start with the weights of {folder}")
+    return _averaging(state), origin
+
+
+def _averaging(state: Tree) -> Tree:
+    """Let the averaged weights, if there are any, start as copies of the weights in `state`."""
+    if "ema" in state:
+        weights = {name: state[name] for name in ("params", "model")}
+        state["ema"] = jax.tree.map(jnp.copy, weights)  # copies: a step donates all buffers, so none may be shared
+    return state

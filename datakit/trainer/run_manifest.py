@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -24,12 +23,12 @@ from datakit.errors import NotFoundError
 from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import SHOWN_DIGITS, short
 from datakit.storage.manifest import InputReference, Manifest, Partition, Quarantine, Totals, write_manifest
-from datakit.trainer import scaling
+from datakit.trainer import models, optimizers
 from datakit.trainer.checkpoints.candidates import Candidate, Say
 from datakit.trainer.config import STAGE, VERSION, Run
 from datakit.trainer.metrics.step_metrics import Outline, training_flops
-from datakit.trainer.models import load_model
 from datakit.trainer.models.protocol import operation_settings
+from datakit.trainer.sizes import scaling
 
 PREDICTION = "prediction.json"
 
@@ -46,6 +45,11 @@ def run_place(root: str, run: Run, mixture: dict[str, Any]) -> RunPlace:
     """Return the fingerprint and directory of a run under `root`; `mixture` is the loader's description of the data."""
     fingerprint = run.fingerprint(mixture)
     return RunPlace(fingerprint, urls.join(urls.absolute(root), run.name, f"{STAGE}-{short(fingerprint)}"))
+
+
+def root_of(place: RunPlace) -> str:
+    """Return the root of a run's directory."""
+    return urls.parent(urls.parent(place.directory))
 
 
 def predict(run: Run, outline: Outline) -> dict[str, Any]:
@@ -131,7 +135,7 @@ def finish(
             details={
                 "mixture": mixture,
                 "operation": operation_settings(run.model),
-                "code": code_version(run.kind),
+                "code": code_version(run.kind, type(run.optimizer)),
                 "origin": checkpoint.marker.origin,
                 **outcome,
             },
@@ -141,13 +145,12 @@ def finish(
 
 
 @cache
-def code_version(kind: str) -> dict[str, str]:
-    """Return the version of the package, and a hash of the source files of the trainer and of the model."""
-    folder = Path(__file__).parent
-    model = Path(sys.modules[load_model(kind).__name__].__file__ or "")
+def code_version(kind: str, optimizer: type) -> dict[str, str]:
+    """Return the version of the package, and a hash of the source files of the trainer, the model and the optimizer."""
     digest = xxhash.xxh3_128()
-    for path in [*sorted(folder.rglob("*.py")), *([] if model.is_relative_to(folder) else [model])]:
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    digest.update(json.dumps([models.identity(kind), optimizers.identity(optimizer)]).encode())
     try:
         number = version("datakit")
     except PackageNotFoundError:

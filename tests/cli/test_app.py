@@ -15,12 +15,13 @@ from tests.support.command_line import command, invoke
 from tests.support.paths import REPOSITORY
 from tests.support.small_shelf import make_shelf
 
-COMMANDS = ["run", "plan", "status", "inspect", "catalog", "gc", "doctor", "tokenizer"]
+COMMANDS = ["run", "plan", "status", "inspect", "init", "catalog", "gc", "doctor", "tokenizer"]
+GROUPS = ("catalog", "tokenizer")  # of commands
 
 
 def test_command_runs_as_a_module_with_its_exit_code(tmp_path: Path) -> None:
-    assert command("catalog", cwd=tmp_path).returncode == 0
-    refused = command("catalog", "dmeo", cwd=tmp_path)
+    assert command("catalog", "list", cwd=tmp_path).returncode == 0
+    refused = command("catalog", "recipe", "dmeo", cwd=tmp_path)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "Traceback" not in refused.stderr
 
@@ -53,7 +54,9 @@ def test_help_breaks_lines_at_the_terminal_s_edge_alone(tmp_path: Path, name: st
     assert not re.search(r"(?m)^│ {5,}\S", shown)
 
 
-@pytest.mark.parametrize("name", [*(name for name in COMMANDS if name != "tokenizer"), "tokenizer train"])
+@pytest.mark.parametrize(
+    "name", [*(name for name in COMMANDS if name not in GROUPS), "tokenizer train", "catalog show"]
+)
 def test_every_command_has_an_example(tmp_path: Path, name: str) -> None:
     shown = invoke(*name.split(), "--help", cwd=tmp_path)
     assert shown.returncode == 0
@@ -74,7 +77,7 @@ def test_every_command_has_an_example(tmp_path: Path, name: str) -> None:
         (["run", "demo", "--set", "dedup.treshold=1"], "did you mean 'threshold'"),
         (["run", "demo", "--set", "nonsense"], "is not of the form"),
         (["plan", "demo", "--set", "sources.stdlib-cod.text=x"], "did you mean 'stdlib-code'"),
-        (["catalog", "dmeo"], "did you mean 'demo'"),
+        (["catalog", "recipe", "dmeo"], "did you mean 'demo'"),
         (["status", "nowhere"], "contains no datakit step"),
         (["gc", "nowhere"], "does not exist"),
         (["tokenizer", "train"], "requires an argument"),

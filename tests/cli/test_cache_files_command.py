@@ -54,6 +54,25 @@ def test_exported_cache_is_imported_back(cache: str, tmp_path: Path, capsys: pyt
     assert run_command(capsys, "validate", str(tmp_path / "in"))[0] == 0
 
 
+@pytest.mark.parametrize(("format", "last"), [("levanter", "shard_ledger.json"), ("mds", "index.json")])
+def test_other_formats_are_directories(
+    cache: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], format: str, last: str
+) -> None:
+    out = tmp_path / "out"
+    code, shown, err = run_command(capsys, "cache", "export", cache, str(out), "--format", format, "--source", "laws")
+    assert (code, shown) == (0, f"{out}\n")
+    assert (out / last).exists()
+    assert "30 sequences, " in err and "read it with " in err
+    again = run_json(capsys, "cache", "export", cache, str(out), "--format", format, "--source", "laws")
+    assert (again["sequences"], again["files"]) == (30, [str(out)])
+
+
+def test_option_without_effect_is_refused(cache: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(tmp_path / "out")
+    code, _, err = run_command(capsys, "cache", "export", cache, out, "--format", "mds", "--drop-loss-mask")
+    assert (code, "--drop-loss-mask has no effect on the format mds" in err) == (2, True)
+
+
 def test_imported_cache_is_shown_like_any_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "tokenizer.json").write_bytes(trained())
     consolidated(tmp_path / "old", documents(1, 30))

@@ -23,7 +23,8 @@ from tests.support.s3 import s3_server
 # The cases of every run of the tests, which take a minute of CPU time; `make soak` runs all.
 OFTEN = frozenset((
     "json-nested-100000-deep", "parquet-flipped-bits-0", "parquet-with-pickles", "arrow-offsets-behind-the-text",
-    "archive-tar-gz", "bomb-line-gz", "name-not-utf-8", "name-toml-drafted", "name-in-the-list-of-bad-records",
+    "archive-tar-gz", "wiki-many-laughs", "tar-names-lead-out", "git-hooks-filters-and-links",
+    "bomb-line-gz", "name-not-utf-8", "name-toml-drafted", "name-in-the-list-of-bad-records",
     "link-to-a-file-outside", "link-to-the-environment", "link-each-to-all-of-12", "special-pipe-in-a-source",
     "special-pipe-for-inspect", "special-pipe-for-train", "manifest-path-up-validate", "manifest-path-up-why",
     "manifest-path-up-gc", "manifest-input-url-inspect", "manifest-cycle-of-two-why",

@@ -10,11 +10,11 @@ from xxhash import xxh3_128_hexdigest as xxh3
 
 import datakit
 from datakit.download.copy_names import HASHED, copy_names
-from datakit.download.listing import list_source
 from datakit.errors import UnreadableError
 from datakit.storage import urls
 from datakit.storage.manifest import read_manifest
 from datakit.validate.intact import findings_of
+from tests.support.normalize.sources import list_source
 from tests.support.s3 import s3_root
 
 ODD = (

@@ -14,13 +14,14 @@ from xxhash import xxh3_128_hexdigest as xxh3
 
 from datakit.download import hashes, listing
 from datakit.download.hashes import HashCache
-from datakit.download.listing import SourceFile, list_source
+from datakit.download.source_file import SourceFile
+from tests.support.normalize.sources import list_source
 
 
 @pytest.fixture
 def settled() -> Iterator[None]:
-    """Treat all files as unchanged for long enough."""
-    with patch.object(hashes, "SETTLED_NS", -1):
+    """Treat all files as unchanged for long enough, even if the clocks of files and of the process differ by a tick."""
+    with patch.object(hashes, "SETTLED_NS", -(10**9)):
         yield
 
 

@@ -14,9 +14,11 @@ import pytest
 from xxhash import xxh3_128_hexdigest as xxh3
 
 from datakit.download import listing
-from datakit.download.listing import SourceFile, list_source, listing_digest, pinned, source_base
+from datakit.download.listing import listing_digest, pinned, source_base
+from datakit.download.source_file import SourceFile
 from datakit.errors import ChangedInputError, NoInputError, UnreadableError
 from datakit.storage.urls import FileInfo
+from tests.support.normalize.sources import list_source
 
 
 @pytest.mark.parametrize(
@@ -135,6 +137,7 @@ def test_digest_ignores_the_location(tree: Path, tmp_path: Path) -> None:
 def test_hub_url_is_pinned_to_revision() -> None:
     assert pinned("hf://datasets/org/name", "abc") == "hf://datasets/org/name@abc"
     assert pinned("hf://datasets/org/name@main/data/*", "abc") == "hf://datasets/org/name@abc/data/*"
+    assert pinned("hf://datasets/org/name@refs/pr/1/data", "a/b") == "hf://datasets/org/name@a%2Fb/data"
     assert pinned("s3://bucket/key", "abc") == "s3://bucket/key"
     assert pinned("hf://datasets/org/name", None) == "hf://datasets/org/name"
 

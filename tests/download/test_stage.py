@@ -11,10 +11,9 @@ import fsspec
 import pytest
 from xxhash import xxh3_128_hexdigest as xxh3
 
-from datakit.download.listing import list_source
 from datakit.download.stage import files_base
 from datakit.storage import urls
-from tests.support.normalize.sources import download, download_step, run_download
+from tests.support.normalize.sources import download, download_step, list_source, run_download
 from tests.support.s3 import s3_root
 
 NewRoot = Callable[[], AbstractContextManager[str]]

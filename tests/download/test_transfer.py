@@ -15,11 +15,11 @@ from fsspec.implementations.memory import MemoryFileSystem
 from xxhash import xxh3_128_hexdigest as xxh3
 
 from datakit.download import transfer
-from datakit.download.listing import SourceFile, list_source
+from datakit.download.source_file import SourceFile
 from datakit.download.stage import files_base
 from datakit.errors import ChangedInputError, NotFoundError, StorageError
 from datakit.storage.atomic import Committed
-from tests.support.normalize.sources import download_step, run_download
+from tests.support.normalize.sources import download_step, list_source, run_download
 
 
 class FlakyFileSystem(MemoryFileSystem):

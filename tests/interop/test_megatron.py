@@ -1,4 +1,4 @@
-"""Tests of writing and reading Megatron's indexed datasets."""
+"""Tests of writing and reading Megatron's indexed datasets, also with Megatron Core."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from tests.support.tokens.external_caches import (
     read_by_hand,
     write_by_hand,
 )
+from tests.support.tokens.real_readers import MEGATRON
 
 
 @pytest.mark.parametrize(("dtype", "code"), [(np.uint16, 8), (np.uint32, 4)])
@@ -117,3 +118,42 @@ def test_broken_datasets_are_refused(tmp_path: Path, tokenizer: str) -> None:
     old.with_suffix(".idx").unlink()
     with pytest.raises(NotFoundError, match=r"old\.idx does not exist"):
         read_megatron(str(old))
+
+
+def test_an_index_is_written_shard_by_shard(tmp_path: Path) -> None:
+    """The bytes do not depend on how a cache is divided into shards."""
+    texts = {"web": words(3, 200)}
+    for bits in (0, 3):
+        cache = open_cache(str(make_cache(tmp_path / f"made-{bits}", texts, bits=bits)))
+        export_megatron(cache, str(tmp_path / f"out-{bits}"))
+    for ending in (".bin", ".idx"):
+        assert (tmp_path / f"out-0{ending}").read_bytes() == (tmp_path / f"out-3{ending}").read_bytes()
+
+
+@pytest.mark.parametrize(("ending", "place"), [("bin", -1), ("idx", 36), ("idx", 60), ("idx", -8)])
+def test_what_was_written_is_read_again(
+    tmp_path: Path, ending: str, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong token, length, pointer or border is noticed before the files get their names."""
+    cache = open_cache(str(make_cache(tmp_path / "made", {"web": ["a b", "c d e"]})))
+    written = megatron._written
+
+    def damaged(data: Path, index: Path, dtype: np.dtype) -> object:
+        path = {"bin": data, "idx": index}[ending]
+        content = bytearray(path.read_bytes())
+        content[place] ^= 1
+        path.write_bytes(content)
+        return written(data, index, dtype)
+
+    monkeypatch.setattr(megatron, "_written", damaged)
+    with pytest.raises((CorruptError, ValueError)):
+        export_megatron(cache, str(tmp_path / "out"))
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_megatron_core_reads_every_document(tmp_path: Path) -> None:
+    directory, _ = random_cache(tmp_path, np.uint16, [5000, 0, 3000])
+    cache = open_cache(str(directory))
+    export_megatron(cache, str(tmp_path / "out"))
+    rows = [document.tokens.tolist() for document in cache.documents() if len(document.tokens)]
+    assert MEGATRON.read(tmp_path / "out") == [rows, list(range(len(rows) + 1))]

@@ -34,10 +34,9 @@ def test_unknown_extension_needs_a_format(tmp_path: Path) -> None:
         ("in.parquet", lines(), "is not a parquet file"),
         ("in.arrow", lines(), "is not an arrow file"),
         ("in.tsv", b"PK\x03\x04\x14\0", "in.tsv is a zip archive, .*; unpack it, or exclude it"),
-        ("in.jsonl", b"WARC/1.1\r\n", r"in.jsonl is a web archive \(WARC\), .*; extract its texts"),
+        ("in.jsonl", b"WARC/1.1\r\n", r"in.jsonl is a web archive \(WARC\), .*`format` to \"warc\""),
         ("in.csv", b"a.txt".ljust(257, b"\0") + b"ustar\x0000", "in.csv is a tar archive"),
         ("in.parquet", b"%PDF-1.7\n", "in.parquet is a PDF document"),
-        ("in.json", b'[\n{"text": "a"}\n]\n', "one JSON array.*jq"),
     ],
     ids=[
         "plain",
@@ -51,7 +50,6 @@ def test_unknown_extension_needs_a_format(tmp_path: Path) -> None:
         "warc",
         "tar",
         "pdf",
-        "json-array",
     ],  # gzip holds the time
 )
 def test_file_of_another_kind_is_refused(tmp_path: Path, name: str, data: bytes, words: str) -> None:
@@ -63,10 +61,10 @@ def test_file_of_another_kind_is_refused(tmp_path: Path, name: str, data: bytes,
 @pytest.mark.parametrize(
     ("name", "words"),
     [("in.tar.gz", "a tar archive"), ("in.tgz", "a tar archive"), ("in.zip", "a zip archive"),
-     ("in.ZIP", "a zip archive"), ("in.warc.gz", "a web archive"), ("in.docx", "an office document")],
+     ("in.ZIP", "a zip archive"), ("in.warc.wat.gz", "the metadata of a web"), ("in.docx", "an office document")],
 )  # fmt: skip
 def test_archive_is_named_as_what_it_is(name: str, words: str) -> None:
-    with pytest.raises(UnreadableError, match=rf"{re.escape(name)} is {words}.*by its name, .*(unpack|extract) "):
+    with pytest.raises(UnreadableError, match=rf"{re.escape(name)} is {words}.*by its name, .*(unpack|extract|read) "):
         format_of(name)
 
 

@@ -33,7 +33,7 @@ def expected(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return tree(str(root))
 
 
-@pytest.mark.parametrize("phase", ["copies", "write"])
+@pytest.mark.parametrize("phase", ["copies", "stretches", "texts", "substrings", "write"])
 def test_a_killed_run_continues_where_it_stopped(
     recipe: Path, expected: dict[str, str], tmp_path: Path, phase: str
 ) -> None:

@@ -20,6 +20,8 @@ def test_simulated_step_has_all_phases(tmp_path: Path, size: int) -> None:
     found = simulate(load_recipe(path), size, Cluster(3, 8))
     (step,) = [one for one in found.steps if one.stage == "passages"]
     phases = {one.phase: one for one in step.phases}
-    assert [name for name in phases if not name.endswith("-merge")] == ["passages", "copies", "write"]
+    assert [name for name in phases if not name.endswith("-merge")] == [
+        "passages", "copies", "stretches", "texts", "substrings", "write",
+    ]  # fmt: skip
     assert phases["passages"].exchanged > 0.05 * size
     assert step.partitions == sum(one.partitions for one in found.steps if one.stage == "normalize")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from datakit.engine.task import Output, StepInput
 from datakit.errors import CorruptError
 from datakit.passages.config import SearchConfig
+from datakit.passages.find_passages import BATCH
 from datakit.passages.stage import NAME, plan
 from datakit.storage.parquet import read_shard
 from tests.support.engine.inline import run_plan_inline
@@ -113,6 +114,14 @@ def test_source_order_decides_which_copy_stays(tmp_path: Path) -> None:
     inputs = [normalized(tmp_path / "n", source, TEXTS[at : at + 1]) for at, source in enumerate(("b", "a"))]
     output = search(tmp_path, inputs, LINES)
     assert spans(tmp_path, output, "lines") == {("a", identity(TEXTS[1])): [(0, 29)]}
+
+
+def test_different_lines_of_a_long_text_are_not_copies(tmp_path: Path) -> None:
+    """A text with more lines than are found at a time."""
+    text = "\n".join(f"A line with the number {number}" for number in range(2 * BATCH + 5))
+    output = search(tmp_path, [normalized(tmp_path / "n", "web", [text])], LINES)
+    counts = output.details["sources"]["web"]["searches"]["lines"]
+    assert (counts["found"], counts["marked"]) == (2 * BATCH + 5, 0)
 
 
 def test_step_without_documents_writes_empty_tables(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from datakit.download.listing import SourceFile
+from datakit.download.source_file import SourceFile
 from datakit.engine.task import Phase, Task
+from datakit.passages.config import SearchConfig
+from datakit.passages.exchange_sizes import exchange_share
 from datakit.pipeline.estimate import (
     WORK_SECONDS,
     DiskUse,
@@ -33,6 +35,18 @@ def test_peak_disk_use_includes_exchange_files() -> None:
     stays, peak = disk_bytes("normalize", 1_000_000)
     assert 0 < stays < peak
     assert disk_bytes("consolidate", 1_000_000)[0] == disk_bytes("consolidate", 1_000_000)[1]
+
+
+def test_peak_disk_use_of_passages_depends_on_the_searches() -> None:
+    lines, inside, short, long = (
+        SearchConfig("line"),
+        SearchConfig("line", within="document"),
+        SearchConfig("substring", min_bytes=50, ignore=()),
+        SearchConfig("substring", min_bytes=500, ignore=()),
+    )
+    shares = [exchange_share(one) for one in ([inside], [lines], [long], [lines, long], [short])]
+    assert 0 < shares[0] < shares[1] < shares[2] < shares[3] < shares[4]
+    assert disk_bytes("passages", 1000, shares[4])[1] == disk_bytes("passages", 1000, 0.0)[0] + 1000 * shares[4]
 
 
 def test_work_of_every_stage_is_estimated() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import datakit
+from datakit.pipeline.run_summary import DROPPED
 from datakit.report import counts
 from datakit.report.counts import component_sizes, document_lengths, merged, source_counts, total
 from datakit.report.subject import subject_of
@@ -48,3 +49,8 @@ def test_distributions_count_every_document_and_component(finished: Path) -> Non
     assert dedup.manifest is not None
     expected = dict(dedup.manifest.details["clusters"]["histogram"])
     assert {least: number for least, _, number in component_sizes(subject) if number} == expected
+
+
+def test_reasons_have_the_texts_of_the_run_summary() -> None:
+    shown = {name.removeprefix("select/dropped_"): text for name, text in DROPPED["select"].items()}
+    assert shown == counts.REASONS

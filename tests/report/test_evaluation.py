@@ -22,6 +22,8 @@ def write(folder: Path, annotate: str) -> Path:
         (folder / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     for name, item in {"mine": ITEM, "other": ITEM[::-1]}.items():
         (folder / f"{name}-set.jsonl").write_text(json.dumps({"question": item}) + "\n")
+    with (folder / "mine-set.jsonl").open("a") as file:  # an item that is too short, and one without words
+        file.write('{"question": "too short to be found"}\n{"question": "?"}\n')
     sources = "".join(f'[[sources]]\nname = "{name}"\nurl = "{name}.jsonl"\n' for name in ("clean", "leaky"))
     (folder / "shelf.toml").write_text(f'name = "shelf"\n{sources}{annotate}\n[tokenize]\ntokenizer = "bytes"\n')
     return folder / "shelf.toml"
@@ -36,8 +38,8 @@ def test_table_has_the_documents_of_each_set_and_source(tmp_path: Path, monkeypa
     (section,) = evaluation_section(subject)
     (figure,) = section.figures
     assert list(figure.table.rows) == [
-        ("mine", "clean", 2, 0, 0.0), ("mine", "leaky", 3, 1, 1 / 3),
-        ("other", "clean", 2, 0, 0.0), ("other", "leaky", 3, 0, 0.0),
+        ("mine", "clean", 2, 0, 0.0, 3, 2), ("mine", "leaky", 3, 1, 1 / 3, 3, 2),
+        ("other", "clean", 2, 0, 0.0, 1, 0), ("other", "leaky", 3, 0, 0.0, 1, 0),
     ]  # fmt: skip
     assert figure.chart is not None and figure.chart.data["series"][0]["values"] == [1, 0]
     assert section.title in render(page_of(subject, False))

@@ -57,3 +57,42 @@ def test_without_a_token_cache_only_the_removed_documents_are_counted(tmp_path: 
     (section,) = rules_section(subject_of(str(tmp_path / "root" / "shelf")))
     (by_rule,) = section.figures
     assert {row[-1] for row in by_rule.table.rows} == {None}
+
+
+FINAL = """
+[[select.rules]]
+name = "late"
+where = "document.n > 15"
+[[select.buckets]]
+name = "first"
+where = "document.n < 10"
+sources = ["a"]
+"""
+
+
+@pytest.mark.parametrize("before", ["", RULES])
+def test_final_rules_and_buckets_are_in_the_tables(tmp_path: Path, before: str) -> None:
+    run(recipe_with(tmp_path, before + FINAL), tmp_path / "root", workers=2)
+    dataset = str(tmp_path / "root" / "shelf")
+    (section,) = rules_section(subject_of(dataset))
+    by_rule, by_bucket, by_source = section.figures
+    expected = effects(dataset, SampleOptions())
+    assert [tuple(row)[:2] for row in by_rule.table.rows] == [(one.rule, one.source) for one in expected.rules]
+    late = {row[1]: row[5] for row in by_rule.table.rows if row[0] == "late"}
+    assert late == {one.source: one.decides for one in expected.rules if one.final}
+    assert late["a"] == (5 if before else 8)  # 16 to 19 and the short text; or also the long one and three with mail
+    assert [tuple(row) for row in by_bucket.table.rows] == [
+        (one.bucket, one.source, one.applies, one.missing, one.documents) for one in expected.buckets
+    ]
+    assert [row[0] for row in by_bucket.table.rows] == ["first", "rest"]
+    removed: dict[str, int] = {}
+    for one in expected.rules:
+        removed[one.source] = removed.get(one.source, 0) + one.decides
+    assert {str(row[0]): row[2] for row in by_source.table.rows} == removed, "final rules count as rules"
+    assert "Document buckets by source" in render(page_of(subject_of(dataset), False))
+
+
+def test_a_dataset_with_buckets_alone_has_the_section(tmp_path: Path) -> None:
+    run(recipe_with(tmp_path, FINAL[FINAL.index("[[select.buckets]]") :]), tmp_path / "root", workers=2)
+    (section,) = rules_section(subject_of(str(tmp_path / "root" / "shelf")))
+    assert [figure.id for figure in section.figures] == ["buckets", "retained"]

@@ -15,13 +15,20 @@ import pytest
 
 from datakit.api import diff, plan, run, why
 from datakit.cache.reader import open_cache
+from datakit.engine.task import StepInput
 from datakit.errors import ColumnError, LoaderError, RecipeError
 from datakit.loader import Component, Loader, Mixture, Stage, open_source
 from datakit.loader.sources.cache_source import share_tokens
 from datakit.pipeline.run_summary import RunResult
 from datakit.recipe import load_recipe
+from datakit.storage.manifest import read_manifest
 from datakit.storage.parquet import read_shard
+from datakit.tokenize import stage as tokenize
+from datakit.validate.between import encoding
+from datakit.validate.finding import Result
+from datakit.validate.subject import open_subject
 from datakit.validate.validation import validate
+from tests.support.engine.runs import attempts
 from tests.support.partitions import identity
 from tests.support.validate.damage import forged, table
 
@@ -206,12 +213,59 @@ def test_validate_evaluates_buckets_and_final_rules_again(finished: tuple[RunRes
     assert any("which a final rule removes" in one for one in findings), findings
 
 
+def test_validate_compares_the_column_bucket_with_the_lists(finished: tuple[RunResult, Path], tmp_path: Path) -> None:
+    root = Path(shutil.copytree(finished[1] / "root", tmp_path / "root"))
+    changed = list[str]()
+
+    def exchanged(documents: pa.Table) -> pa.Table:
+        """A document moves to another bucket in the column alone."""
+        names = documents["bucket"].to_pylist()
+        row = names.index("high")
+        names[row] = "even"
+        changed.append(documents["id"][row].as_py())
+        place = documents.schema.get_field_index("bucket")
+        return documents.set_column(place, documents.schema.field(place), pa.array(names, pa.string()))
+
+    table("shelf/consolidate-*/data/web/*.parquet", exchanged, counted=False)(root)
+    findings = [str(one) for one in validate(str(root)).findings]
+    assert [one for one in findings if f"the document {changed[0]} is in bucket 'even'" in one], findings
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A cache whose tokenizer has a reference."""
+    folder = tmp_path_factory.mktemp("trained")
+    path = recipe_with(folder, FINAL + BUCKETS)
+    path.write_text(path.read_text().replace('"bytes"', '"train"\n[tokenize.train]\nvocabulary = 300'))
+    return str(run(path, root=folder / "root", workers=1).cache)
+
+
+def encoded_again(cache: str) -> Result:
+    found = Result("encoding")
+    encoding.check(open_subject(cache, read_manifest(cache))[0], found)
+    return found
+
+
+def test_every_chosen_shard_of_a_bucket_is_encoded_again(trained: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer documents are sampled than there are in the partition, so a sample of the partition can miss a bucket."""
+    monkeypatch.setattr(encoding, "SHARDS", 5)
+    monkeypatch.setattr(encoding, "DOCUMENTS", 1)
+    found = encoded_again(trained)
+    assert (found.findings, found.skipped, found.amounts["encoded document"]) == ([], [], 5)
+
+
+def test_shard_without_a_sampled_document_is_named(trained: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "LONGEST_BYTES", 0)
+    found = encoded_again(trained)
+    assert len(found.skipped) == encoding.SHARDS and "data/web/high/" in found.skipped[0]
+
+
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
         ('[[select.buckets]]\nname = "rest"\nwhere = "true"', "choose another name"),
         ('[[select.buckets]]\nname = "a.b"\nwhere = "true"', "use lower-case letters"),
-        ('[[select.buckets]]\nname = "x"\nwhere = "langauge.score > 1"', "bucket 'x': .*langauge"),
+        ('[[select.buckets]]\nname = "x"\nwhere = "langauge.score > 1"', "bucket 'x' .*langauge"),
         ('[[select.buckets]]\nname = "x"\nwhere = "true"\nsources = ["wbe"]', "did you mean 'web'"),
         ('[[select.buckets]]\nname = "x"\nwhere = "true"\n' * 2, "two buckets are named 'x'"),
         ('[[select.buckets]]\nnmae = "x"\nwhere = "true"', "did you mean 'name'"),
@@ -234,8 +288,52 @@ def test_assignments_change_a_bucket(tmp_path: Path) -> None:
     assert recipe.select["buckets"][0]["highest"] == 0.5
 
 
-def test_column_of_the_name_bucket_is_refused(tmp_path: Path) -> None:
-    path = recipe_with(tmp_path, BUCKETS)
+def test_memory_of_a_bucket_is_bounded_by_the_text_of_the_file(tmp_path: Path) -> None:
+    """One document of a bucket has nearly all text, so a share by rows would be far too small."""
+    path = recipe_with(tmp_path, '[[select.buckets]]\nname = "long"\nwhere = "document.n = 0"\nsources = ["web"]\n')
+    texts = [{"text": f"{n} " + "word " * (40_000 if n == 0 else 2), "n": n, "score": 1.0} for n in range(50)]
+    (tmp_path / "web.jsonl").write_text("".join(json.dumps(row) + "\n" for row in texts))
+    result = run(path, root=tmp_path / "root", workers=1)
+    steps = [step for stage in ("normalize", "select") for step in result.steps_of(stage)]
+    web, select = (
+        StepInput(step.stage, step.source, str(step.directory), step.manifest)
+        for step in steps
+        if (step.stage, step.source) in (("normalize", "web"), ("select", None))
+    )
+    for entry in tokenize._partitions_of(web, select):
+        assert tokenize._task([entry]).input_bytes >= len(texts[0]["text"]) if entry.bucket == "long" else True
+        assert entry.file_bytes == web.manifest.totals.text_bytes
+
+
+def test_card_counts_the_documents_of_each_bucket(finished: tuple[RunResult, Path]) -> None:
+    (step,) = finished[0].steps_of("consolidate")
+    card = Path(step.directory, "README.md").read_text()
+    assert "The column `bucket` names" in card
+    for name, texts in expected().items():
+        source, _, bucket = name.partition(".")
+        assert f"| {source} | {bucket} | {len(texts)} |\n" in card
+
+
+def phases_begun(root: Path) -> list[str]:
+    """The phases of a select step of which a task was attempted."""
+    (directory,) = (root / "shelf").glob("select-*")
+    return [one.phase for one in attempts(directory)]
+
+
+def test_column_of_the_name_bucket_is_refused_before_any_task(tmp_path: Path) -> None:
+    path = recipe_with(tmp_path, FINAL + BUCKETS)
     (tmp_path / "web.jsonl").write_text(json.dumps({"text": "a", "n": 1, "score": 1.0, "bucket": "b"}) + "\n")
     with pytest.raises(ColumnError, match="rename it"):
         run(path, root=tmp_path / "root", workers=1)
+    assert phases_begun(tmp_path / "root") == []
+
+
+@pytest.mark.parametrize("kind", ["rules", "buckets"])
+def test_column_that_no_table_has_is_found_in_the_first_task(tmp_path: Path, kind: str) -> None:
+    """No recipe check knows the columns of `words`, which depend on its lists."""
+    (tmp_path / "list.txt").write_text("word\n")
+    tables = "[annotate.words]\nlists.some.path = 'list.txt'\n"
+    tables += f"[[select.{kind}]]\nname = 'x'\nwhere = 'words.wrods > 3'\n"
+    with pytest.raises(ColumnError, match=r"words\.wrods"):
+        run(recipe_with(tmp_path, tables), root=tmp_path / "root", workers=1)
+    assert set(phases_begun(tmp_path / "root")) == {"columns"}

@@ -6,7 +6,8 @@ import duckdb
 import pytest
 
 from datakit.errors import RecipeError
-from datakit.sql.expression import column_paths
+from datakit.sql.database import open_database
+from datakit.sql.expression import column_paths, equated_texts
 
 
 @pytest.mark.parametrize(
@@ -51,3 +52,18 @@ def test_what_is_not_a_function_of_the_record_is_refused(sql: str, words: str) -
 )
 def test_expressions_of_a_record_are_allowed(sql: str) -> None:
     assert column_paths(duckdb.connect(), sql)
+
+
+@pytest.mark.parametrize(
+    ("sql", "texts"),
+    [
+        ("source = 'web'", ["web"]),
+        ("'it''s' <> source", ["it's"]),
+        ("source IN ('b', lower('X'), 'a') AND NOT source IS DISTINCT FROM 'c'", ["a", "b", "c"]),
+        ("source NOT IN ('a')", ["a"]),
+        ("lower(source) = 'a' OR document.source = 'b' OR source LIKE 'c' OR source > 'd' OR source = NULL", []),
+        ("source = document.a OR 'x' = 'y' OR n IN (1, 2)", []),
+    ],
+)
+def test_texts_that_are_tested_for_equality_with_a_column(sql: str, texts: list[str]) -> None:
+    assert equated_texts(open_database(), sql, "source") == texts

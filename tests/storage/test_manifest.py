@@ -77,7 +77,7 @@ FIELDS_OF_FORMAT_2 = {
     "partitions quarantine schema stage totals version",
     "Column": "name type",
     "InputReference": "checksum covered identity path stage",
-    "Partition": "bucket bytes copy first_id last_id path rows source text_bytes tokens xxh3",
+    "Partition": "bucket bytes copy first_id last_id path rows source text_bytes tokens version xxh3",
     "StepFile": "bytes path rows xxh3",
     "Totals": "bytes rows text_bytes tokens",
     "Quarantine": "path records",

@@ -5,14 +5,17 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from datakit.cache.contract import Special
-from datakit.engine.task import Phase, Step, TaskResult
+from datakit.engine.task import Phase, Preload, Step, TaskResult
 from datakit.errors import CorruptError, TokenizerError
+from datakit.pipeline.configuration.configure import configure
+from datakit.recipe import load_recipe
 from datakit.tokenize import stage
-from datakit.tokenize.contract_stage import NAME, contract_of, plan
+from datakit.tokenize.contract_stage import LOSS_MASKS, NAME, contract_of, plan
 from datakit.validate.validation import validate
 from tests.support.caches import CHOICES, clean, contract, tokenize_step, trained
 from tests.support.caches import contract_of as contract_made
@@ -77,14 +80,43 @@ def test_tokenizer_damaged_after_it_was_written_is_refused(tmp_path: Path) -> No
         _results(phases.send(copied), made)
 
 
-def test_contract_and_tokenize_share_a_fork_server(tmp_path: Path) -> None:
+ARRAYS = Preload("datakit.cache.zarr_arrays", "datakit.cache.zarr_arrays:prepare")
+
+
+@pytest.mark.parametrize(
+    ("choices", "loss_masks"),
+    [
+        ({}, False),
+        ({"formats": {"novels": "text"}, "loss_mask": "mask"}, False),
+        ({"formats": {"novels": "tokens"}}, False),
+        ({"formats": {"novels": "tokens"}, "loss_mask": "mask"}, True),
+        ({"formats": {"novels": "chat"}}, True),
+    ],
+    ids=["default", "text", "tokens", "masked tokens", "chat"],
+)
+def test_contract_and_tokenize_share_a_fork_server(tmp_path: Path, choices: dict[str, Any], loss_masks: bool) -> None:
+    """The server imports TensorStore if loss masks will be written."""
     given = tmp_path / "tokenizer.json"
     given.write_bytes(trained())
-    tokenizing = tokenize_step(tmp_path / "cache", clean(tmp_path, {"novels": ["one", "two"]}), given)
+    tokenizing = tokenize_step(tmp_path / "cache", clean(tmp_path, {"novels": ["one", "two"]}), given, **choices)
     (settled,) = tokenizing.inputs_of(NAME)
     made = replace(contract_step(tmp_path / "made", trained()), directory=settled.directory)
+    made = replace(made, operations=made.operations | ({LOSS_MASKS: True} if loss_masks else {}))
     phases = plan(made)
-    assert phases.send(_results(next(phases), made)).preloads == next(stage.plan(tokenizing)).preloads != ()
+    preloads = phases.send(_results(next(phases), made)).preloads
+    assert preloads == next(stage.plan(tokenizing)).preloads != ()
+    assert (ARRAYS in preloads) == loss_masks
+
+
+@pytest.mark.parametrize("kind", ["text", "chat"])
+def test_recipe_tells_the_contract_about_loss_masks(tmp_path: Path, kind: str) -> None:
+    recipe = tmp_path / "shelf.toml"
+    recipe.write_text(
+        'name = "shelf"\n[[sources]]\nname = "novels"\nurl = "novels.jsonl"\n'
+        f'[tokenize]\ntokenizer = "bytes"\nformats = {{ novels = "{kind}" }}\n'
+    )
+    found = configure(load_recipe(recipe))[NAME][None]
+    assert found.operations == ({LOSS_MASKS: True} if kind == "chat" else {})
 
 
 def test_manifest_without_a_contract_is_damaged(tmp_path: Path) -> None:

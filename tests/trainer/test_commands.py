@@ -16,7 +16,7 @@ import pytest
 
 from datakit.cache.reader import open_cache
 from datakit.cli import main
-from datakit.errors import CheckpointError
+from datakit.errors import CheckpointError, LoaderError, UsageError
 from datakit.leases.lease_files import USE, read_leases
 from datakit.leases.training_record import read_record
 from datakit.retention.reachability import TRAINING_RUN, reachability
@@ -25,11 +25,12 @@ from datakit.storage.manifest import read_manifest
 from datakit.toml_config import read_toml
 from datakit.trainer import commands, config
 from datakit.trainer.commands import evaluate_file, train_file
+from datakit.trainer.explain.explain import open_run
 from datakit.trainer.metrics.json_lines import read_metrics
 from tests.support.faults.cluster import wait_until
 from tests.support.paths import REPOSITORY
 from tests.support.processes import fake_devices
-from tests.support.trainer_runs import checkpoints_of, largest_file, silent
+from tests.support.trainer.trainer_runs import checkpoints_of, largest_file, silent
 
 pytest.importorskip("pyarrow")
 from tests.support.caches import make_cache
@@ -75,6 +76,11 @@ def test_evaluation_repeats_the_run_s_metrics(root: Path, directory: str) -> Non
         assert (found.step, found.checkpoint) == (6, checkpoint)
         for name in ("eval/web/bpb", "eval/exams/code/loss", "eval/macro_bpb"):
             assert found.figures[name] == pytest.approx(trained_figures[name], rel=1e-6)
+
+
+def test_evaluation_refuses_a_setting_without_effect(root: Path, directory: str) -> None:
+    with pytest.raises(UsageError, match=r"evaluation\.every_length = True has no effect if all sequences have"):
+        evaluate_file(directory, overrides=["evaluation.every_length=true"], say=silent)
 
 
 def test_evaluation_skips_a_damaged_checkpoint(root: Path, directory: str, tmp_path: Path, lines: list[str]) -> None:
@@ -162,7 +168,7 @@ def test_sigterm_while_jax_is_loaded_ends_the_run_at_once(tmp_path: Path) -> Non
 
 
 def test_the_demo_s_run_is_complete() -> None:
-    assert [path.stem for path in config.RUNS.glob("*.toml")] == ["demo"]
+    assert sorted(path.stem for path in config.RUNS.glob("*.toml")) == ["demo", "demo-sft", "olmoe"]
     document = read_toml(config.RUNS / "demo.toml", "")
     sources = {entry["source"] for entry in document["data"]["components"].values()}
     assert sources == {"stdlib-code", "stdlib-docs", "stdlib-encodings"}
@@ -222,7 +228,7 @@ def test_evaluation_holds_the_run_and_the_caches_that_it_reads(tmp_path: Path, m
 
     monkeypatch.setattr(commands, "candidates", look)
     monkeypatch.setattr(commands, "candidate_at", look)
-    run = commands._directory(*commands.load_run(file, str(tmp_path)), str(tmp_path)).removeprefix(f"{tmp_path}/")
+    run = commands.directory_of(*commands.load_run(file, str(tmp_path)), str(tmp_path)).removeprefix(f"{tmp_path}/")
     for checkpoint, place in ((None, run), (f"{tmp_path}/x/checkpoints/step-1", "x/checkpoints/step-1")):
         with pytest.raises(CheckpointError, match="stop here"):
             evaluate_file(file, str(tmp_path), checkpoint, say=silent)
@@ -257,3 +263,47 @@ def test_run_goes_on_with_the_cache_with_which_it_began(tmp_path: Path, lines: l
     other = train_file(moved / "run.toml", str(moved), ["steps=1", "evaluation.every=1"], say=silent)
     assert "tokenize-000000000001" in (Path(other.directory) / "caches.json").read_text(), "a new run takes the newer"
     assert "000000000001" in open_cache(str(moved / "demo")).directory
+
+
+def write_dataset_run(root: Path) -> Path:
+    """Write a run file whose cache is the dataset `demo`."""
+    dense = MODEL.replace("[checkpoint]", 'moe_backend = "dense"\n[checkpoint]').replace("steps = 6", "steps = 1")
+    table = '[data.components.web]\ncache = "{root}/demo"\nvalidation_tokens = 400\n'
+    stages = "[[data.stages]]\nweights = { web = 1.0 }\n"
+    (root / "run.toml").write_text(f"{dense}[data]\nsequence_length = 32\nbatch_size = 8\n{table}{stages}")
+    return root / "run.toml"
+
+
+def test_directory_of_a_run_stands_for_this_run_and_its_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, directories = write_dataset_run(tmp_path), list[str]()
+    for number in (2, 1):  # two runs with the same settings, on two caches of one dataset
+        put_cache(tmp_path, number)
+        directories.append(train_file(file, str(tmp_path), say=silent).directory)
+    put_cache(tmp_path, 3)
+    for directory in directories:
+        assert evaluate_file(directory, say=silent).checkpoint.startswith(f"{directory}/")
+        assert train_file(directory, say=silent).directory == directory
+        assert open_run(directory, "./data", (), silent).place.directory == directory
+    monkeypatch.chdir(tmp_path)
+    relative = Path(directories[0]).relative_to(tmp_path)
+    assert train_file(relative, say=silent).directory == directories[0]
+    (tmp_path / "demo" / "tokenize-000000000001").rename(tmp_path / "gone")
+    with pytest.raises(LoaderError, match="tokenize-000000000001"):
+        train_file(directories[1], say=silent)
+    assert sorted(str(path) for path in (tmp_path / "small").glob("train-*")) == sorted(directories)
+
+
+def test_record_of_a_run_names_the_run_that_it_started_from(root: Path, directory: str, tmp_path: Path) -> None:
+    """Later, the name may stand for several runs, or for another one."""
+    shutil.copytree(root, tmp_path / "copy")
+    copy, first = tmp_path / "copy", Path(directory).name
+    changes = ["name=next", "steps=1", "initialize_from={root}/small"]
+    begun = train_file(copy / "run.toml", str(copy), changes, say=silent).directory
+    assert json.loads((Path(begun) / "run.json").read_text())["run"]["initialize_from"] == f"{{root}}/small/{first}"
+    other = copy / "small" / "train-000000000000"
+    shutil.copytree(copy / "small" / first, other)
+    assert train_file(begun, say=silent).directory == begun
+    changed = (Path(begun) / "run.json").read_text().replace('"steps": 1', '"steps": 2')
+    (Path(begun) / "run.json").write_text(changed)  # as by a version that reads the settings otherwise
+    with pytest.raises(UsageError, match="with its recorded settings, the run would now be"):
+        train_file(begun, say=silent)

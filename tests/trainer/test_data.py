@@ -68,6 +68,15 @@ def test_evaluations_grow_with_the_sequences(root: Path) -> None:
         assert shapes == {shape}
 
 
+def test_the_other_lengths_have_the_shape_of_their_first_batch(root: Path) -> None:
+    changes = ["data.sequence_length=[[0, 32], [3, 64]]", "data.batch_size=[[0, 8], [4, 16]]"]
+    _, data = load_run(root / "run.toml", str(root), changes)
+    for step, length in ((0, 64), (3, 64), (4, 32)):
+        ((found, sets),) = data.other_lengths(step).items()
+        assert found == length
+        assert {next(iter(batches())).tokens.shape for batches in sets.values()} == {(8, length)}
+
+
 DATA = """
 [data]
 sequence_length = 32
@@ -159,7 +168,7 @@ def test_packed_data_need_no_stored_counts(root: Path) -> None:
 
 def test_every_key_of_the_data_is_tested() -> None:
     tested = {key for key, _ in KEYS}
-    top = {name for name in names_of(MixtureTable) if name != "steps"}
+    top = {name for name in names_of(MixtureTable) if name not in ("steps", "exclusions")}  # sources/test_exclusions.py
     assert {key for key in tested if "." not in key} | {"components"} == top | {"mixture"}
     names = {key.split(".")[2] for key in tested if key.startswith("components.") and key.count(".") == 2}
     assert names == {*names_of(ComponentTable)}

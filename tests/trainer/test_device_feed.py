@@ -12,7 +12,7 @@ from datakit.errors import UsageError
 from datakit.loader import Loader
 from datakit.trainer.device_feed import Feed, place, stage_at
 from datakit.trainer.models import weights
-from tests.support.trainer_runs import Rows, TextBytes, growing_batches
+from tests.support.trainer.trainer_runs import Rows, TextBytes, growing_batches
 
 SENTENCE = b"It was the best of times, it was the worst of times. " * 40
 
@@ -54,6 +54,15 @@ def test_padding_is_not_counted() -> None:
     segments[:, 16:] = 0
     placed = place(Rows(rows.tokens, segments, rows.loss_mask), weights.make_mesh(), 256)
     assert (placed.sequences, placed.tokens) == (8, 8 * 16)
+
+
+def test_rows_and_lengths_must_fit_the_mesh() -> None:
+    mesh = weights.make_mesh(tensor=4)
+    place(TextBytes(SENTENCE, rows=2, length=16).batch(0), mesh, 256)
+    with pytest.raises(UsageError, match="a batch of 3 sequences cannot be split evenly over 2 devices"):
+        place(TextBytes(SENTENCE, rows=3, length=16).batch(0), mesh, 256)
+    with pytest.raises(UsageError, match="sequences of 18 tokens cannot be split evenly over tensor_parallel = 4"):
+        place(TextBytes(SENTENCE, rows=2, length=18).batch(0), mesh, 256)
 
 
 @pytest.mark.parametrize("wrong", [-1, 256])

@@ -16,8 +16,8 @@ from datakit.trainer.checkpoints.checkpoint import Checkpoints
 from datakit.trainer.config import Evaluation, Run
 from datakit.trainer.metrics.json_lines import read_metrics
 from datakit.trainer.train import train
-from tests.support.small_models import dense
-from tests.support.trainer_runs import (
+from tests.support.trainer.small_models import dense
+from tests.support.trainer.trainer_runs import (
     STEPS,
     Ending,
     PowerCut,
@@ -119,7 +119,7 @@ def test_two_roots_share_only_the_temporary_root(tmp_path: Path, lines: list[str
     run = saving_run(checkpoint=rolling(tmp_path / "scratch"))
     stopped(run, tmp_path / "one", 5)
     stopped(run, tmp_path / "two", 2, lines.append)
-    assert lines[0] == "fresh start"
+    assert "fresh start" in lines
     (tmp_path / "link").symlink_to(tmp_path / "one")
     stopped(run, tmp_path / "link", 6, lines.append)
     assert any(line.startswith("resumed from step 5 ") for line in lines)
@@ -153,13 +153,13 @@ def test_starting_afresh_drops_earlier_rows(tmp_path: Path) -> None:
 def test_a_run_goes_on_with_less_memory(finished: str, tmp_path: Path) -> None:
     run = saving_run()
     directory = stopped(run, tmp_path, 7)
-    changes: Any = {"remat": "recompute_all", "moe_backend": "tiles", "loss_piece": 8}
+    changes: Any = {"remat": "recompute_all", "moe_backend": "tiles", "attention_backend": "dense", "loss_piece": 8}
     other = dataclasses.replace(run, model=dataclasses.replace(run.model, **changes))
     outcome = train(other, TextBytes(), str(tmp_path))
     assert (outcome.directory, outcome.resumed_from) == (directory, 6)
     np.testing.assert_allclose(losses(directory), losses(finished), rtol=1e-4)
     manifest = json.loads(Path(directory, "manifest.json").read_text())
-    assert manifest["details"]["operation"] == changes
+    assert manifest["details"]["operation"] == {**changes, "exchange": "auto"}
     assert not manifest["parameters"]["model"].keys() & changes.keys()
 
 

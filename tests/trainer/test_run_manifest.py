@@ -14,7 +14,7 @@ from datakit.trainer.metrics.step_metrics import training_flops
 from datakit.trainer.models import grug, olmoe
 from datakit.trainer.run_manifest import predict, prediction_of
 from datakit.trainer.train import train
-from tests.support.trainer_runs import STEPS, TextBytes, saving_run, stopped
+from tests.support.trainer.trainer_runs import STEPS, TextBytes, saving_run, stopped
 
 
 def test_the_manifest_records_what_ran(finished: str) -> None:

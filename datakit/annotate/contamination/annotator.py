@@ -5,6 +5,7 @@ in `decisions.py` or by rules.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ from datakit.annotate.annotator import SPAN, SPANS, TEXT
 from datakit.annotate.contamination.evaluation_sets import EvaluationSet, ItemFile
 from datakit.annotate.contamination.hit_kernels import Hits, group
 from datakit.annotate.contamination.index_file import IndexRules, OpenIndex, index_parameters
+from datakit.annotate.contamination.item_counts import ALL, ITEMS, TOO_SHORT
 from datakit.annotate.contamination.search_kernels import search
-from datakit.errors import InputError
+from datakit.errors import InputError, counted
 from datakit.text.string_buffers import string_buffers
 from datakit.text.unicode_words import character_table
 
@@ -45,7 +47,9 @@ SCHEMA = pa.schema([pa.field("items", pa.uint32()), pa.field("hits", HITS), pa.f
 
 
 class ContaminationAnnotator:
-    """Finds n-grams of evaluation sets; implements `Annotator`. `Config.annotator` makes it."""
+    """Finds n-grams of evaluation sets; implements `Annotator`. `Config.annotator` makes it. Raises InputError for a
+    set of which nothing can be found.
+    """
 
     name = "contamination"
     version = 1
@@ -65,6 +69,20 @@ class ContaminationAnnotator:
         self.index = index
         self._names = pa.array([one.name for one in sets], pa.string())
         self._rules, self._max_hits = rules, max_hits
+        self._refuse_sets_without_ngrams(sets)
+
+    def _refuse_sets_without_ngrams(self, sets: Sequence[EvaluationSet]) -> None:
+        """Raise InputError for a set of which nothing can be found: that no document hits it would prove nothing."""
+        ngrams = self.index.arrays.item_ngrams
+        for number, one in enumerate(sets):
+            items = ngrams[self.index.set_starts[number] : self.index.set_starts[number + 1]]
+            if not items.any():
+                raise InputError(
+                    f"evaluation set {one.name!r}: none of its {counted(len(items), 'item')} can be found, because no "
+                    f"text in {', '.join(one.columns)} has {self._rules.ngram} words, or at least "
+                    f"{self._rules.min_words} words with {self._rules.min_characters} characters; name other columns, "
+                    "or lower `min_words` and `min_characters`"
+                )
 
     def annotate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return `SCHEMA` for each document. Raises InputError for a document of 4 GiB or more."""
@@ -85,6 +103,16 @@ class ContaminationAnnotator:
         pairs = pa.table({"set": sets, "document": documents}).group_by(["set", "document"]).aggregate([])
         found = pairs.group_by("set").aggregate([([], "count_all")]).to_pylist()
         return dict.fromkeys(self._names.to_pylist(), 0) | {one["set"]: one["count_all"] for one in found}
+
+    def file_counts(self) -> dict[str, int]:
+        """Return for each evaluation set the number of its items, and of those that no document can hit, because all
+        their texts are too short or hold no words.
+        """
+        found, ngrams = dict[str, int](), self.index.arrays.item_ngrams
+        for name, (start, stop) in zip(self._names.to_pylist(), pairwise(self.index.set_starts), strict=True):
+            found[ITEMS + name + ALL] = stop - start
+            found[ITEMS + name + TOO_SHORT] = int((ngrams[start:stop] == 0).sum())
+        return found
 
     def _hits(self, found: Hits) -> pa.Array:
         items, matches, ends = found.hits[:, 0], found.hits[:, 1], found.hits[:, 2]

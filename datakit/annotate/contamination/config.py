@@ -11,6 +11,7 @@ from datakit.toml_config import key
 
 if TYPE_CHECKING:
     from datakit.annotate.contamination.annotator import ContaminationAnnotator
+    from datakit.annotate.contamination.evaluation_sets import EvaluationSet
 
 QUESTION = ("question",)  # the columns of a set without columns and suite
 LONGEST_NGRAM = 64  # the lengths of short passages are bits of a uint64
@@ -89,17 +90,31 @@ class Config:
         if not 1 <= self.max_hits <= 10_000:
             raise ValueError(f"max_hits is {self.max_hits}; it must be from 1 to 10000")
 
+    def check(self, _place: str) -> None:
+        """Look for the columns of each set in its files, without reading these further than needed. Raises the errors
+        of `require_columns`.
+        """
+        from datakit.annotate.contamination.evaluation_sets import require_columns
+
+        for one in self._sets():
+            require_columns(one)
+
+    def _sets(self) -> tuple[EvaluationSet, ...]:
+        from datakit.annotate.contamination.evaluation_sets import EvaluationSet
+
+        return tuple(EvaluationSet(name, one.path, one.columns, one.sha256) for name, one in sorted(self.sets.items()))
+
     def annotator(self) -> ContaminationAnnotator:
         """Find and hash the evaluation sets, open or build their index, and return the annotator with its kernels
         loaded. A process that is forked after the first call shares the index. Raises the errors of `list_files` and
         `read_passages`, and CorruptError.
         """
         from datakit.annotate.contamination.annotator import ContaminationAnnotator
-        from datakit.annotate.contamination.evaluation_sets import EvaluationSet, list_files
+        from datakit.annotate.contamination.evaluation_sets import list_files
         from datakit.annotate.contamination.index_file import IndexRules, open_index
         from datakit.annotate.warming import warmed
 
-        sets = tuple(EvaluationSet(name, one.path, one.columns, one.sha256) for name, one in sorted(self.sets.items()))
+        sets = self._sets()
         files = tuple(tuple(list_files(one)) for one in sets)
         rules = IndexRules(self.ngram, self.min_words, self.min_characters)
         index = open_index(sets, files, rules, self.index_folder)

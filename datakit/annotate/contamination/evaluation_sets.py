@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from datakit.annotate.contamination.item_files import read_columns
-from datakit.annotate.input_files import check_files
+from datakit.annotate.contamination.item_files import known_columns, read_columns
+from datakit.annotate.input_files import check_files, find_files
 from datakit.errors import ChangedInputError, ColumnError, suggestion
 from datakit.storage.atomic import hash_file
 
@@ -93,12 +93,29 @@ def read_passages(sets: Sequence[EvaluationSet], files: Sequence[Sequence[ItemFi
     return _in_order(texts, items, tuple(starts))
 
 
-def _check_columns(chosen: EvaluationSet, seen: dict[str, int], known: set[str]) -> None:
-    for column, count in seen.items():
-        if not count and column not in known:
+def require_columns(chosen: EvaluationSet) -> None:
+    """Raise ColumnError if a set has no such column in any file, and UnreadableError or NoInputError for an unusable
+    file. No file is read further than needed.
+    """
+    known = set[str]()
+    for path in find_files(chosen.path, f"evaluation set {chosen.name!r}"):
+        known |= known_columns(Path(path), chosen.columns)
+        if known.issuperset(chosen.columns):
+            return
+    _require_known(chosen, known)
+
+
+def _require_known(chosen: EvaluationSet, known: set[str]) -> None:
+    for column in chosen.columns:
+        if column not in known:
             raise ColumnError(
                 f"evaluation set {chosen.name!r} has no column {column!r}; {suggestion(column, sorted(known)[:50])}"
             )
+
+
+def _check_columns(chosen: EvaluationSet, seen: dict[str, int], known: set[str]) -> None:
+    _require_known(chosen, known | {column for column, count in seen.items() if count})
+    for column, count in seen.items():
         if not count:
             raise ColumnError(f"evaluation set {chosen.name!r}: column {column!r} holds no text; leave it out")
 

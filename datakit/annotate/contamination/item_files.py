@@ -25,6 +25,7 @@ from datakit.errors import ColumnError, UnreadableError
 from datakit.regular_files import open_regular
 
 FORMATS = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet", ".arrow")
+ARROW_FILE = b"ARROW1\0\0"
 CHUNK_BYTES = 256 << 10  # of compressed data
 _LIBRARY_ERRORS = (OSError, EOFError, zstandard.ZstdError, pa.ArrowException, ValueError)
 
@@ -44,13 +45,34 @@ class FileTexts:
 
 def read_columns(path: Path, columns: Sequence[str]) -> FileTexts:
     """Read the columns of a file. Raises UnreadableError, and ColumnError if a value is neither text nor list."""
-    suffix = next((suffix for suffix in FORMATS if path.name.endswith(suffix)), None)
-    if suffix is None:
-        raise UnreadableError(f"{path}: unknown format; rename or convert the file to one of {', '.join(FORMATS)}")
+    suffix = _suffix(path)
     with _readable(path), open_regular(str(path)) as file:
         if suffix.startswith(".jsonl"):
             return _json_lines(path, _decompressed(file, suffix), columns)
         return _table_columns(path, _parquet_table(file) if suffix == ".parquet" else _arrow_table(file), columns)
+
+
+def known_columns(path: Path, columns: Sequence[str]) -> set[str]:
+    """Return the names of the columns of a file, and those of `columns` that it has. Only the schema is read; of JSON
+    lines, the records until all of `columns` have been seen, which is usually the first one. Raises UnreadableError.
+    """
+    suffix, known = _suffix(path), set[str]()
+    with _readable(path), open_regular(str(path)) as file:
+        if not suffix.startswith(".jsonl"):
+            schema = _parquet_schema(file) if suffix == ".parquet" else _arrow_schema(file)
+            return {*schema.names, *(name for name in columns if _path_to(schema, name))}
+        for _, record in _records(path, _decompressed(file, suffix)):
+            known.update(record, _present(record, columns))
+            if known.issuperset(columns):
+                break
+    return known
+
+
+def _suffix(path: Path) -> str:
+    suffix = next((suffix for suffix in FORMATS if path.name.endswith(suffix)), None)
+    if suffix is None:
+        raise UnreadableError(f"{path}: unknown format; rename or convert the file to one of {', '.join(FORMATS)}")
+    return suffix
 
 
 @contextmanager
@@ -100,15 +122,9 @@ def _json_lines(path: Path, lines: Iterator[bytes], columns: Sequence[str]) -> F
     texts: dict[str, list[str]] = {column: [] for column in columns}
     rows: dict[str, list[int]] = {column: [] for column in columns}
     known: set[str] = set()
-    decode, count = msgspec.json.Decoder(dict[str, Any]).decode, 0
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            record = decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            raise UnreadableError(f"{path}, line {number}: not a JSON object; correct or remove the line") from None
-        known.update(record, (column for column in columns if _value_in(record, column) is not None))
+    count = 0
+    for number, record in _records(path, lines):
+        known.update(record, _present(record, columns))
         for column in columns:
             found = _texts_of(_value_in(record, column), path, column, number)
             texts[column] += found
@@ -116,6 +132,24 @@ def _json_lines(path: Path, lines: Iterator[bytes], columns: Sequence[str]) -> F
         count += 1
     read = [(name, pa.array(rows[name], pa.int64()), pa.array(texts[name], pa.large_string())) for name in columns]
     return FileTexts(count, known, read)
+
+
+def _records(path: Path, lines: Iterator[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield each JSON object with the number of its line, from 1."""
+    decode = msgspec.json.Decoder(dict[str, Any]).decode
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise UnreadableError(f"{path}, line {number}: not a JSON object; correct or remove the line") from None
+        yield number, record
+
+
+def _present(record: dict[str, Any], columns: Sequence[str]) -> Iterator[str]:
+    """Return the columns that hold a value; a field that no object of a list has is an empty list."""
+    return (column for column in columns if _value_in(record, column) not in (None, []))
 
 
 def _value_in(value: Any, column: str) -> Any:
@@ -146,20 +180,30 @@ def _arrow_table(file: BinaryIO) -> pa.Table:
     return open_arrow(data, options=options).read_all()
 
 
+def _parquet_schema(file: BinaryIO) -> pa.Schema:
+    return pq.ParquetFile(file, pre_buffer=False).schema_arrow
+
+
+def _arrow_schema(file: BinaryIO) -> pa.Schema:
+    if file.read(len(ARROW_FILE)) != ARROW_FILE:  # an Arrow file begins with these bytes, followed by a stream
+        file.seek(0)
+    return pa.ipc.open_stream(file).schema
+
+
 def _table_columns(path: Path, table: pa.Table, columns: Sequence[str]) -> FileTexts:
-    found = {name: path_to for name in columns if (path_to := _path_to(table, name))}
+    found = {name: path_to for name in columns if (path_to := _path_to(table.schema, name))}
     read = [(name, *_column_texts(path, name, table[first], fields)) for name, (first, *fields) in found.items()]
     return FileTexts(table.num_rows, {*table.column_names, *found}, read)
 
 
-def _path_to(table: pa.Table, name: str) -> list[str]:
+def _path_to(schema: pa.Schema, name: str) -> list[str]:
     """Return the name of a column followed by those of the fields that lead to `name`; [] if there is no such field."""
-    if name in table.column_names:
+    if name in schema.names:
         return [name]
     first, *fields = name.split(".")
-    if first not in table.column_names:
+    if first not in schema.names:
         return []
-    kind: Any = table.schema.field(first).type
+    kind: Any = schema.field(first).type
     for field in fields:
         kind = kind.value_type if _is_list(kind) else kind
         if not pa.types.is_struct(kind) or kind.get_field_index(field) < 0:

@@ -1,8 +1,8 @@
 """The annotator `heuristics`: numbers about the words, lines and repetitions of a document, without a model.
 
 It reads the texts of a batch in the buffers of their column, and gives one row of numbers per document. It decides
-nothing: the verdicts of Gopher, C4 and FineWeb are rules over these numbers (see `rule_sets.py`), so a threshold can
-change without reading text again. `columns.py` lists the numbers.
+nothing: the verdicts of Gopher, C4 and FineWeb are rules over these numbers (see the room `rule_sets`), so a threshold
+can change without reading text again. `columns.py` lists the numbers.
 """
 
 from __future__ import annotations

@@ -102,8 +102,8 @@ class UrlsConfig:
             raise RecipeError("column is empty; name the column that holds the URLs")
         _check_names([*self.lists], ("", "_unknown"), ())
 
-    def check(self) -> None:
-        """Read the lists. Raises what `read_list` raises."""
+    def check(self, _place: str) -> None:
+        """Read the lists. Raises what `read_list` raises, which names the list."""
         _read(self.lists, "urls", URL_KINDS)
 
     def annotator(self) -> Annotator:
@@ -131,8 +131,8 @@ class WordsConfig:
         """The kinds of spans, which an edit may name: the names of the lists."""
         return tuple(sorted(self.lists))
 
-    def check(self) -> None:
-        """Read the lists. Raises what `read_list` raises."""
+    def check(self, _place: str) -> None:
+        """Read the lists. Raises what `read_list` raises, which names the list."""
         _read(self.lists, "words", TEXT_KINDS)
 
     def annotator(self) -> Annotator:

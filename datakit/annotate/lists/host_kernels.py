@@ -2,7 +2,8 @@
 
 The host is found as browsers do it: white space around the URL does not count; the authority follows `//` and ends at
 `/`, `\\`, `?` or `#`; its user and password end at the last `@`, and its port begins at the last `:` outside brackets.
-A URL without `//` begins with its host (`example.com:80/a`). One dot at the end of a host is ignored.
+A URL without `//` begins with its host (`example.com:80/a`). There, a port counts only after a host with a dot or after
+`localhost`, because `tel:5551234` is a scheme and a number. One dot at the end of a host is ignored.
 """
 
 # ruff: noqa: PLR0917 - numba kernels take their arguments by position
@@ -24,6 +25,7 @@ _ZERO = np.uint64(0)
 _DOT, _COLON, _AT, _SLASH, _BACKSLASH, _QUERY, _HASH, _OPEN, _CLOSE = (ord(one) for one in ".:@/\\?#[]")
 _PERCENT, _HYPHEN, _UNDERSCORE = (ord(one) for one in "%-_")
 _SPACE, _ASCII_END = 32, 128
+_LOCALHOST = np.frombuffer(b"localhost", np.uint8)
 
 kernel: Decorator = cached_njit(entry_index, key_tables, hash_mixing, shingle_kernels)
 
@@ -91,6 +93,29 @@ def _kind_of(data: np.ndarray, start: int, stop: int) -> int:
 
 
 @kernel
+def _equal(data: np.ndarray, start: int, stop: int, entry: np.ndarray) -> bool:
+    if stop - start != len(entry):
+        return False
+    same = True
+    for i in range(len(entry)):
+        same &= _lower(data[start + i]) == entry[i]
+    return same
+
+
+@kernel
+def _may_have_port(data: np.ndarray, start: int, stop: int) -> bool:
+    """Return True if `data[start:stop]`, which is followed by a colon and digits, is more likely a host than a scheme:
+    if it contains a dot, is in brackets or is `localhost`.
+    """
+    if start < stop and data[start] == _OPEN:
+        return True
+    for position in range(start, stop):
+        if data[position] == _DOT:
+            return True
+    return _equal(data, start, stop, _LOCALHOST)
+
+
+@kernel
 def find_hosts(data: np.ndarray, offsets: np.ndarray, starts: np.ndarray, stops: np.ndarray, kinds: np.ndarray) -> None:
     """Write the first byte of the host of each URL to `starts`, the byte after it to `stops`, int64 [N], and its kind
     to `kinds`, uint8 [N].
@@ -105,7 +130,8 @@ def find_hosts(data: np.ndarray, offsets: np.ndarray, starts: np.ndarray, stops:
         end = stop
         while end > start and 48 <= data[end - 1] <= 57:
             end -= 1
-        if end > start and data[end - 1] == _COLON and (slashes or end < stop):
+        after_colon = end > start and data[end - 1] == _COLON
+        if after_colon and (slashes or (end < stop and _may_have_port(data, start, end - 1))):
             stop = end - 1
         if stop > start and data[stop - 1] == _DOT:
             stop -= 1
@@ -120,16 +146,6 @@ def domain_keys(data: np.ndarray, offsets: np.ndarray, keys: np.ndarray) -> None
         for position in range(offsets[i + 1] - 1, offsets[i] - 1, -1):
             code = (code ^ np.uint64(data[position] + 1)) * GOLDEN
         keys[i] = mix(code)
-
-
-@kernel
-def _equal(data: np.ndarray, start: int, stop: int, entry: np.ndarray) -> bool:
-    if stop - start != len(entry):
-        return False
-    same = True
-    for i in range(len(entry)):
-        same &= _lower(data[start + i]) == entry[i]
-    return same
 
 
 @kernel

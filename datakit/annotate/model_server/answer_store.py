@@ -13,12 +13,17 @@ it reads the file that took the name, leaves out the documents that are answered
 the first answer about a document is kept, even if several processes ask at the same time. Only a failure can be
 followed by another line about its document: it is asked about again if the recipe allows more attempts than were made.
 
-Memory: the ids and answers of the documents of one partition.
+Every store has RANGES ranges, since partitions of any source and of any number must find their answers in it. With 256,
+a partition of a source with 1,024 partitions reads four times what it needs, which is some 40 MB if there are 100
+million answers; more ranges would spread the answers about a small source over more files. Documents are asked about in
+the order of their ids, so a batch of a large partition has answers of one or two ranges.
+
+Memory: the ids and answers of the documents of one partition, and one file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -30,7 +35,8 @@ from datakit.storage.ids import HEX_DIGITS
 from datakit.storage.json_data import decode_errors
 
 SETTINGS = "settings.json"
-MOST_BITS = 12  # at most 4,096 ranges
+RANGE_BITS = 8  # the number of leading bits of an id that choose its range
+RANGES = 1 << RANGE_BITS
 NUMBER_DIGITS = 10
 BATCH = 64  # answers that a task stores at once
 
@@ -52,30 +58,28 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Settings(msgspec.Struct):
-    """The content of `settings.json`. range_bits: the number of leading bits of an id that choose its range."""
+    """The content of `settings.json`. ranges: always RANGES, unless another version of datakit wrote the answers."""
 
     settings: dict[str, object]
-    range_bits: int
+    ranges: int = 0
 
 
 class AnswerStore:
-    """The answers to the requests with certain settings."""
+    """The answers to the requests with certain settings. It remembers those about the documents that were read last."""
 
-    def __init__(self, folder: str, range_bits: int) -> None:
+    def __init__(self, folder: str) -> None:
         self.folder = folder
-        self._bits = range_bits
         self._ends: dict[int, int] = {}  # range -> the number of the last file that was read
-        self._known: dict[str, Answer] = {}  # what these files say, as far as it may matter to this writer
+        self._wanted: set[str] = set()  # the documents that were read last, and those that were added since
+        self._known: dict[str, Answer] = {}  # what the files say about these
 
     @classmethod
-    def open(cls, answers: str, config: ModelServerConfig, partition_bits: int) -> AnswerStore:
-        """Open the store in the folder `answers` of a root; create it if there is none. partition_bits: the source has
-        2**partition_bits partitions; a new store gets as many ranges.
-        """
+    def open(cls, answers: str, config: ModelServerConfig) -> AnswerStore:
+        """Open the store in the folder `answers` of a root; create it if there is none."""
         found = cls.find(answers, config)
         if found is None:
-            new = _Settings(config.content(), min(partition_bits, MOST_BITS))
-            atomic.create_bytes(canonical_json(msgspec.to_builtins(new)) + b"\n", _settings_url(answers, config))
+            new = canonical_json(msgspec.to_builtins(_Settings(config.content(), RANGES))) + b"\n"
+            atomic.create_bytes(new, _settings_url(answers, config))
             found = cls.find(answers, config)
         assert found is not None, "the store has just been created"
         return found
@@ -93,23 +97,29 @@ class AnswerStore:
             raise CorruptError(f"{url} is damaged: {error}; restore it") from error
         if canonical_json(found.settings) != canonical_json(config.content()):
             raise CorruptError(f"{url} holds other settings than its name says; restore it")
-        return cls(urls.parent(url), found.range_bits)
+        if found.ranges != RANGES:
+            raise CorruptError(
+                f"{url}: another version of datakit wrote these answers, in another layout; use that version, or "
+                "remove the folder to ask again"
+            )
+        return cls(urls.parent(url))
 
-    def read(self, first: str, last: str) -> dict[str, Answer]:
-        """Return all answers about documents with ids from `first` to `last`. Raises CorruptError."""
-        for number in range(self._range_of(first), self._range_of(last) + 1):
+    def read(self, ids: Sequence[str], report: Callable[[], None] = lambda: None) -> dict[str, Answer]:
+        """Return the answers about these documents, by id. `report` is called after each file. Raises CorruptError."""
+        self._ends, self._wanted, self._known = {}, set(ids), {}
+        for number in sorted({self._range_of(one) for one in ids}):
             for file in urls.listing(self._range_url(number)):
                 end = int(urls.name(file.path)[:NUMBER_DIGITS])
                 self._ends[number] = max(self._ends.get(number, 0), end)
-                for one in _read(file.url):
-                    if first <= one.id <= last:
-                        self._learn(one)
-        return {name: one for name, one in self._known.items() if first <= name <= last}
+                self._learn(_read(file.url))
+                report()
+        return dict(self._known)
 
     def add(self, answers: Sequence[Answer]) -> dict[str, Answer]:
-        """Store answers; documents that have one already keep it. `read` their range before. Return, for each document,
-        the answer that is stored now, which may be that of another process.
+        """Store answers; documents that have one already keep it. `read` the documents before. Return, for each of
+        them, the answer that is stored now, which may be that of another process.
         """
+        self._wanted.update(one.id for one in answers)
         by_range: dict[int, dict[str, Answer]] = {}
         for one in answers:
             by_range.setdefault(self._range_of(one.id), {})[one.id] = one
@@ -125,12 +135,12 @@ class AnswerStore:
             if atomic.create_bytes(lines, url):
                 atomic.sync_directories([self._range_url(number)])
             self._ends[number] = following
-            for one in _read(url):  # our answers, or those of the process that was faster
-                self._learn(one)
+            self._learn(_read(url))  # our answers, or those of the process that was faster
 
-    def _learn(self, one: Answer) -> None:
-        if self._is_news(one):
-            self._known[one.id] = one
+    def _learn(self, answers: Iterable[Answer]) -> None:
+        for one in answers:
+            if one.id in self._wanted and self._is_news(one):
+                self._known[one.id] = one
 
     def _is_news(self, one: Answer) -> bool:
         """Return True unless the document has an answer, or has failed as often as in `one`."""
@@ -138,10 +148,10 @@ class AnswerStore:
         return before is None or (before.answer is None and (one.answer is not None or one.attempts > before.attempts))
 
     def _range_of(self, identity: str) -> int:
-        return int(identity, 16) >> (4 * HEX_DIGITS - self._bits)
+        return int(identity, 16) >> (4 * HEX_DIGITS - RANGE_BITS)
 
     def _range_url(self, number: int) -> str:
-        return urls.join(self.folder, f"{number:04d}-of-{1 << self._bits:04d}")
+        return urls.join(self.folder, f"{number:04d}-of-{RANGES:04d}")
 
 
 def open_documents(ids: Sequence[str], stored: Mapping[str, Answer], attempts: int) -> list[str]:

@@ -11,7 +11,6 @@ answers. In an object store, two drivers at the same time may both pay for a doc
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -35,7 +34,7 @@ from datakit.engine.task import OutputFile, QuarantinedRecord, TaskContext, Task
 from datakit.errors import TaskError
 from datakit.storage import locks, urls
 from datakit.storage.fingerprint import config_of
-from datakit.storage.ids import OrderedIds, partition_range
+from datakit.storage.ids import OrderedIds
 from datakit.storage.parquet import ShardWriter, open_shard, read_group
 
 BATCH_SECONDS = 20.0
@@ -44,7 +43,6 @@ HOPELESS = 20  # the task ends if so many documents have failed and none was ans
 FOLDER = "exchange/answers"
 ID, ANSWER = "id", "answer"
 SCHEMA = pa.schema([pa.field(ID, pa.string(), nullable=False), pa.field(ANSWER, pa.string(), nullable=False)])
-NUMBERED = re.compile(r"part-(\d+)-of-(\d+)\.parquet")
 
 
 @dataclass
@@ -91,7 +89,8 @@ def ask_partition(arguments: dict[str, Any], shared: dict[str, Any], context: Ta
         stored, why_open = server.answers()
         if why_open:
             left = len(server.wanted(stored))
-            return TaskResult(records=len(part.ids), bytes_read=part.bytes_read, open=left, why_open=why_open)
+            done = len(part.ids) - left  # asked about, found, or left out because of an earlier server
+            return TaskResult(records=done, bytes_read=part.bytes_read, open=left, why_open=why_open)
         for one in part.ids:
             if one in stored and stored[one].answer is None:
                 part.failures.setdefault(one, f"model server {name}: {stored[one].failure}")
@@ -141,12 +140,9 @@ class _Server:
         """Return the stored answers about the documents, by id. If a budget is used up, some are missing, and the
         second value is the reason.
         """
-        match = NUMBERED.fullmatch(urls.name(self.part.file))
-        assert match, "normalize names its partitions"
-        index, bits = int(match[1]), int(match[2]).bit_length() - 1
-        store = AnswerStore.open(self.answers_folder, self.config, bits)
+        store = AnswerStore.open(self.answers_folder, self.config)
         with self._locked(store.folder):
-            self._stored = store.read(*partition_range(index, bits))
+            self._stored = store.read(self.part.ids, self._report)
             self._succeeded = any(one.answer is not None for one in self._stored.values())
             wanted = self.wanted(self._stored)
             self._done = len(self.part.ids) - len(wanted)
@@ -195,7 +191,7 @@ class _Server:
     def _collect(self, running: dict[Future[Answer], None]) -> None:
         """Wait until requests end, and keep their answers. Raises what they have raised."""
         done, _ = wait(running, POLL_SECONDS, FIRST_COMPLETED)
-        self.context.report(self._done, self.part.bytes_read)
+        self._report()
         failure: BaseException | None = None
         for one in done:
             del running[one]
@@ -212,6 +208,9 @@ class _Server:
                 f"last one: {failed[-1].failure}; correct the recipe or the server, and run again"
             )
 
+    def _report(self) -> None:
+        self.context.report(self._done, self.part.bytes_read)
+
     def _keep(self, one: Answer) -> None:
         self._pending.append(one)
         self._succeeded |= one.answer is not None
@@ -223,7 +222,7 @@ class _Server:
             one.cancel()
         while running:
             done, _ = wait(running, POLL_SECONDS, FIRST_COMPLETED)
-            self.context.report(self._done, self.part.bytes_read)
+            self._report()
             for one in done:
                 del running[one]
                 if not one.cancelled() and one.exception() is None:
@@ -251,7 +250,7 @@ class _Server:
         unlockable = 0  # tries that have failed although nobody held the lock: there are no locks on this file system
         while (lock := locks.take(path)) is None and unlockable < 3:
             unlockable += not locks.is_locked(path)
-            self.context.report(self._done, self.part.bytes_read)
+            self._report()
             time.sleep(POLL_SECONDS / 4)
         try:
             yield

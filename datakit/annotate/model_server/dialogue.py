@@ -2,11 +2,13 @@
 
 Every request that fails or whose answer is invalid is an attempt, except if the server asks to come back later (for
 example HTTP 429, or 503 with Retry-After): then the request is repeated, at most MOST_BUSY times in a row. Between
-attempts, the time to wait doubles and is random, so that many clients do not come back at the same moment.
+attempts, the time to wait doubles and is random, so that many clients do not come back at the same moment. It is longer
+after an attempt without an answer, because a server takes a while to start again.
 
-If no attempt has brought any answer, either the server is down or this document makes it fail. A request with a fixed
-text shows which: if that is answered, the document has failed; otherwise, the task ends with an error, and the document
-stays open. So the fate of a document does not depend on other documents.
+If the last attempt has brought no answer, either the server is down or this document makes it fail. A request with a
+fixed text shows which: if it is not answered, the task ends with an error, and the document stays open. If it is
+answered, the server may have just come back, so the document is asked about once more before it has failed. So the fate
+of a document does not depend on other documents.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from datakit.annotate.model_server.spending import Allowance
 from datakit.errors import TaskError, counted
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0  # seconds between attempts
+FIRST_OUTAGE_WAIT = 2.0  # the same after the first attempt without an answer; 4 attempts then span at least 7 s
 MOST_BUSY = 20  # requests in a row that the server may put off
 
 
@@ -60,6 +63,30 @@ class Pause:
 
 
 @dataclass
+class _Tries:
+    """The attempts for a document so far. answered, reason: whether the last one brought an answer, and why it failed.
+    outages: the number of those without an answer.
+    """
+
+    count: int = 0
+    outages: int = 0
+    answered: bool = False
+    reason: str = ""
+
+    def add(self, reason: str, answered: bool) -> None:
+        self.count, self.outages = self.count + 1, self.outages + (not answered)
+        self.answered, self.reason = answered, reason
+
+    def next_wait(self) -> float:
+        """Return how many seconds to wait before the next attempt."""
+        if self.answered:
+            seconds = FIRST_WAIT * 2 ** (self.count - self.outages - 1)
+        else:
+            seconds = FIRST_OUTAGE_WAIT * 2 ** (self.outages - 1)
+        return random.uniform(0.5, 1.0) * min(LONGEST_WAIT, seconds)
+
+
+@dataclass
 class Dialogue:
     """Asks about documents; may be used by several threads."""
 
@@ -73,24 +100,34 @@ class Dialogue:
         """Return the answer about a document, or its failure. text: what is sent of it. Raises SpentError,
         StoppedError, ModelServerError, and TaskError if the server does not answer at all.
         """
-        body, answered, reason = request_body(self.config, text), False, ""
+        body, tries = request_body(self.config, text), _Tries()
         for attempt in range(self.config.attempts):
             if attempt:
-                self.pause.wait(random.uniform(0.5, 1.0) * min(LONGEST_WAIT, FIRST_WAIT * 2 ** (attempt - 1)))
-            try:
-                reply = self._send(body)
-                self.form.parse(reply.content)
-                return Answer(identity, reply.content)
-            except (AnswerError, BadAnswerError) as error:
-                answered, reason = True, str(error)
-            except PassingError as error:
-                self.pause.wait(error.after)
-                reason = str(error)
-            except RefusedDocumentError as error:
-                return self._failed(identity, str(error))
-        if not answered:
-            self._require_server(reason)
-        return self._failed(identity, f"{reason} (after {counted(self.config.attempts, 'attempt')})")
+                self.pause.wait(tries.next_wait())
+            if (found := self._try(identity, body, tries)) is not None:
+                return found
+        if not tries.answered:
+            self._require_server(tries.reason)
+            if (found := self._try(identity, body, tries)) is not None:
+                return found
+        return self._failed(identity, f"{tries.reason} (after {counted(tries.count, 'attempt')})")
+
+    def _try(self, identity: str, body: bytes, tries: _Tries) -> Answer | None:
+        """Make an attempt. Return the answer, or the failure of a document that the server refuses; None if the attempt
+        has failed, which `tries` then says.
+        """
+        try:
+            reply = self._send(body)
+            self.form.parse(reply.content)
+            return Answer(identity, reply.content)
+        except (AnswerError, BadAnswerError) as error:
+            tries.add(str(error), answered=True)
+        except PassingError as error:
+            tries.add(str(error), answered=False)
+            self.pause.wait(error.after)
+        except RefusedDocumentError as error:
+            return self._failed(identity, str(error))
+        return None
 
     def _failed(self, identity: str, reason: str) -> Answer:
         return Answer(identity, failure=reason, attempts=self.config.attempts)
@@ -98,8 +135,7 @@ class Dialogue:
     def _send(self, body: bytes) -> Reply:
         """Send a request, again if the server asks to come back later."""
         for _ in range(MOST_BUSY):
-            moment = self.allowance.take()
-            self.pause.wait(max(0.0, moment - time.time()) if moment else 0.0)
+            self._wait_for_turn()
             try:
                 reply = self.client.ask(body)
             except PassingError as error:
@@ -116,6 +152,15 @@ class Dialogue:
             f"the model server {self.config.host} has put off a request {MOST_BUSY} times in a row; lower "
             "`concurrency` or `requests_per_minute`, and run again"
         )
+
+    def _wait_for_turn(self) -> None:
+        """Take a request from the allowance, and wait until it may be sent."""
+        moment = self.allowance.take()
+        try:
+            self.pause.wait(max(0.0, moment - time.time()) if moment else 0.0)
+        except StoppedError:
+            self.allowance.give_back()
+            raise
 
     def _require_server(self, reason: str) -> None:
         """Raise TaskError unless the server answers a request with a fixed text."""

@@ -88,7 +88,7 @@ class Allowance:
         self._name, self._config, self._first_requests = name, config, documents
         self._ledger = Ledger(urls.join(store, FOLDER))
         self._lock = threading.Lock()
-        self._left, self._next, self._returned = 0, 0.0, 0
+        self._left, self._next, self._unsent, self._returned = 0, 0.0, 0, 0
         self._bound = cost_of(config, most_tokens(config), config.max_tokens)
 
     def take(self) -> float:
@@ -103,6 +103,11 @@ class Allowance:
             moment, self._next = self._next, self._next + self._interval
             return moment if self._interval else 0.0
 
+    def give_back(self) -> None:
+        """Report that a request that was taken will not be sent. It is not taken again, as its moment is past."""
+        with self._lock:
+            self._unsent += 1
+
     def settle(self, input_tokens: int | None, output_tokens: int | None) -> None:
         """Report the numbers of tokens of a request; its highest possible cost counts if they are unknown."""
         if input_tokens is None or output_tokens is None:
@@ -113,8 +118,9 @@ class Allowance:
     def close(self) -> None:
         """Give back what was not used."""
         with self._lock:
-            unused, returned = self._left, self._returned + self._left * self._bound
-            self._left = self._returned = 0
+            unused = self._left + self._unsent
+            returned = self._returned + unused * self._bound
+            self._left = self._unsent = self._returned = 0
             if unused or returned:
                 self._ledger.change(lambda now: Account(now.requests - unused, now.cost - returned, now.busy_until))
 

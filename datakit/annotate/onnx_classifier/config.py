@@ -15,7 +15,6 @@ from datakit.errors import RecipeError, RefusedError, suggestion
 from datakit.toml_config import key
 
 LEAST_TOKENS, MOST_TOKENS = 8, 1 << 16
-PLACE = "[annotate.classifier_onnx]"
 HASH = "8f3472cfe8738a7b6099e8e999c3cbfae0dcd15696aac7d7738a8039db603e83"
 
 
@@ -63,16 +62,16 @@ class OnnxClassifierConfig:
         """Return the model's file."""
         return ModelFile(self.model, self.sha256.lower())
 
-    def check(self) -> None:
+    def check(self, place: str) -> None:
         """Check what a run needs beside the model's file. Raises RefusedError if a package or the tokenizer is missing,
-        and ChangedInputError if the tokenizer has another sha256.
+        and ChangedInputError if the tokenizer has another sha256. place: the table in the recipe, for messages.
         """
         missing = [name for name in ("onnx", "onnxruntime") if find_spec(name) is None]
         if missing:
             raise RefusedError(
-                f"{PLACE} needs {' and '.join(missing)}; run pip install '.[onnx]' in datakit's checkout"
+                f"{place} needs {' and '.join(missing)}; run pip install '.[onnx]' in datakit's checkout"
             )
-        check_files(self.tokenizer, self.tokenizer_sha256, f"{PLACE}, tokenizer")
+        check_files(self.tokenizer, self.tokenizer_sha256, f"{place}, tokenizer")
 
     def annotator(self) -> Annotator:
         """Return the annotator, which loads its model when it is first used."""

@@ -85,7 +85,7 @@ def _content(path: str, sha256: str, what: str) -> bytes:
         raise NotFoundError(
             f"the {what} {path} does not exist; restore it, or change its path in the recipe"
         ) from error
-    check_sha256(hashlib.sha256(data).hexdigest(), sha256, path, f"[annotate.classifier_onnx], {what}")
+    check_sha256(hashlib.sha256(data).hexdigest(), sha256, path, f"classifier_onnx, {what}")
     return data
 
 

@@ -10,14 +10,22 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from datakit.annotate.annotator import TEXT
 from datakit.annotate.user.config import UserSettings
 from datakit.annotate.user.describe import declared, described
 from datakit.engine.task import resolve
 from datakit.engine.user_code import user_code
 from datakit.engine.user_modules import hash_of, look_beside
-from datakit.errors import ChangedInputError, RecipeError, counted
+from datakit.errors import ChangedInputError, RecipeError, UserCodeError, counted
+from datakit.text.edited_texts import Stretches, first_misplaced
+from datakit.text.spans import SPANS
+
+
+class MisplacedSpanError(ValueError):
+    """A span that is incomplete, or that does not fit its text."""
 
 
 class UserAnnotator:
@@ -52,6 +60,15 @@ class UserAnnotator:
         with user_code(self._described, received, self.columns):
             return self._function(batch, **self.parameters)
 
+    def check_spans(self, batch: pa.RecordBatch, found: pa.RecordBatch) -> None:
+        """Raise UserCodeError if a span does not fit its text, so that an edit could not use it. found: what `annotate`
+        returned for the batch, with the columns of `schema`.
+        """
+        for field in self.schema:
+            if field.type.equals(SPANS) and (problem := span_problem(batch[TEXT], found[field.name])):
+                message = f"{self._described} failed; its column {field.name!r} has a span that {problem}"
+                raise UserCodeError(message) from MisplacedSpanError(problem)
+
     def check_neighbors(self, batch: pa.RecordBatch, found: pa.RecordBatch, ids: pa.Array) -> None:
         """Raise RecipeError if the attributes of a document in the sample are others if it is annotated alone.
 
@@ -67,6 +84,20 @@ class UserAnnotator:
                     "another one if the function gets this document alone; compute each row from its own document, "
                     "keep no state between calls, and draw no random numbers"
                 )
+
+
+def span_problem(texts: pa.Array, column: pa.ListArray) -> str:
+    """Return what is wrong with a column of spans of these texts; "" if nothing is."""
+    spans = column.flatten()
+    starts, stops, kinds = spans.flatten()
+    if spans.null_count or starts.null_count or stops.null_count or kinds.null_count:
+        return "is null, or lacks its start, stop or kind"
+    rows = np.repeat(np.arange(len(column)), column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False))
+    first, last = (
+        part.to_numpy(zero_copy_only=False).astype(np.int64) for part in (starts, stops)
+    )  # 2^63 turns negative
+    wrong = first_misplaced(texts, Stretches(rows, first, last, pa.nulls(len(rows), pa.string())))
+    return "is empty, outside the text or divides a character; count bytes, not characters" if wrong >= 0 else ""
 
 
 def _same(first: Any, second: pa.RecordBatch) -> bool:

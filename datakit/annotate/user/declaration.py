@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from datakit.annotate.annotator import TEXT
 from datakit.errors import UsageError
+from datakit.text.spans import SPANS
 
 DECLARED = "datakit_annotator"  # the attribute of a function that holds its declaration
 Function = TypeVar("Function", bound=Callable[..., pa.RecordBatch])
@@ -46,7 +47,8 @@ def annotator(
     document, in the same order. What it returns for a document must depend on this document alone.
 
     version: raise it whenever a change of the code may change an attribute. writes: the names and types of the columns
-    that it returns. reads: the columns that it receives. sparse: True if documents whose attributes are all null or
+    that it returns; the type of a column of spans, which edits can mask or cut, is `datakit.SPANS`. reads: the columns
+    that it receives. sparse: True if documents whose attributes are all null or
     empty lists get no row in the table.
     """
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
@@ -60,6 +62,8 @@ def annotator(
             raise UsageError(
                 f"writes: column {name!r} has type {kind}; use booleans, numbers, texts, or lists of these"
             )
+        if kind.equals(SPANS) and TEXT not in reads:
+            raise UsageError(f"column {name!r} holds spans of the text, so `reads` must list {TEXT!r}")
 
     def declare(function: Function) -> Function:
         schema = pa.schema([pa.field(name, kind) for name, kind in writes.items()])

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, SupportsIndex, overload
 
@@ -116,6 +116,13 @@ class CacheDocuments(ABC):
     def find(self, identity: str) -> int | None:
         """Return the row of the document with this id, or None if absent. Reads about one row group per source."""
         return self._documents.find(identity)
+
+    def find_all(self, identity: str, shards: Iterable[int]) -> Iterator[tuple[int, int]]:
+        """Yield (index of the shard, row in the shard) of each document with this id in these shards. A text that
+        several sources contain has the same id in all of them.
+        """
+        for index in shards:
+            yield from ((index, row) for row in self._documents.rows_in(index, identity))
 
     def row_at(self, position: int) -> int:
         """Return the row of the document that contains the token at this position. Raises IndexError."""

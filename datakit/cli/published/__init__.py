@@ -1,1 +1,1 @@
-"""The commands that show datasets and runs to other people: `datakit lineage`, `datakit report` and `datakit serve`."""
+"""The commands that show datasets and runs to other people: `datakit lineage`, `report`, `publish` and `serve`."""

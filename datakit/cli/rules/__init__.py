@@ -1,1 +1,1 @@
-"""Implements `datakit rules show` and `datakit rules preview`."""
+"""Implements `datakit rules show`, `datakit rules preview` and `datakit rules sets`."""

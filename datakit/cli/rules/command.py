@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from datakit.cli.console import Cell, bytes_cell, count_text, note, say, say_json, table, visible, wrapped
 from datakit.cli.parameters import Flag, Settings
-from datakit.errors import counted
+from datakit.cli.rules.sets import is_set, print_set, refuse_options
+from datakit.errors import UsageError, counted
 
 if TYPE_CHECKING:
     from datakit.pipeline.rule_effects.effects import Effects, RuleEffect
@@ -16,8 +17,17 @@ BY_SOURCE = ("source", "documents", "by rules", "otherwise", "retained", "text",
 EXCERPT = 300  # characters of a sample's text
 
 
-def show(dataset: str, /, *, samples: int = 0, rule: str = "", show_text: Flag = False, json: Flag = False) -> int:
-    """Show what each rule and each document bucket did to each source of a dataset.
+def show(
+    dataset: str,
+    /,
+    *,
+    part: str | None = None,
+    samples: int = 0,
+    rule: str = "",
+    show_text: Flag = False,
+    json: Flag = False,
+) -> int:
+    """Show what each rule and each document bucket did to each source of a dataset, or print a rule set.
 
     "applies" counts the documents to which a rule applies, "decides" those to which no earlier rule applies, and
     "missing" those for which it cannot be decided. "removes" is the text that leaves because of the rule. Rules of
@@ -27,11 +37,16 @@ def show(dataset: str, /, *, samples: int = 0, rule: str = "", show_text: Flag =
     Examples:
       datakit rules show data/demo-curated
       datakit rules show data/demo-curated --samples 5 --rule short --show-text
+      datakit rules show gopher_quality
+      datakit rules show fineweb2 --part deu_Latn
 
     Parameters
     ----------
     dataset
-        A dataset's directory, which stands for its current run, or a step's directory.
+        A dataset's directory, which stands for its current run, or a step's directory. The name of a rule set
+        (`datakit rules sets`) or its file, which ends with .toml, prints its rules as TOML.
+    part
+        Print this part of a rule set that has several.
     samples
         Also list this many of the documents that each rule removes, chosen at random.
     rule
@@ -39,10 +54,16 @@ def show(dataset: str, /, *, samples: int = 0, rule: str = "", show_text: Flag =
     show_text
         Show the beginnings of their texts.
     json
-        Print one JSON object, with the whole texts.
+        Print one JSON object; with --show-text, samples have their whole texts.
     """
     from datakit.pipeline.rule_effects.effects import SampleOptions, effects
 
+    if is_set(dataset):
+        refuse_options({"samples": samples, "rule": rule, "show-text": show_text})
+        print_set(dataset, part, json=bool(json))
+        return 0
+    if part is not None:
+        raise UsageError(f"--part is for rule sets, and {dataset} is none; `datakit rules sets` lists them")
     found = effects(dataset, SampleOptions(samples, rule, bool(show_text)))
     _print(found, json=bool(json))
     if not json:
@@ -75,7 +96,7 @@ def preview(
     Parameters
     ----------
     recipe
-        A recipe file (TOML) or a name from `datakit catalog`.
+        A recipe file (TOML) or a name from `datakit catalog list`.
     root
         The directory or URL that holds the annotated texts.
     workers
@@ -91,7 +112,7 @@ def preview(
     show_text
         Show the beginnings of their texts.
     json
-        Print one JSON object, with the whole texts.
+        Print one JSON object; with --show-text, samples have their whole texts.
     """
     from datakit.pipeline.rule_effects.effects import SampleOptions
     from datakit.pipeline.rule_effects.preview import preview as apply
@@ -101,7 +122,11 @@ def preview(
     chosen = load_recipe(recipe).with_overrides(set_)
     found = apply(chosen, root, options, workers=workers, offline=bool(offline))
     _print(found, json=bool(json))
-    if not json:
+    if json:
+        return 0
+    if found.leaving == found.documents:
+        note("nothing was written; the rules remove all documents, so a run would stop: correct the rules")
+    else:
         note(f"nothing was written; next: datakit run {recipe} --root {root}, with the same options")
     return 0
 

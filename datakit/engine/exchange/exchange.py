@@ -37,7 +37,7 @@ from pyarrow import types
 
 from datakit.engine.exchange.input_state import SOUND, InputState
 from datakit.engine.exchange.merge import both, merged, run_sizes
-from datakit.engine.exchange.read_runs import read_buckets
+from datakit.engine.exchange.read_runs import in_pieces, read_buckets
 from datakit.engine.exchange.run_file import INDEX_SUFFIX, RunIndex
 from datakit.engine.exchange.run_names import buckets_each, map_run
 from datakit.engine.exchange.scattered_rows import ScatteredRows
@@ -47,7 +47,7 @@ from datakit.errors import ColumnError
 from datakit.storage import atomic, urls
 from datakit.storage.row_size import row_sizes
 
-__all__ = ["ExchangeWriter", "both", "merged", "read_buckets", "run_sizes"]
+__all__ = ["ExchangeWriter", "both", "in_pieces", "merged", "read_buckets", "run_sizes"]
 
 ROW_OVERHEAD = 10  # bytes per waiting row, for its bucket number and its position
 MOST_RUN_BYTES = (1 << 31) - 1  # the most bytes that 32-bit offsets can address

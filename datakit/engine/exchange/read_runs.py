@@ -7,7 +7,7 @@ mapped in place, and remote ranges are copied to scratch files and mapped there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from datakit.engine.exchange.write_run import FINE
 from datakit.errors import CorruptError
 from datakit.storage import urls
 
+PIECE_BYTES = 16 << 20
 Fetched = tuple[RunIndex, pa.Buffer | None, str]  # index, bytes of the buckets (None if they are empty), URL of the run
 
 
@@ -35,6 +36,22 @@ def read_buckets(
         if data is not None:
             for table in decode_segments(index, data, url):
                 yield table.drop_columns([FINE]) if place.each > 1 else table
+
+
+def in_pieces(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the same rows in tables of about PIECE_BYTES, which consist of whole record batches. A bucket of a merged
+    run is one table, which may be larger than the memory, and most operations on a table copy its columns.
+    """
+    for table in tables:
+        waiting, size = list[pa.RecordBatch](), 0
+        for batch in table.to_batches():
+            waiting.append(batch)
+            size += batch.nbytes
+            if size >= PIECE_BYTES:
+                yield pa.Table.from_batches(waiting)
+                waiting, size = [], 0
+        if waiting:
+            yield pa.Table.from_batches(waiting)
 
 
 def read_with_buckets(

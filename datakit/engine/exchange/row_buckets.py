@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from datakit.engine.exchange.exchange import read_buckets
+from datakit.engine.exchange.exchange import in_pieces, read_buckets
 from datakit.engine.task import TaskContext
 
 
@@ -49,7 +49,7 @@ def read_between(
     if first == stop or not runs:
         return
     ends = bucket_of(np.array([first, stop - 1], np.uint64), buckets).tolist()
-    for table in read_buckets(context.step_directory, runs, ends[0], ends[1] + 1, context.scratch):
+    for table in in_pieces(read_buckets(context.step_directory, runs, ends[0], ends[1] + 1, context.scratch)):
         rows = table["row"].to_numpy()
         inside = (rows >= first) & (rows < stop)
         if inside.all():

@@ -135,7 +135,7 @@ def _padded(name: str, text: str, width: int) -> str:
 
 def _cells(view: StepView) -> dict[str, str]:
     seconds, left, running = max(view.seconds(), 1e-9), view.left(), view.state() == "running"
-    rate = view.bytes_done / MEGABYTE / max(time.monotonic() - view.phase_started, 1e-9)
+    rate = view.bytes_now() / MEGABYTE / max(time.monotonic() - view.phase_started, 1e-9)
     ran = "" if view.reused else f"{seconds:,.1f} s"
     values = [
         view.name,
@@ -145,7 +145,7 @@ def _cells(view: StepView) -> dict[str, str]:
         str(view.failed or ""),
         str(view.quarantined or ""),
         f"{view.records / seconds:,.0f}" if view.records and not view.reused else "",
-        f"{rate:,.1f}" if running and view.bytes_done else "",
+        f"{rate:,.1f}" if running and view.bytes_now() else "",
         size_text(view.written()) if view.written() else "",
         f"{left:,.0f} s" if left is not None else "",
         f"{view.peak_memory // MEGABYTE} / {view.budget // MEGABYTE} MB" if view.peak_memory else "",
@@ -237,7 +237,7 @@ def _names(step: Step) -> dict[str, Any]:
 
 def progress_line(view: StepView, width: int = LINE_WIDTH) -> str:
     """Return a line about a running step, at most `width` characters long. If it would be longer, its least important
-    parts are left out; if it is still too long, the step's name is cut.
+    parts are left out; if it is still too long, the step's name is cut. A download keeps its rate and its time left.
     """
     left = view.left()
     parts = {
@@ -249,7 +249,9 @@ def progress_line(view: StepView, width: int = LINE_WIDTH) -> str:
         "peak": f"peak {view.peak_memory // MEGABYTE} MB" if view.peak_memory else "",
         "left": f"about {left:,.0f} s left" if left is not None else "",
     }
-    for name in ("", "peak", "running", "failed" if not view.failed else "", "left", "rate"):
+    last = ["written"] if view.copies else ["left", "rate"]
+    line = ""
+    for name in ("", "peak", "running", "failed" if not view.failed else "", *last):
         parts.pop(name, None)
         line = ", ".join(filter(None, parts.values()))
         if len(view.name) + 2 + len(line) <= width:

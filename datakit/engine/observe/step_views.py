@@ -43,6 +43,7 @@ class StepView:
     slots: int = 0
     reused: bool = False
     compiling: bool = False
+    copies: bool = False
     error: str = ""
     started: float = field(default_factory=time.monotonic)
     phase_started: float = field(default_factory=time.monotonic)
@@ -60,12 +61,19 @@ class StepView:
         """Return the average number of bytes written per second in this phase."""
         return max(0, self.written() - self.written_before) / max(time.monotonic() - self.phase_started, 1e-9)
 
+    def bytes_now(self) -> int:
+        """Return how many bytes of the phase's input have been dealt with: those of the tasks that have ended or, if
+        the tasks write what they read, what all tasks have written.
+        """
+        written = max(0, self.written() - self.written_before) if self.copies else 0
+        return max(self.bytes_done, min(written, self.bytes_total))
+
     def left(self) -> float | None:
         """Estimate, from the bytes done, the seconds left in the phase; return None if no estimate is possible."""
-        passed = time.monotonic() - self.phase_started
-        if self.ended is not None or not self.bytes_done or not self.bytes_total:
+        passed, done = time.monotonic() - self.phase_started, self.bytes_now()
+        if self.ended is not None or not done or not self.bytes_total:
             return None
-        return passed * max(0, self.bytes_total - self.bytes_done) / self.bytes_done
+        return passed * max(0, self.bytes_total - done) / done
 
     def state(self) -> str:
         """Return the state to display: running, compiling, done, reused, partial, failed or interrupted."""
@@ -98,6 +106,7 @@ class StepViews(Observer):
     def phase_started(self, step: Step, phase: Phase, done: int, slots: int) -> None:
         view = self._view(step)
         view.phase, view.total, view.done, view.slots = phase.name, len(phase.tasks), done, slots
+        view.copies = phase.copies
         view.bytes_total, view.bytes_done = sum(task.input_bytes for task in phase.tasks), 0
         view.phase_started, view.written_before = time.monotonic(), view.written()
         self._sizes[step.directory] = {task.key: task.input_bytes for task in phase.tasks}

@@ -1,25 +1,28 @@
-"""Submits attempts to a Ray cluster: sets resource requests, caps CPUs, and recalls attempts that no node can run.
+"""Submits attempts to a Ray cluster: sets resource requests, caps CPUs, and recalls attempts that do not begin.
 
-Each attempt is a Ray core task with `max_retries=0`, so only the driver retries. Ray leases slots, places tasks and
-notices lost nodes. It never sees data (results are a few hundred bytes, and files go through the root), and decides
+Each attempt is a Ray core task with `max_retries=0`, so only the driver retries. Ray leases slots and notices lost
+nodes. It never sees data (results are a few hundred bytes, and files go through the root), and decides
 nothing about failures: every error that it reports becomes an Outcome (`failures.py`). Only this package imports ray,
 and the driver imports this package only if the run uses a cluster.
 
-Submitted attempts go to Ray immediately or, if the number of CPUs is capped, as soon as the cap permits. The driver
-submits at most two attempts per slot at a time, so its memory does not grow with the number of tasks. Up to half of
-these attempts wait in Ray, where an autoscaler sees them as demand. This demand is enough to double the cluster, which
-is the most that an autoscaler does in one step by default. Cost: 2 s to start a private cluster, 0.5 ms per task, and
-1.1 GB of memory for Ray's processes.
+A submitted attempt is sent to a node as soon as this node has room (`placement.py`) and, if the number of CPUs is
+capped, the cap permits. The driver submits at most two attempts per slot at a time, so its memory does not grow with
+the number of tasks. Those that have waited for OWN_CHOICE_SECONDS are sent to Ray without a node: an autoscaler sees
+them there as demand, and if other programs use the cluster, Ray knows best where there is room. This demand is enough
+to double the cluster, which is the most that an autoscaler does in one step by default. Cost: 2 s to start a private
+cluster, 0.5 ms per task, and 1.1 GB of memory for Ray's processes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 # Ray prints messages from its nodes (for example, about a worker's death) to this process's standard output, which is
 # reserved for `--json`. This pattern, which Ray reads only once, on import, suppresses all of these messages. None of
@@ -28,6 +31,7 @@ os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
 
 import ray
 import ray.exceptions
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from datakit.engine.executor import Attempt, Executor, Outcome
 from datakit.engine.ray_backend import failures
@@ -36,6 +40,7 @@ from datakit.engine.ray_backend.connection import LOCAL, Head, connected, connec
 from datakit.engine.ray_backend.disk_reports import DiskReports, new_key
 from datakit.engine.ray_backend.node_environment import sent_variables
 from datakit.engine.ray_backend.nodes import Node, Nodes, ResourceRequest, choose
+from datakit.engine.ray_backend.placement import Accounts, Choice
 from datakit.engine.ray_backend.probe import probe
 from datakit.engine.ray_backend.worker import run_encoded_attempt
 from datakit.engine.task import decode, encode
@@ -43,16 +48,34 @@ from datakit.errors import StepFailedError
 
 REFRESH_SECONDS = 2.0  # a refresh takes 0.2 ms to contact the head node, plus the time of a request for the node list
 CANCEL_SECONDS = 3.0  # how long `cancel` waits for Ray to kill workers
+OWN_CHOICE_SECONDS = 10.0  # how long an attempt waits for room on a node; autoscalers look for demand every 5 s
+BEGIN_SECONDS = 15.0  # how long an attempt may wait on its node before another one is sought; a worker starts in 2 s
+LOOK_AHEAD = 100  # how many attempts that do not fit now may be overtaken; the driver looks at them for each attempt
 NO_NODE_SECONDS = 900.0  # how long to wait for a node: an autoscaler takes minutes to start the first one
 
 
 @dataclass(frozen=True)
+class _Waiting:
+    """An attempt that has not been handed to Ray. since: when it was submitted, on the monotonic clock."""
+
+    attempt: Attempt
+    since: float
+
+
+@dataclass(frozen=True)
 class _Sent:
-    """An attempt handed to Ray, the resources requested for it, and the key of its reports (`disk_reports.py`)."""
+    """An attempt handed to Ray, the resources requested for it, and the key of its reports (`disk_reports.py`).
+
+    at: when it was sent. begun: True if it is known to have begun. node: the id of the node on which it has begun or,
+    until that is known, to which it was sent; None if Ray chooses the node.
+    """
 
     attempt: Attempt
     request: ResourceRequest
     key: str
+    node: str | None
+    at: float
+    begun: bool = False
 
 
 class RayExecutor(Executor):
@@ -63,7 +86,7 @@ class RayExecutor(Executor):
         `workers` limits the number of CPUs. Raises RootError if a node does not share `root`, InputError if a node does
         not answer or its software differs from the driver's, and UsageError if the cluster cannot be joined.
         """
-        self._waiting = deque[Attempt]()
+        self._waiting, self._accounts = deque[_Waiting](), Accounts()
         # A private cluster is started with `workers` CPUs, so it needs no further limit.
         self._workers = None if address == LOCAL else workers
         self._running: dict[ray.ObjectRef, _Sent] = {}
@@ -95,12 +118,22 @@ class RayExecutor(Executor):
 
     def written(self, step_directory: str) -> int:
         """Return what the step's running attempts have written, according to their nodes' latest reports."""
-        self._reports.refresh(sent.key for sent in self._running.values())
+        if self._reports.refresh(sent.key for sent in self._running.values()):
+            self._note_nodes()
         own = (sent.key for sent in self._running.values() if sent.attempt.step_directory == step_directory)
         return self._reports.total(own)
 
+    def _note_nodes(self) -> None:
+        """Note which attempts have begun, and correct the accounts of their nodes: Ray chose some of the nodes."""
+        for reference, sent in self._running.items():
+            node = self._reports.node(sent.key)
+            if node is not None and not sent.begun:
+                self._accounts.remove(sent.node, sent.request)
+                self._accounts.add(node, sent.request)
+                self._running[reference] = replace(sent, node=node, begun=True)
+
     def submit(self, attempt: Attempt) -> None:
-        self._waiting.append(attempt)
+        self._waiting.append(_Waiting(attempt, time.monotonic()))
         self._launch()
 
     def wait(self, timeout: float) -> list[Outcome]:
@@ -128,7 +161,7 @@ class RayExecutor(Executor):
     def cancel(self, *step_directories: str) -> None:
         """Kill the steps' running attempts and forget all their attempts, but stay connected to the cluster."""
         stopped = frozenset(step_directories)
-        self._waiting = deque(one for one in self._waiting if one.step_directory not in stopped)
+        self._waiting = deque(one for one in self._waiting if one.attempt.step_directory not in stopped)
         self._kill([sent for sent in self._running.items() if sent[1].attempt.step_directory in stopped])
         self._launch()
 
@@ -141,8 +174,7 @@ class RayExecutor(Executor):
             with contextlib.suppress(ray.exceptions.RayError):
                 ray.wait(references, num_returns=len(references), timeout=CANCEL_SECONDS)
         for reference in references:
-            self._running.pop(reference, None)
-            self._recalled.discard(reference)
+            self._forget(reference)
 
     def close(self) -> None:
         """Kill running attempts, leave or stop the cluster, and remove the nonce file. May be called twice."""
@@ -150,10 +182,15 @@ class RayExecutor(Executor):
         self._kill(list(self._running.items()))
         self._closing.close()
 
+    def _forget(self, reference: ray.ObjectRef) -> _Sent:
+        sent = self._running.pop(reference)
+        self._accounts.remove(sent.node, sent.request)
+        self._recalled.discard(reference)
+        return sent
+
     def _collect(self, reference: ray.ObjectRef) -> Outcome | None:
         """Return the outcome of an attempt, or None if the attempt never started and is queued again."""
-        sent, recalled = self._running.pop(reference), reference in self._recalled
-        self._recalled.discard(reference)
+        recalled, sent = reference in self._recalled, self._forget(reference)
         try:
             answer = ray.get(reference)
         except ray.exceptions.TaskCancelledError as error:
@@ -161,44 +198,72 @@ class RayExecutor(Executor):
                 return failures.outcome_of(error, sent.attempt)
             answer = None
         except ray.exceptions.RayError as error:
+            self._accounts.suspect(sent.node)
             return failures.outcome_of(error, sent.attempt)
         if answer is None:
-            self._waiting.append(sent.attempt)
-            self._refresh()  # a node has joined or left since the attempt was sent
+            # Ray chooses the node now: the node has left or joined since the attempt was sent, or does not run it.
+            self._waiting.appendleft(_Waiting(sent.attempt, since=-math.inf))
+            self._refresh()
             return None
         return decode(answer, Outcome)
 
     def _launch(self) -> None:
-        while self._waiting and self._has_room(self._waiting[0]):
-            attempt = self._waiting.popleft()
-            self._refresh_if_due()
-            request = self._nodes.request(attempt.cpus, attempt.memory_bytes, attempt.exclusive)
-            name = f"{attempt.stage} {attempt.phase}".strip()  # few names, since Ray's dashboard groups tasks by name
-            function = self._remote.options(name=name, **request.options())
-            key, sparing = new_key(), self._nodes.sparing
-            with connection_errors():
-                reference = function.remote(encode(attempt), self._expected, sparing, self._variables, key)
-            self._running[reference] = _Sent(attempt, request, key)
+        """Send waiting attempts, those that have waited longest first. While CPUs are free, later ones may overtake
+        attempts that need more room than any node has.
+        """
+        self._refresh_if_due()
+        kept, refused = deque[_Waiting](), None
+        while self._waiting and len(kept) < LOOK_AHEAD and self._has_room(self._waiting[0].attempt):
+            one = self._waiting.popleft()
+            request = self._nodes.request(one.attempt.cpus, one.attempt.memory_bytes, one.attempt.exclusive)
+            choice = self._choose(one, request, refused)
+            if choice is not Choice.LATER:
+                self._send(one.attempt, request, None if choice is Choice.RAY else choice)
+                continue
+            kept.append(one)
+            refused = request
+            if self._accounts.cpus >= self._nodes.cpus:
+                break
+        self._waiting.extendleft(reversed(kept))
+
+    def _choose(self, one: _Waiting, request: ResourceRequest, refused: ResourceRequest | None) -> str | Choice:
+        """Return where to send an attempt. refused: a request for which no node had room a moment ago, so that none
+        has room for a larger one either.
+        """
+        if time.monotonic() - one.since > OWN_CHOICE_SECONDS:
+            return Choice.RAY
+        if refused is not None and request.cpus >= refused.cpus and request.memory >= refused.memory:
+            return Choice.LATER
+        return self._accounts.choose(self._nodes.used, request)
+
+    def _send(self, attempt: Attempt, request: ResourceRequest, node: str | None) -> None:
+        name = f"{attempt.stage} {attempt.phase}".strip()  # few names, since Ray's dashboard groups tasks by name
+        function = self._remote.options(name=name, **_options(request, node))
+        key, sparing = new_key(), self._nodes.sparing
+        with connection_errors():
+            reference = function.remote(encode(attempt), self._expected, sparing, self._variables, key)
+        self._running[reference] = _Sent(attempt, request, key, node, time.monotonic())
+        self._accounts.add(node, request)
 
     def _has_room(self, attempt: Attempt) -> bool:
         """Return True if the cap on CPUs allows this attempt to run now; Ray alone would fill the whole cluster."""
         if self._workers is None or not self._running:
             return True
-        return sum(sent.attempt.cpus for sent in self._running.values()) + attempt.cpus <= self._workers
+        return self._accounts.cpus + attempt.cpus <= self._workers
 
     def _refresh_if_due(self) -> None:
         if time.monotonic() - self._refreshed >= REFRESH_SECONDS:
             self._refresh()
 
     def _refresh(self) -> tuple[Node, ...]:
-        """Update the list of nodes, and recall attempts that none of them can run; return the nodes in use."""
+        """Update the list of nodes, and recall attempts that cannot run or have not begun; return the nodes in use."""
         self._refreshed = time.monotonic()
         if not self._head.answers():
             return self._nodes.used
         self._nodes = choose(self._head.nodes())
         if self._nodes.used:
             self._had_nodes = time.monotonic()
-            self._recall_impossible()
+            self._recall()
         elif time.monotonic() - self._had_nodes > NO_NODE_SECONDS and self._running:
             raise StepFailedError(
                 f"no node of the Ray cluster has had a CPU for {NO_NODE_SECONDS / 60:.0f} minutes (see `ray status`); "
@@ -207,10 +272,27 @@ class RayExecutor(Executor):
             )
         return self._nodes.used
 
-    def _recall_impossible(self) -> None:
-        """Cancel attempts that would wait forever because no remaining node can run them; `_collect` requeues them."""
+    def _recall(self) -> None:
+        """Cancel attempts that would wait forever because no remaining node can run them, and those that have not
+        begun on their node, because another program uses it; `_collect` queues them again.
+        """
         for reference, sent in self._running.items():
-            if reference not in self._recalled and not self._nodes.can_satisfy(sent.request):
+            if reference in self._recalled:
+                continue
+            if not self._nodes.can_satisfy(sent.request) or self._has_not_begun(sent):
                 self._recalled.add(reference)
                 with contextlib.suppress(ray.exceptions.RayError, ValueError):
                     ray.cancel(reference)
+
+    def _has_not_begun(self, sent: _Sent) -> bool:
+        """Return True if an attempt has waited on the node to which it was sent for longer than BEGIN_SECONDS."""
+        waited = self._reports.read_at - sent.at
+        return sent.node is not None and waited > BEGIN_SECONDS and not sent.begun
+
+
+def _options(request: ResourceRequest, node: str | None) -> dict[str, Any]:
+    """Return the options of a Ray remote function. If the node has left the cluster, Ray chooses another one."""
+    if node is None:
+        return request.options()
+    strategy = NodeAffinitySchedulingStrategy(node, soft=True)
+    return {"num_cpus": request.cpus, "memory": request.memory, "scheduling_strategy": strategy}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 ACCELERATORS = ("GPU", "TPU", "HPU", "NPU", "TTNPU", "RBLN", "FURIOSA", "MBLT", "neuron_cores")  # Ray's resource names
@@ -32,7 +33,7 @@ class ResourceRequest:
     avoided: tuple[str, ...] = ()
 
     def options(self) -> dict[str, Any]:
-        """Return this request as options of a Ray remote function."""
+        """Return this request as options of a Ray remote function whose node Ray chooses."""
         selector = {"label_selector": {ID_LABEL: f"!in({','.join(self.avoided)})"}} if self.avoided else {}
         return {"num_cpus": self.cpus, "memory": self.memory, **selector}
 
@@ -49,14 +50,16 @@ class Nodes:
     avoided: tuple[str, ...] = ()
     sparing: bool = False
 
-    @property
+    @cached_property
     def cpus(self) -> int:
         """The total number of CPUs of the nodes in use."""
         return int(sum(node["Resources"]["CPU"] for node in self.used))
 
-    def largest(self, resource: str) -> int:
-        """Return the largest amount of the resource that any one node in use has; 0 if no node is in use."""
-        return int(max((node["Resources"].get(resource, 0) for node in self.used), default=0))
+    @cached_property
+    def largest(self) -> tuple[int, int]:
+        """The largest number of CPUs and the largest memory that any one node in use has; 0 if no node is in use."""
+        cpus, memory = ([node["Resources"].get(name, 0) for node in self.used] for name in ("CPU", "memory"))
+        return int(max(cpus, default=0)), int(max(memory, default=0))
 
     def request(self, cpus: int, memory: int, exclusive: bool) -> ResourceRequest:
         """Return the resources to request for an attempt that needs this: no more CPUs and no more memory than the
@@ -66,7 +69,7 @@ class Nodes:
         attempts, since each of them requests some memory. An attempt need not run alone if the fraction of the node's
         memory that it needs is at most the fraction of the node's CPUs that it needs.
         """
-        most_cpus, most_memory = self.largest("CPU"), self.largest("memory")
+        most_cpus, most_memory = self.largest
         cpus = min(cpus, most_cpus or cpus)
         if exclusive and memory * most_cpus > cpus * most_memory:
             return ResourceRequest(cpus, most_memory, self.avoided)

@@ -41,6 +41,7 @@ from datakit.errors import DatakitError, InputError, PartialError, RefusedError,
 
 FORBIDDEN = ("ray", "jax", "datakit.cli")  # heavy, multi-threaded, or needed only by the parent
 BENIGN_THREADS = ("jemalloc_bg_thd",)  # started by `import pyarrow`; holds no lock that a child needs
+UNNAMED_SECONDS = 2.0  # on a busy machine, a new thread runs late
 OOM_SCORE = "900"  # out of 1000, so that the kernel's OOM killer chooses a child rather than the driver
 MOST_RETAINED = 128 << 20  # a child that keeps more memory than this from its attempts, in bytes, is not used again
 
@@ -218,8 +219,14 @@ def foreign_threads() -> list[str]:
 
 
 def require_one_thread(started_by: str) -> None:
-    """Raise TaskError if this process has other threads: a fork copies their locks, but not the threads."""
-    if threads := foreign_threads():
+    """Raise TaskError if this process has other threads: a fork copies their locks, but not the threads.
+
+    A new thread has the name of its creator until it runs and names itself, so such a thread is given some time.
+    """
+    own, deadline = Path("/proc/self/comm").read_text().strip(), time.monotonic() + UNNAMED_SECONDS
+    while own in (threads := foreign_threads()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if threads:
         raise TaskError(f"{started_by} started threads ({', '.join(threads)}), so the server cannot fork safely")
 
 

@@ -9,6 +9,7 @@
     SIGKILL, and the kernel's count of memory kills rose  memory
     any other SIGKILL                                     killed
     death after a failed allocation                       memory: Rust and C++ abort without raising anything
+    SIGPROF: a limit on the CPU time for one record       hang
     any other signal, or an exit without a reply          crash
     no status: the fork server is gone                    infrastructure
 
@@ -136,6 +137,8 @@ def _cause_of_death(attempt: Attempt, ended: ChildExit) -> tuple[Cause, str, str
         return Cause.MEMORY, "KernelKill", f"the kernel killed it for lack of memory; {used}, and {rest}"
     if code == -signal.SIGKILL:
         return Cause.KILLED, how, f"killed by an external SIGKILL{_progress(ended)}"
+    if code == -signal.SIGPROF:  # a task sets such a limit itself (`normalize/readers/web/extractors.py`)
+        return Cause.HANG, "CpuLimit", f"used more CPU time than one record may take{_progress(ended)}{place}"
     if ended.memory.met_hard_limit or FAILED_ALLOCATION.search(_tail(ended.scratch / OUTPUT_FILE)):
         return Cause.MEMORY, "FailedAllocation", f"{_used(ended)}; an allocation failed ({how}){place}"
     return Cause.CRASH, how, f"{how}{_progress(ended)}{place}"

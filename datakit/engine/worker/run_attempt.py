@@ -32,7 +32,7 @@ from datakit.engine.worker.forkserver_client import BootError, ForkServer, ForkS
 from datakit.engine.worker.handles.child_process import ChildProcess
 from datakit.engine.worker.handles.kept_children import Seat
 from datakit.engine.worker.memory import usable_memory
-from datakit.engine.worker.memory_watcher import MemoryUse
+from datakit.engine.worker.memory_watcher import MemoryUse, kill
 from datakit.engine.worker.reuse.attempt_files import DUMP_SIGNAL, FAULT_FILE
 from datakit.errors import StorageError
 from datakit.storage import urls
@@ -143,6 +143,10 @@ def _run_on(child: ChildProcess, request: _Request, seat: Seat, cancelled: threa
         if child.attempts and reply is None and ended.killed_for is None and not child.heartbeat.updated():
             return None
         return conclude(request.attempt, ended, reply, request.started)
+    except BaseException:
+        if not child.has_ended():
+            kill(child.pid)  # closing does not end a child that is at work or that is stopped by a signal
+        raise
     finally:
         if seat.child is not child:
             child.close()

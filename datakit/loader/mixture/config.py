@@ -26,6 +26,7 @@ from datakit.loader.mixture.apportion import MAX_BLOCK
 from datakit.loader.mixture.packing import Packing
 from datakit.loader.mixture.schedule import Schedule, SlotAxis
 from datakit.loader.sources.cache_source import share_tokens
+from datakit.loader.sources.exclusions import Exclusion, check_exclusions
 from datakit.loader.sources.token_source import BLOCK_TOKENS, TokenSource
 
 KINDS = ("block", "full", "none")
@@ -135,6 +136,7 @@ class Mixture:
     simulate: SimulatedEpochs | None = None
     final_batch: str = "drop"
     pad_id: int = 0
+    exclusions: Sequence[Exclusion] = ()
 
     def __post_init__(self) -> None:
         for name, value, known in (("stop", self.stop, STOPS), ("final_batch", self.final_batch, FINAL_BATCHES)):
@@ -151,6 +153,7 @@ class Mixture:
             component.check(name)
         self._check_stages()
         self._check_held_out()
+        check_exclusions(self.exclusions)
         _ = self.lengths, self.batches
 
     @property

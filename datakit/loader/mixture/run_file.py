@@ -14,7 +14,7 @@ from typing import Any
 
 from datakit.cache.reader import Cache, open_cache
 from datakit.errors import LoaderError, RecipeError
-from datakit.loader.mixture.toml_file import MixtureFile, absolute, load_mixture_file, mixture_of
+from datakit.loader.mixture.toml_file import MixtureFile, absolute, decoded_exclusions, load_mixture_file, mixture_of
 from datakit.storage import urls
 from datakit.toml_config import read_toml
 
@@ -44,7 +44,9 @@ def mixture_of_run(
 ) -> MixtureFile:
     """Make the mixture from the result of `data_settings`. Raises the errors of `load_mixture`."""
     if "mixture" in settings:
-        return load_mixture_file(absolute(str(settings["mixture"]), file), packing_root, opened)
+        found = load_mixture_file(absolute(str(settings["mixture"]), file), packing_root, opened)
+        more = decoded_exclusions(settings.get("exclusions", []), f"{file}, [{DATA}]")
+        return replace(found, mixture=replace(found.mixture, exclusions=(*found.mixture.exclusions, *more)))
     return mixture_of(settings, file, packing_root, opened)
 
 
@@ -57,7 +59,7 @@ def data_settings(table: Mapping[str, Any], file: Path, root: str) -> dict[str, 
         raise RecipeError(f"{file}: no data; add a [data] table with components and stages, or with `mixture`")
     if "steps" in settings:
         raise RecipeError(f"{file}, [data]: steps has no effect here; set the run's steps at the top of the file")
-    others = ", ".join(sorted(set(settings) - {"mixture"}))
+    others = ", ".join(sorted(set(settings) - {"mixture", "exclusions"}))
     if "mixture" in settings and others:
         raise RecipeError(
             f"{file}, [data]: {others} cannot be combined with `mixture`; move these settings to the mixture file"

@@ -2,7 +2,7 @@
 
 The constructor of SequenceOrder excludes held-out documents, assigns window sizes, and converts the starts of stages to
 slots. For each change of the sequence length, it determines how much of each component has been served before the
-change. Finally, it finds the end of the run, if there is one. It reads no tokens.
+change. Finally, it finds the end of the run, if there is one. It also looks up excluded documents. It reads no tokens.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from datakit.loader.mixture.stream import Stream
 from datakit.loader.mixture.validation_split import training_source
 from datakit.loader.mixture.window import StreamSettings, Window
 from datakit.loader.mixture.window_sizes import Claim, Grant, grant_windows
+from datakit.loader.sources.exclusions import ExcludedTokens, excluded_tokens
 from datakit.loader.sources.token_source import BlockAxis, TokenSource
 
 JOIN_BYTES = 150  # bytes of memory per sequence joined at a change of length (130 were measured)
@@ -67,7 +68,8 @@ class SequenceOrder:
             (stage.first_slot(self.axis), dict(stage.weights)) for stage in mixture.stage_list()
         ]
         self.slot_order: SlotOrder = SlotOrder(self.names, self.stages, mixture.block, mixture.seed)
-        self.streams: list[Stream] = [self._stream(name, sources[name]) for name in self.names]
+        excluded = self._excluded(sources)
+        self.streams: list[Stream] = [self._stream(name, sources[name], excluded.get(name)) for name in self.names]
         for step, length in self.lengths.changes()[1:]:
             served = self.slot_order.served(self.axis.first_slot(step))
             for name, stream, sequences in zip(self.names, self.streams, served.tolist(), strict=True):
@@ -131,7 +133,7 @@ class SequenceOrder:
             at = end
         return picks
 
-    def _stream(self, name: str, source: TokenSource) -> Stream:
+    def _stream(self, name: str, source: TokenSource, excluded: ExcludedTokens | None) -> Stream:
         component, grant = self.mixture.components[name], self.grants[name]
         settings = StreamSettings(
             name=name,
@@ -141,7 +143,14 @@ class SequenceOrder:
             shuffled=component.shuffle.kind != "none",
             packing=component.packing,
         )
-        return Stream(source, settings, self.lengths.at(0), dict(component.packing_counts or {}))
+        return Stream(source, settings, self.lengths.at(0), dict(component.packing_counts or {}), excluded)
+
+    def _excluded(self, sources: dict[str, TokenSource]) -> dict[str, ExcludedTokens]:
+        components = {name: self.mixture.components[name] for name in self.names}
+        bases = {name: component.source for name, component in components.items()}
+        longest = max(length for _, length in self.lengths.pairs)
+        dropping = (name for name, one in components.items() if one.packing and one.packing.too_long == "drop")
+        return excluded_tokens(self.mixture.exclusions, bases, sources, dict.fromkeys(dropping, longest))
 
     def _end(self) -> int | None:
         """Return the number of slots in the run, or None if it never ends. Sets `ending`. Raises LoaderError if `stop`

@@ -36,6 +36,7 @@ from datakit.loader.mixture.window import (
     Window,
     join_unread,
 )
+from datakit.loader.sources.exclusions import NEVER, ExcludedTokens
 from datakit.loader.sources.ranges import Pieces, plain
 from datakit.loader.sources.rows import Rows, View, rows_of_pieces, rows_of_range
 from datakit.loader.sources.token_source import BlockAxis, TokenSource
@@ -67,15 +68,21 @@ class UnitReader:
     """
 
     def __init__(
-        self, source: TokenSource, axis: BlockAxis, packing: Packing | None, joined: Mapping[int, Joined]
+        self,
+        source: TokenSource,
+        axis: BlockAxis,
+        packing: Packing | None,
+        joined: Mapping[int, Joined],
+        excluded: ExcludedTokens | None = None,
     ) -> None:
+        self._excluded = excluded
         self._source, self._axis, self._packing, self._joined = source, axis, packing, joined
         self._packed = lru_cache(CACHED_PACKINGS)(self._pack)
 
     def load(self, unit: Unit, view: View) -> Rows:
         if unit.joined < 0 and self._packing is None:
             start, stop = self._axis.range(unit.number)
-            return rows_of_range(self._source, start, stop, unit.length, view)
+            return rows_of_range(self._source, start, stop, unit.length, view, excluded=self._excluded)
         return self._load_pieces(self.pieces_of(unit), unit.length, view)
 
     def load_sequence(self, unit: Unit, sequence: int, view: View) -> Rows:
@@ -90,13 +97,18 @@ class UnitReader:
             return plain(*self._axis.range(unit.number), unit.length)
         return self._packed(unit.number, unit.length)
 
+    def excluded_from(self, position: int) -> int:
+        """Return the batch from which on a token of the source is excluded, or NEVER."""
+        return NEVER if self._excluded is None else int(self._excluded.read(position, position + 1)[0])
+
     def borders_near(self, pieces: Pieces) -> np.ndarray:
         """Return the document boundaries of all blocks in which at least one of the pieces starts."""
         blocks = np.unique(np.minimum(pieces.starts // self._axis.block_tokens, self._axis.count - 1))
         return np.concatenate([self._source.document_borders(*self._axis.range(block)) for block in blocks.tolist()])
 
     def _load_pieces(self, pieces: Pieces, length: int, view: View) -> Rows:
-        return rows_of_pieces(self._source, pieces, length, view, whole_documents=self._packing is not None)
+        whole = self._packing is not None
+        return rows_of_pieces(self._source, pieces, length, view, whole_documents=whole, excluded=self._excluded)
 
     def _pack(self, block: int, length: int) -> Pieces:
         assert self._packing is not None
@@ -110,7 +122,12 @@ class Stream:
     """
 
     def __init__(
-        self, source: TokenSource, settings: StreamSettings, length: int, counts: Mapping[int, np.ndarray] | None = None
+        self,
+        source: TokenSource,
+        settings: StreamSettings,
+        length: int,
+        counts: Mapping[int, np.ndarray] | None = None,
+        excluded: ExcludedTokens | None = None,
     ) -> None:
         self.source = source
         self.settings = settings
@@ -118,7 +135,7 @@ class Stream:
         self.counts: CountsByLength = CountsByLength(source, axis, settings.name, settings.packing, counts or {})
         self._epochs = EpochOrder(axis, settings, self.counts)
         self._joined: dict[int, Joined] = {}  # keyed by the index of the stretch
-        self.reader: UnitReader = UnitReader(source, axis, settings.packing, self._joined)
+        self.reader: UnitReader = UnitReader(source, axis, settings.packing, self._joined, excluded)
         self._joined_window = lru_cache(CACHED_WINDOWS)(self._make_joined_window)
         self._regular_window = lru_cache(CACHED_WINDOWS)(self._epochs.window)
         self.stretches: list[Stretch] = [Stretch(0, length, 0, 0, None)]

@@ -23,6 +23,10 @@
     start_step = 90_000                                 # or start_slot
     weights = { web = 0.5, code = 0.5 }
 
+    [[exclusions]]
+    start_step = 80_000                                 # these documents do not count toward the loss from here on
+    documents = ["5f0cd7a1b2c3d4e5f60718293a4b5c6d"]
+
 The command line and training scripts read the same file. The remaining settings have the same names as in `Mixture`:
 `block`, `stop`, `memory_bytes`, `simulate`, `final_batch`, `pad_id`. A component's `shuffle` is either a word, such as
 "none", or a table, such as `{ block_tokens = 4_194_304 }`. A dataset's directory stands for the dataset's current
@@ -46,6 +50,7 @@ from datakit.loader.mixture.packing import Packing
 from datakit.loader.mixture.packing_counts import with_packing_counts
 from datakit.loader.mixture.schedule import Schedule
 from datakit.loader.sources.cache_source import CacheSource
+from datakit.loader.sources.exclusions import Exclusion
 from datakit.toml_config import convert, decoded, mistakes, read_toml, refuse
 
 
@@ -89,6 +94,7 @@ class MixtureTable:
     simulate: dict[str, Any] | None = None
     final_batch: str | None = None
     pad_id: int | None = None
+    exclusions: list[Any] | None = None
 
 
 def load_mixture(
@@ -180,9 +186,17 @@ def _settings(table: MixtureTable, place: str) -> dict[str, Any]:
     for name in ("sequence_length", "batch_size"):
         if isinstance(given.get(name), list):
             given[name] = Schedule(tuple(given[name]))
+    if table.exclusions is not None:
+        given["exclusions"] = decoded_exclusions(table.exclusions, place)
     if table.simulate is not None:
         given["simulate"] = decoded(table.simulate, SimulatedEpochs, f"{place}, simulate", LoaderError)
     return given
+
+
+def decoded_exclusions(tables: list[Any], place: str) -> tuple[Exclusion, ...]:
+    """Decode the tables `[[exclusions]]`. Raises LoaderError."""
+    listed = enumerate(tables)
+    return tuple(decoded(table, Exclusion, f"{place}, exclusion {number}", LoaderError) for number, table in listed)
 
 
 def absolute(url: str, file: Path) -> str:

@@ -37,7 +37,8 @@ class Batch:
     components: np.ndarray  # int32 [rows]: index of the row's component in `names`; -1 for a row of padding
     run_counts: np.ndarray | None  # int64 [rows]: number of segments in each row; None if segments=False
     run_starts: np.ndarray | None  # int32 [segments]: where each segment starts within its row
-    source_mask: np.ndarray | None  # bool [rows, length]: loss masks of the rows' sources; None if none has one
+    # bool [rows, length]: loss masks of the rows' sources, and False in excluded documents; None if all are True
+    source_mask: np.ndarray | None
 
     def __repr__(self) -> str:
         rows = np.bincount(self.components[self.components >= 0], minlength=len(self.names)).tolist()
@@ -100,10 +101,10 @@ class Batch:
         return counts, starts, np.diff(np.append(starts, self.tokens.size))
 
 
-def empty_batch(rows: int, length: int, names: Sequence[str], view: View) -> Batch:
-    """Make a batch in which all rows are marked as padding and all tokens are uninitialized."""
+def empty_batch(step: int, rows: int, length: int, names: Sequence[str], view: View) -> Batch:
+    """Make batch `step` in which all rows are marked as padding and all tokens are uninitialized."""
     return Batch(
-        step=0,
+        step=step,
         first_slot=0,
         names=names,
         tokens=np.empty((rows, length), np.int32),
@@ -142,9 +143,15 @@ def _copy_row(batch: Batch, row: int, rows: Rows, at: int) -> None:
     if not rows.full:
         batch.lengths[row] = rows.lengths[at]
     if rows.loss_mask is not None:
-        if batch.source_mask is None:
-            batch.source_mask = np.ones(batch.tokens.shape, bool)
-        batch.source_mask[row] = rows.loss_mask[at]
+        _mask(batch)[row] = rows.loss_mask[at]
+    if rows.excluded_from is not None and (excluded := rows.excluded_from[at] <= batch.step).any():
+        _mask(batch)[row] &= ~excluded
+
+
+def _mask(batch: Batch) -> np.ndarray:
+    if batch.source_mask is None:
+        batch.source_mask = np.ones(batch.tokens.shape, bool)
+    return batch.source_mask
 
 
 _NO_DOCUMENT = np.zeros(1, np.int32)

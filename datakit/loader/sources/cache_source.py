@@ -47,9 +47,9 @@ class CacheSource:
             raise LoaderError(f"{cache.directory} has no source {source!r}: {suggestion(source or '', known)}")
         self.shard_range: range = range(chosen[0].index, chosen[-1].index + 1)
         self._shards = [shard for shard in chosen if shard.tokens]
-        self._start = chosen[0].token_start
-        self.tokens: int = chosen[-1].token_start + chosen[-1].tokens - self._start
-        self._starts = np.array([shard.token_start - self._start for shard in self._shards], np.int64)
+        self.start: int = chosen[0].token_start  # where the source starts in the cache
+        self.tokens: int = chosen[-1].token_start + chosen[-1].tokens - self.start
+        self._starts = np.array([shard.token_start - self.start for shard in self._shards], np.int64)
         self._cached = LruCache[int, np.ndarray](CACHED_BYTES, lambda borders: borders.nbytes)
         self.dtype: np.dtype = np.dtype(cache.contract.dtype)
         self.cache_identity: str = cache.manifest.identity
@@ -67,10 +67,10 @@ class CacheSource:
         return self.cache.requests
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        return self.cache.read(self._start + start, self._start + stop)
+        return self.cache.read(self.start + start, self.start + stop)
 
     def read_loss_mask(self, start: int, stop: int) -> np.ndarray:
-        return self.cache.read_loss_mask(self._start + start, self._start + stop)
+        return self.cache.read_loss_mask(self.start + start, self.start + stop)
 
     def document_borders(self, start: int, stop: int) -> np.ndarray:
         first = int(np.searchsorted(self._starts, start, side="right")) - 1
@@ -81,6 +81,14 @@ class CacheSource:
             for i in range(first, last)
         ]
         return parts[0] if len(parts) == 1 else np.unique(np.concatenate(parts))
+
+    def spans_of(self, identity: str) -> list[tuple[int, int]]:
+        """Return (start, stop) of each document of the source with this id; empty if there is none. Needs pyarrow."""
+        spans = []
+        for index, row in self.cache.find_all(identity, self.shard_range):
+            starts, base = self.cache.document_starts(index), self.cache.shards[index].token_start - self.start
+            spans.append((base + int(starts[row]), base + int(starts[row + 1])))
+        return spans
 
     def _end(self, index: int, stop: int) -> int:
         return min(self._shards[index].tokens, stop - int(self._starts[index]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -39,14 +40,26 @@ class Rows:
     loss_mask: np.ndarray | None  # bool [sequences, length]; None if the source has no loss mask
     reads: int
     bytes_read: int
+    # int32 [sequences, length]: the batch from which on each token is excluded; None if none of them ever is
+    excluded_from: np.ndarray | None = None
 
     @property
     def nbytes(self) -> int:
-        parts = (self.tokens, self.lengths, self.runs, self.loss_mask)
+        parts = (self.tokens, self.lengths, self.runs, self.loss_mask, self.excluded_from)
         return sum(part.nbytes for part in parts if part is not None) + 40 * len(self.pointer)
 
 
-def rows_of_range(source: TokenSource, start: int, stop: int, length: int, view: View) -> Rows:
+class Excluded(Protocol):
+    """The tokens of a source that belong to excluded documents; `exclusions.py` implements it."""
+
+    def touch(self, start: int, stop: int) -> bool: ...
+
+    def read(self, start: int, stop: int) -> np.ndarray: ...
+
+
+def rows_of_range(
+    source: TokenSource, start: int, stop: int, length: int, view: View, *, excluded: Excluded | None = None
+) -> Rows:
     """Read the range start..stop-1, which is a plain block, as sequences of `length` tokens."""
     sequences = -(-(stop - start) // length)
     read = source.read(start, stop)
@@ -61,10 +74,21 @@ def rows_of_range(source: TokenSource, start: int, stop: int, length: int, view:
     if source.has_loss_mask:
         mask = _padded(source.read_loss_mask(start, stop), sequences, length, 0)
         reads, size = 2, size + stop - start
-    return Rows(tokens, lengths, int(lengths.min()) == length, pointer, runs, mask, reads, size)
+    steps = None
+    if excluded is not None and excluded.touch(start, stop):
+        steps = _padded(excluded.read(start, stop), sequences, length, 0)
+    return Rows(tokens, lengths, int(lengths.min()) == length, pointer, runs, mask, reads, size, steps)
 
 
-def rows_of_pieces(source: TokenSource, pieces: Pieces, length: int, view: View, *, whole_documents: bool) -> Rows:
+def rows_of_pieces(
+    source: TokenSource,
+    pieces: Pieces,
+    length: int,
+    view: View,
+    *,
+    whole_documents: bool,
+    excluded: Excluded | None = None,
+) -> Rows:
     """Read packed or joined sequences. If `whole_documents` is True, documents start only at the starts of pieces."""
     sequence = np.repeat(np.arange(pieces.sequences), np.diff(pieces.pointer))
     filled = np.cumsum(pieces.lengths) - pieces.lengths
@@ -80,7 +104,10 @@ def rows_of_pieces(source: TokenSource, pieces: Pieces, length: int, view: View,
     if source.has_loss_mask:
         mask, more = gather.read(source.read_loss_mask, np.dtype(bool), 0)
         reads, size = 2 * reads, size + more
-    return Rows(tokens, lengths, int(lengths.min()) == length, pointer, runs, mask, reads, size)
+    steps = None
+    if excluded is not None and any(excluded.touch(start, stop) for start, stop in gather.spans):
+        steps, _ = gather.read(excluded.read, np.dtype(np.int32), 0)
+    return Rows(tokens, lengths, int(lengths.min()) == length, pointer, runs, mask, reads, size, steps)
 
 
 def _padded(values: np.ndarray, sequences: int, length: int, fill: int) -> np.ndarray:

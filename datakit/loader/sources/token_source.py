@@ -114,7 +114,7 @@ class RangeSource:
     """Ranges (start, stop) of another source, laid end to end. Each range must start and end at a document boundary."""
 
     def __init__(self, base: TokenSource, ranges: Sequence[tuple[int, int]]) -> None:
-        self._base = base
+        self.base: TokenSource = base
         self._starts = np.array([start for start, _ in ranges], np.int64)
         sizes = np.array([stop - start for start, stop in ranges], np.int64)
         self._view = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -127,11 +127,11 @@ class RangeSource:
 
     @property
     def dtype(self) -> np.dtype:
-        return self._base.dtype
+        return self.base.dtype
 
     @property
     def has_loss_mask(self) -> bool:
-        return self._base.has_loss_mask
+        return self.base.has_loss_mask
 
     def pieces(self, start: int, stop: int) -> list[tuple[int, int, int]]:
         """Return (start, stop, shift) for each part of a range. A part consists of tokens start..stop-1 of the base
@@ -145,14 +145,20 @@ class RangeSource:
             pieces.append((max(start, int(self._view[i])) + shift, min(stop, int(self._view[i + 1])) + shift, shift))
         return pieces
 
+    def position_of(self, position: int) -> int | None:
+        """Return where a token of the base source is in this source; None if it is in none of the ranges."""
+        i = int(np.searchsorted(self._starts, position, side="right")) - 1
+        at = position - int(self._starts[i]) + int(self._view[i]) if i >= 0 else -1
+        return at if i >= 0 and at < self._view[i + 1] else None
+
     def read(self, start: int, stop: int) -> np.ndarray:
-        return _joined([self._base.read(a, b) for a, b, _ in self.pieces(start, stop)], self.dtype)
+        return _joined([self.base.read(a, b) for a, b, _ in self.pieces(start, stop)], self.dtype)
 
     def read_loss_mask(self, start: int, stop: int) -> np.ndarray:
-        return _joined([self._base.read_loss_mask(a, b) for a, b, _ in self.pieces(start, stop)], np.dtype(bool))
+        return _joined([self.base.read_loss_mask(a, b) for a, b, _ in self.pieces(start, stop)], np.dtype(bool))
 
     def document_borders(self, start: int, stop: int) -> np.ndarray:
-        parts = [self._base.document_borders(a, b) - shift for a, b, shift in self.pieces(start, stop)]
+        parts = [self.base.document_borders(a, b) - shift for a, b, shift in self.pieces(start, stop)]
         return np.unique(_joined(parts, np.dtype(np.int64)))
 
 

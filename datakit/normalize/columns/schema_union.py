@@ -5,7 +5,8 @@ with any other type becomes that type. Two signed or two unsigned integer types 
 an unsigned type become int64. Integers and floats become float64. If digits would be lost, numbers become strings
 instead (see number_types.py). Numbers, booleans, dates and strings become strings if a column has more than one of
 these kinds. Two structs become one struct with the fields of both, and the element types of lists are widened by the
-same rules. Types that no rule joins (such as a struct and a number) cause an error that names both files.
+same rules. Types that no rule joins (such as a struct and a number) cause an error that names both files. A recipe may
+set another policy for a column (conflicts.py).
 
 Until the type of a column is known for the whole source, an integer is converted only if the conversion loses nothing
 (see number_types.py). A record's value therefore depends only on the record and on the column's type in the whole
@@ -16,7 +17,7 @@ Cost: schemas are united by comparing types alone. Only columns whose types chan
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +25,7 @@ from pyarrow import types
 
 from datakit.errors import ColumnError, RefusedError, refuse_all
 from datakit.normalize.columns.number_types import Largest, Path, float_texts, is_number, unify_numbers
+from datakit.normalize.settings.column_settings import base_name
 from datakit.printable import one_line
 
 # maximum number of columns in a source, and of fields in a column: more than any real schema has, yet few enough for
@@ -32,11 +34,14 @@ MOST_FIELDS = 2_000
 NO_LARGE: Largest = {}
 
 
-def unite(schemas: Iterable[tuple[str, pa.Schema]], largest: Largest = NO_LARGE) -> pa.Schema:
+def unite(
+    schemas: Iterable[tuple[str, pa.Schema]], largest: Largest = NO_LARGE, strict: Collection[str] = ()
+) -> pa.Schema:
     """Return the union of the schemas in (file, schema) pairs, with columns in order of first appearance. Raises one
     RefusedError for all columns whose types conflict.
 
     largest: for each column path, the largest absolute value of the integers in all these files, if above 2**53.
+    strict: the columns in which types that only strings could hold conflict.
     """
     kinds: dict[str, pa.DataType] = {}
     origin: dict[str, str] = {}
@@ -44,12 +49,15 @@ def unite(schemas: Iterable[tuple[str, pa.Schema]], largest: Largest = NO_LARGE)
     for file, schema in schemas:
         for field in schema:
             known = kinds.get(field.name, pa.null())
-            joined = unify(known, field.type, largest, (field.name,))
+            joined = unify(known, field.type, largest, (field.name,), field.name in strict)
             if joined is None:
                 before, now = (one_line(path) for path in (origin[field.name], file))
                 clash = f"{describe(known)} in {before} and {describe(field.type)} in {now}"
-                name = shown(field.name)
-                advice = f"fix one of the files, or leave the column out (drop = [{name}] under [normalize])"
+                name = shown(base_name(field.name))
+                advice = (
+                    f"fix one of the files, leave the column out (drop = [{name}] under [normalize]), or store its "
+                    f'values as strings (conflicts = {{ {name} = "string" }})'
+                )
                 refused.setdefault((file, field.name), ColumnError(f"column {name} is {clash}; {advice}"))
                 continue
             if joined != known:
@@ -91,19 +99,22 @@ def describe(kind: pa.DataType) -> str:
     return text if len(text) <= 60 else f"{text[:50]}..."
 
 
-def unify(one: pa.DataType, other: pa.DataType, largest: Largest = NO_LARGE, path: Path = ()) -> pa.DataType | None:
+def unify(
+    one: pa.DataType, other: pa.DataType, largest: Largest = NO_LARGE, path: Path = (), strict: bool = False
+) -> pa.DataType | None:
     """Return the type that can hold the values of both types, or None if no rule joins them.
 
-    largest: as in `unite`. path: the column path of the values, which is the key in `largest`.
+    largest: as in `unite`. path: the column path of the values, which is the key in `largest`. strict: True if values
+    must not become strings for the sake of others.
     """
     if one == other or types.is_null(other):
         return one
     if types.is_null(one):
         return other
     if types.is_struct(one) and types.is_struct(other):
-        return _unify_structs(one, other, largest, path)
+        return _unify_structs(one, other, largest, path, strict)
     if _is_list(one) and _is_list(other):
-        element = unify(one.value_type, other.value_type, largest, (*path, ""))
+        element = unify(one.value_type, other.value_type, largest, (*path, ""), strict)
         wide = types.is_large_list(one) or types.is_large_list(other)
         return None if element is None else (pa.large_list(element) if wide else pa.list_(element))
     if types.is_nested(one) or types.is_nested(other):
@@ -111,15 +122,24 @@ def unify(one: pa.DataType, other: pa.DataType, largest: Largest = NO_LARGE, pat
     if is_bytes(one) or is_bytes(other):
         return pa.large_binary() if is_bytes(one) and is_bytes(other) else None
     if is_number(one) and is_number(other):
-        return unify_numbers(one, other, largest.get(path, 0))
+        joined = unify_numbers(one, other, largest.get(path, 0))
+        return None if strict and types.is_string(joined) else joined
+    if strict and not (_is_text(one) and _is_text(other)):
+        return None
     wide = types.is_large_string(one) or types.is_large_string(other)
     return pa.large_string() if wide else pa.string()
 
 
-def _unify_structs(one: pa.DataType, other: pa.DataType, largest: Largest, path: Path) -> pa.DataType | None:
+def _is_text(kind: pa.DataType) -> bool:
+    return types.is_string(kind) or types.is_large_string(kind)
+
+
+def _unify_structs(
+    one: pa.DataType, other: pa.DataType, largest: Largest, path: Path, strict: bool
+) -> pa.DataType | None:
     fields = {field.name: field.type for field in one.fields}
     for field in other.fields:
-        joined = unify(fields.get(field.name, pa.null()), field.type, largest, (*path, field.name))
+        joined = unify(fields.get(field.name, pa.null()), field.type, largest, (*path, field.name), strict)
         if joined is None:
             return None
         fields[field.name] = joined

@@ -12,8 +12,8 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from datakit.errors import UnreadableError
@@ -25,18 +25,30 @@ from datakit.storage.urls import FileInfo
 
 MOST_FOLDERS = 12
 MOST_PATTERNS = 4
+SPECIAL = re.compile("[*?\\[\\]\ud800-\udfff]")  # what a pattern cannot name; surrogates are bytes that are not UTF-8
 ABOUT = re.compile(r"(readme|license|licence|notice|changelog|citation)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class FileGroup:
-    """Files that become one source. include: the patterns that select them; empty to select all files at `url`."""
+    """Files that become one source. include: the patterns that select them; empty to select all files at `url`.
+    folder: the path of `url` below the place that was listed, "" for the place itself.
+    """
 
     name: str
     url: str
     include: tuple[str, ...]
     format: str
     files: tuple[FileInfo, ...]
+    folder: str = ""
+
+    def pattern_of(self, path: str) -> str:
+        """Return a pattern, relative to `url`, that matches the listed file `path` and hardly any other."""
+        return pattern_of(path.removeprefix(f"{self.folder}/" if self.folder else ""))
+
+    def without(self, paths: Collection[str]) -> FileGroup:
+        """Return the group without some files."""
+        return replace(self, files=tuple(info for info in self.files if info.path not in paths))
 
     @property
     def extensions(self) -> tuple[str, ...]:
@@ -77,13 +89,16 @@ def group_files(url: str, files: Sequence[FileInfo]) -> tuple[list[FileGroup], l
 
 def _with_format(files: Sequence[FileInfo]) -> tuple[list[tuple[FileInfo, str]], list[str]]:
     """Return the data files with their formats, and messages about the other files."""
-    known, problems = [], []
+    known, problems, about = [], [], set[str]()
     for info in files:
         try:
             known.append((info, formats.format_of(info.path)))
         except UnreadableError as error:
-            problems.append(str(error))
-    about = _not_data(known)
+            if ABOUT.match(urls.name(info.path)):
+                about.add(info.path)
+            else:
+                problems.append(str(error))
+    about |= _not_data(known)
     problems += [
         f"{one_line(path)} is left out of the draft: judging by its name, it is not data" for path in sorted(about)
     ]
@@ -129,7 +144,7 @@ def _parts(folder: str, name: str, files: tuple[FileInfo, ...], deep: bool) -> l
 def _pattern(path: str) -> str:
     """Return a glob for a file's name without its extension; wildcards replace numbers and special characters."""
     name = urls.name(path)
-    return re.sub(r"\d+", "*", re.sub(r"[*?\[\]]", "?", name.removesuffix(_extension(path))))
+    return re.sub(r"\d+", "*", SPECIAL.sub("?", name.removesuffix(_extension(path))))
 
 
 def _extension(path: str) -> str:
@@ -157,12 +172,22 @@ def _named(url: str, parts: Sequence[_Part]) -> list[FileGroup]:
         if place.pattern is not None and part.folder:
             patterns = tuple(f"{part.folder}{one}" if one[0] == "/" else f"{part.folder}/**/{one}" for one in patterns)
         here = url if place.pattern is not None or not part.folder else urls.join(url, part.folder)
-        groups.append(FileGroup(name, here, patterns, part.format, part.files))
+        folder = part.folder if here != url else ""
+        groups.append(FileGroup(name, here, patterns, part.format, part.files, folder))
     return groups
 
 
 def _stem(url: str) -> str:
     return as_name((urls.name(split_query(url)[0].rstrip("/*")) or "texts").split(".", maxsplit=1)[0])
+
+
+def pattern_of(path: str) -> str:
+    """Return a pattern that matches a path, and hardly any other.
+
+    >>> pattern_of("a/b[1].txt")
+    '/a/b?1?.txt'
+    """
+    return "/" + SPECIAL.sub("?", path)
 
 
 def as_name(text: str) -> str:

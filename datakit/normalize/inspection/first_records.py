@@ -13,9 +13,12 @@ import pyarrow.parquet as pq
 
 from datakit.errors import DatakitError, suggestion
 from datakit.normalize import formats
+from datakit.normalize.columns.column_choice import wanted_paths
 from datakit.normalize.config import QUOTED, Config
 from datakit.normalize.readers.streams import decompressed
-from datakit.normalize.where.predicate import Predicate
+from datakit.normalize.readers.web.columns import known_columns
+from datakit.normalize.settings.paths import ColumnPath
+from datakit.normalize.settings.splits import COLUMN
 from datakit.storage import urls
 
 LINES = 100
@@ -32,8 +35,11 @@ def missing_columns(source: str, base: str, path: str, config: Config) -> Iterat
         names = _columns(urls.join(base, path), formats.format_of(path, config.format), config)
     except UNREADABLE:
         return
-    wanted = [("text", config.text)] + [("id", config.id)] * (config.id not in ("", "id"))
-    wanted += [("where", name) for name in (Predicate(config.where).columns if config.where else ())]
+    paths = [("text", path) for path in config.text_paths]
+    paths += [("id", ColumnPath(config.id, (config.id,)))] * (config.id not in ("", "id"))
+    paths += [(one.setting, one.path) for one in wanted_paths(config) if one.setting != "text"]
+    wanted = dict.fromkeys((setting, path.whole if path.whole in names else path.column) for setting, path in paths)
+    names += [COLUMN] if config.splits else []
     for setting, name in wanted if names else ():
         if name not in names:
             known = suggestion(name, names)
@@ -44,6 +50,10 @@ def _columns(url: str, kind: str, config: Config) -> list[str]:
     """Return the names of the columns of a file's first records."""
     if kind == formats.TEXT:
         return ["text", "id"]
+    if kind in formats.WEB_ARCHIVES:
+        return [*known_columns(config).names, config.text_column or "text"]
+    if kind in (formats.JSON_ARRAY, formats.MEDIAWIKI, formats.WEBDATASET, formats.DOLMA):
+        return []
     with urls.open_read(url) as file:
         if kind == formats.PARQUET:
             return pq.read_schema(file).names

@@ -1,13 +1,12 @@
-"""Inspects a raw source before a run: groups its files, finds their columns and sizes, and guesses the text and id
-columns. Samples at most three files per group: reads only the first chunk of each and, to find damage, decompresses
-small files to the end. Apart from the listing, inspecting a source of any size therefore takes only a moment. Reports
-ids, names, types and lengths, but never any text.
+"""Inspects a raw source before a run: groups its files, finds their columns, sizes and license, guesses the text and id
+columns, and lists what is suspicious. Samples at most three files per group, of which it reads only the first chunk; to
+find damage, it reads small groups and small compressed files to the end. Apart from the listing, inspecting a source of
+any size therefore takes only a few seconds. Reports ids, names, types and lengths, but never any text.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,81 +16,87 @@ from pyarrow import types
 
 from datakit.errors import NoInputError
 from datakit.normalize import formats
-from datakit.normalize.columns.schema_union import fit, fit_column, is_bytes, unite
+from datakit.normalize.columns.schema_union import fit, is_bytes
 from datakit.normalize.config import Config
+from datakit.normalize.inspection.column_reports import ColumnReport
 from datakit.normalize.inspection.file_groups import FileGroup, group_files
-from datakit.normalize.inspection.sample import SHOWN_PROBLEMS, Sample, sample_files
+from datakit.normalize.inspection.guesses import can_be_id, guess_id, has_unique_values, text_evidence
+from datakit.normalize.inspection.licenses import LicenseEvidence, find_licenses
+from datakit.normalize.inspection.sample import SHOWN_PROBLEMS
+from datakit.normalize.inspection.suspicions import suspicions
+from datakit.normalize.inspection.trials import accepted
 from datakit.normalize.readers.base import Chunk
 from datakit.normalize.route import hash_texts
 from datakit.normalize.text_rules import apply_rules
+from datakit.printable import one_line
 from datakit.signed_urls import without_query
 from datakit.storage import globs, urls
 from datakit.storage.globs import Place
 from datakit.storage.ids import ids_to_arrow
-from datakit.storage.row_size import row_sizes
+from datakit.storage.io_errors import read_errors
 from datakit.text.compilation import announced
 from datakit.text.string_buffers import string_buffers
 
 SHOWN_IDS = 3
-ID_ENDING = re.compile(r"(?:_id|_ID|[a-z]I[dD])$")  # matches the ends of names such as review_id and reviewId
-TEXT_NAMES = ("text", "content", "raw_content", "body", "markdown", "document", "article", "code", "story")
-ID_NAMES = ("id", "doc_id", "document_id", "docid", "uuid", "guid", "key", "hash", "sha", "url", "path")
-
-
-@dataclass(frozen=True)
-class ColumnReport:
-    """A column: its type, the share of sampled records with a value in it, and the values' mean size in bytes."""
-
-    name: str
-    type: str
-    filled: float
-    mean_bytes: float
 
 
 @dataclass(frozen=True)
 class GroupReport:
-    """A group of files and the source that they would become in a recipe (name, url, include, text, id). The fields
-    about columns and texts describe a sample, in which `records` records are usable and `unusable` records are not.
+    """A group of files and the source that they would become in a recipe (name, url, include, exclude, text, id).
+    exclude: patterns of files that a run would refuse, with the reasons. dropped: columns that a run would refuse, with
+    the reasons. The fields about columns and texts describe a sample. records, unusable: the numbers of records in the
+    files read that can and cannot be used. texts: False if none of these records has a text. suspicions: what a run
+    accepts although it may be a mistake.
     """
 
     name: str
     url: str
     include: tuple[str, ...]
+    exclude: dict[str, str]
     format: str
     files: int
     bytes: int
     extensions: tuple[str, ...]
     records: int
     unusable: int
+    texts: bool
     columns: tuple[ColumnReport, ...]
+    dropped: dict[str, str]
     text: str | None
+    text_evidence: str
     id: str | None
     mean_text_bytes: float
     sample_ids: tuple[str, ...]
     problems: tuple[str, ...]
+    suspicions: tuple[str, ...]
 
     @property
     def usable(self) -> bool:
         """True if the files can become a source as they are."""
-        return self.text is not None and self.records >= max(1, self.unusable)
+        return self.text is not None and self.texts and self.records >= max(1, self.unusable)
 
     @property
     def reason(self) -> str:
         """The reason why the files cannot become a source as they are."""
-        if self.records and self.text is None:
+        if self.columns and self.text is None:
             return "no column of strings was found; docs/tokenization.md describes sources of chats and of token lists"
-        return self.problems[0] if self.problems else "the sampled files have no records"
+        if self.problems:
+            return self.problems[0]
+        return "the texts of all sampled records are blank" if self.records else "the sampled files have no records"
 
 
 @dataclass(frozen=True)
 class RawReport:
-    """The report on a raw source. problems: messages about files and records that could not be read."""
+    """The report on a raw source. problems: messages about files and records that could not be read. licenses: what
+    files beside the data state about the license.
+    """
 
     url: str
     files: int
     bytes: int
     groups: tuple[GroupReport, ...]
     problems: tuple[str, ...]
+    licenses: tuple[LicenseEvidence, ...]
 
 
 def inspect_source(
@@ -103,8 +108,10 @@ def inspect_source(
     """Inspect a file, a directory, or the matches of a glob. Calls `compiling` if kernels must be compiled first.
     Raises NoInputError if there is no file.
     """
-    place = globs.locate(url)
-    files, skipped = globs.regular(globs.select(globs.files_at(place), place, include, exclude), skip_links=True)
+    with read_errors(url):
+        place = globs.locate(url)
+        every = globs.files_at(place)
+    files, skipped = globs.regular(globs.select(every, place, include, exclude), skip_links=True)
     if not files:
         if urls.is_local(place.base) and os.path.exists(place.base) and not os.path.isdir(place.base):
             urls.size(place.base)  # raises UnreadableError for a pipe, a socket or a device
@@ -119,93 +126,39 @@ def inspect_source(
 
     with announced(compiling):
         warm_kernels.warm()
-    reports = tuple(_inspect_group(place, group) for group in groups)
+    links = globs.outside_links(every)
+    reports = tuple(_inspect_group(place, group, links) for group in groups)
     problems += [problem for report in reports for problem in report.problems]
-    return RawReport(without_query(url), len(files), sum(info.size for info in files), reports, tuple(problems))
+    size = sum(info.size for info in files)
+    return RawReport(without_query(url), len(files), size, reports, tuple(problems), find_licenses(place, every))
 
 
-def _inspect_group(place: Place, group: FileGroup) -> GroupReport:
-    sample, columns, text = _sample_and_guess(place, group)
-    chunks = sample.chunks
+def _inspect_group(place: Place, group: FileGroup, links: Sequence[str]) -> GroupReport:
+    """Inspect a group. links: the links that lead out of the place; a run refuses those below the group's URL."""
+    trial, sample, columns, text = accepted(place, group)
+    below = [path for path in links if path.startswith(f"{group.folder}/" if group.folder else "")]
+    refused = {path: f"{one_line(path)} is a link that leads out of the source's folder" for path in below}
+    chunks, kept = sample.chunks, trial.group.files or group.files
     lengths, ids = _texts(chunks, text) if text else (np.zeros(0), ())
     return GroupReport(
-        name=group.name, url=without_query(group.url), include=group.include, format=group.format,
-        files=len(group.files), bytes=sum(info.size for info in group.files), extensions=group.extensions,
-        records=sum(chunk.table.num_rows for chunk in chunks), unusable=sample.unusable, columns=columns, text=text,
-        id=guess_id(columns, lambda name: _is_unique(chunks, name)),
+        name=group.name, url=without_query(group.url), include=group.include,
+        exclude={group.pattern_of(path): reason for path, reason in {**trial.refused, **refused}.items()},
+        format=group.format, files=len(kept), bytes=sum(info.size for info in kept),
+        extensions=group.extensions, records=sample.records, unusable=sample.unusable, texts=sample.texts,
+        columns=columns, dropped=dict(trial.dropped), text=text,
+        text_evidence=text_evidence(columns, text) if text and group.format != formats.TEXT else "",
+        id=_id(columns, chunks),
         mean_text_bytes=round(float(lengths.mean()), 1) if len(lengths) else 0.0, sample_ids=ids,
-        problems=sample.problems,
+        problems=tuple(dict.fromkeys([*trial.problems, *sample.problems])),
+        suspicions=tuple(suspicions(group, chunks, columns, text)),
     )  # fmt: skip
 
 
-def _sample_and_guess(place: Place, group: FileGroup) -> tuple[Sample, tuple[ColumnReport, ...], str | None]:
-    """Sample the files of a group as a run would read them. Return the sample, its columns, and the text column.
-
-    Which records of a JSON file can be used depends on the text column: a record in which it holds no string cannot.
-    Therefore the files are sampled again if the text column is not the assumed one.
-    """
-    assumed = Config.text
-    sample = sample_files(place, group, assumed)
-    columns = _columns(sample)
-    text = guess_text(columns)
-    other = sample.mixed or text
-    if group.format != formats.JSON or other is None or other == assumed:
-        return sample, columns, text
-    again = sample_files(place, group, other)
-    columns_again = _columns(again)
-    if again.mixed is None and guess_text(columns_again) == other:
-        return again, columns_again, other
-    return sample, columns, text
-
-
-def _columns(sample: Sample) -> tuple[ColumnReport, ...]:
-    schema = unite((chunk.file, chunk.table.schema) for chunk in sample.chunks)
-    return tuple(_column(sample.chunks, field) for field in schema)
-
-
-def _column(chunks: Sequence[Chunk], field: pa.Field) -> ColumnReport:
-    rows = filled = size = 0
-    for chunk in chunks:
-        rows += chunk.table.num_rows
-        if field.name in chunk.table.column_names:
-            column = chunk.table.select([field.name])
-            filled += column.num_rows - column.column(0).null_count
-            size += int(row_sizes(column).sum())
-    return ColumnReport(field.name, str(field.type), round(filled / max(1, rows), 3), round(size / max(1, filled), 1))
-
-
-def guess_text(columns: Sequence[ColumnReport]) -> str | None:
-    """Return the column that probably holds the text, or None if no column has strings or bytes.
-
-    Of the columns that TEXT_NAMES lists and that have at least 30 % as many bytes as the largest column, the one listed
-    first is returned. If there is no such column, the largest column is returned.
-    """
-    strings = [column for column in columns if column.type in ("string", "large_string", "binary", "large_binary")]
-    sizes = {column.name: column.mean_bytes * column.filled for column in strings}
-    most = max(sizes.values(), default=0.0)
-    usual = [name for known in TEXT_NAMES for name in sizes if name.lower() == known and sizes[name] >= 0.3 * most]
-    return next(iter(usual), None) or max(sizes, key=sizes.__getitem__, default=None)
-
-
-def guess_id(columns: Sequence[ColumnReport], is_unique: Callable[[str], bool] = lambda name: False) -> str | None:
-    """Return the column that probably holds the ids, or None. Only columns with a scalar in over 90 % of the records
-    are considered. The one that ID_NAMES lists first is returned or, if it lists none of them, the first one whose name
-    ends in "id" as a word and whose values are unique.
-    """
-    plain = {column.name.lower(): column.name for column in columns if column.filled > 0.9 and "<" not in column.type}
-    known = next((plain[name] for name in ID_NAMES if name in plain), None)
-    return known or next((name for name in plain.values() if ID_ENDING.search(name) and is_unique(name)), None)
-
-
-def _is_unique(chunks: Sequence[Chunk], name: str) -> bool:
-    """Return True if a column holds neither bytes nor floats and has several sampled values, all of them different."""
-    columns = [chunk.table.column(name) for chunk in chunks if name in chunk.table.column_names]
-    if any(is_bytes(column.type) or types.is_floating(column.type) for column in columns):
-        return False
-    values = pa.chunked_array(
-        [part for column in columns for part in fit_column(column, pa.string()).chunks], pa.string()
-    )
-    return len(values) > 1 and len(values.unique()) == len(values)
+def _id(columns: Sequence[ColumnReport], chunks: Sequence[Chunk]) -> str | None:
+    """Return the column for the ids, "" if a run must not use the column `id`, or None if there is none."""
+    found = guess_id(columns, lambda name: has_unique_values(chunks, name))
+    unfit = any(column.name == "id" and not can_be_id(column) for column in columns)
+    return "" if found is None and unfit else found
 
 
 def _texts(chunks: Sequence[Chunk], text: str) -> tuple[np.ndarray, tuple[str, ...]]:

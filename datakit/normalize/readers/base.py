@@ -4,23 +4,29 @@ columns of the same name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import repeat
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from datakit.engine.task import TaskContext, Tolerance
 from datakit.errors import ColumnError
+from datakit.normalize.columns.column_choice import ColumnChoice
 from datakit.normalize.columns.schema_union import shown
 from datakit.normalize.config import Config
 from datakit.normalize.readers.inputs import Inputs
 from datakit.normalize.readers.line_chunks import CHUNK_BYTES
 from datakit.normalize.readers.streams import Streams
 from datakit.normalize.record_counts import RecordCounts
+from datakit.normalize.settings.splits import COLUMN
 from datakit.printable import one_line
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,11 @@ class ReadContext:
     counts: RecordCounts
     task: TaskContext = field(default_factory=lambda: TaskContext("", Path()))
     streams: Streams = field(default_factory=Streams)
+
+    @cached_property
+    def choice(self) -> ColumnChoice:
+        """The columns that readers pass on."""
+        return ColumnChoice(self.config)
 
     def for_trial(self) -> ReadContext:
         """Return a context for trying a single record: it discards counts and heartbeats."""
@@ -96,10 +107,39 @@ def longest_record(config: Config) -> int:
     return max(config.max_document_bytes, CHUNK_BYTES)
 
 
+def chunked(records: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
+    """Yield records in lists of about CHUNK_BYTES. size_of: the size of a record in bytes."""
+    chunk: list[T] = []
+    size = 0
+    for record in records:
+        chunk.append(record)
+        size += size_of(record)
+        if size >= CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
 def without_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
     """Return the table without the columns `names`; names of missing columns are ignored."""
     present = [name for name in names if name in table.column_names]
     return table.drop_columns(present) if present else table
+
+
+def with_splits(chunk: Chunk, splits: Mapping[str, str]) -> Chunk:
+    """Return the chunk with a column for each record's split. splits: the split of each file; empty if the source has
+    no splits. Raises ColumnError if the file has a column of this name.
+    """
+    if not splits:
+        return chunk
+    if COLUMN in chunk.table.column_names:
+        raise ColumnError(
+            f"{one_line(chunk.file)} has a column {COLUMN!r}, but `splits` adds a column of this name; leave it out "
+            f'(drop = ["{COLUMN}"]), or give each split a source of its own'
+        )
+    names = [splits[file] for file in chunk.files] or [splits[chunk.file]] * chunk.table.num_rows
+    return replace(chunk, table=chunk.table.append_column(COLUMN, pa.array(names, pa.string())))
 
 
 def require_unique_columns(path: str, names: Sequence[str]) -> None:

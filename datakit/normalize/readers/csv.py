@@ -31,10 +31,10 @@ from datakit.normalize.readers.base import (
     ReadContext,
     longest_record,
     require_unique_columns,
-    without_columns,
 )
 from datakit.normalize.readers.csv_records import Dialect, RecordCutter, Records
-from datakit.normalize.readers.json import BYTE_ORDER_MARK, valid_utf8
+from datakit.normalize.readers.json import valid_utf8
+from datakit.normalize.readers.line_chunks import BYTE_ORDER_MARK
 from datakit.normalize.readers.sound_arrays import check_arrays
 from datakit.normalize.readers.streams import DamagedError, decompressed
 from datakit.normalize.readers.valid_strings import with_valid_strings
@@ -121,9 +121,9 @@ class _ChunkParser:
             data, starts, positions = _selected(data, starts, positions, kept)
         table, positions = self._read_table(data, starts, positions)
         counts.add_read(table.num_rows)
-        table = without_columns(table, config.drop)
+        table = self._context.choice.read_columns(table)
         strings = pa.table([_strings(column) for column in table.columns], names=table.column_names)
-        return Chunk(self._path, with_valid_strings(self._path, strings, config.text, counts), positions, size)
+        return Chunk(self._path, with_valid_strings(self._path, strings, config.text_column, counts), positions, size)
 
     def _try_record(self, data: bytes, starts: np.ndarray, row: int) -> None:
         end = starts[row + 1] if row + 1 < len(starts) else len(data)

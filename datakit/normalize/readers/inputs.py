@@ -11,7 +11,7 @@ Cost: two system calls per file, one per open file at each commit, and one more 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
@@ -31,12 +31,16 @@ class Inputs:
     Files that are not listed are not checked: they are datakit's own copies, or `datakit inspect` reads them.
     query: the query string of the URL of a single remote file that is read in place.
     copies: path -> the copy's path below `base`, for each file whose copy has another path (`download/copy_names.py`).
+    content_starts: (path, byte of the stored file) -> byte of its content, for the ranges of compressed web archives.
+    attributes: path -> the files that hold the attributes of the documents in this file (`dolma/attribute_files.py`).
     """
 
     base: str
     listed: Mapping[str, Any] = field(default_factory=dict)
     query: str = field(default="", repr=False)
     copies: Mapping[str, str] = field(default_factory=dict)
+    content_starts: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    attributes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     _open: dict[str, BinaryIO] = field(default_factory=dict, init=False)
     _mapped: set[str] = field(default_factory=set, init=False)
     _states: dict[str, State] = field(default_factory=dict, init=False)

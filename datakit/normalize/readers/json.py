@@ -1,8 +1,8 @@
-"""Reads JSON Lines: skips a byte order mark, replaces invalid UTF-8, refuses a JSON array, chooses the columnar or the
-line parser for each chunk, and quarantines bad lines. Before parsing, invalid UTF-8 in any field is replaced by U+FFFD,
-as by Python's `errors="replace"`. A file whose first line is `[` or `[{` is refused as a single JSON array; the error
-message explains how to convert it. A line is bad if it is not a record (see json_rows.py) or is too long. A transform
-gets the id column (named by the source's `id`) as strings, in which numbers keep their digits as written.
+"""Reads JSON Lines and JSON arrays: skips a byte order mark, replaces invalid UTF-8, chooses the columnar or the line
+parser for each chunk, and quarantines bad lines. Before parsing, invalid UTF-8 in any field is replaced by U+FFFD, as
+by Python's `errors="replace"`. A file that is one JSON array (`json_arrays/recognition.py`) is cut into its elements,
+each of which is then read like a line. A line is bad if it is not a record (see json_rows.py) or is too long. A
+transform gets the id column (named by the source's `id`) as strings, in which numbers keep their digits as written.
 """
 
 from __future__ import annotations
@@ -15,20 +15,25 @@ from datakit.engine.user_code import required_text
 from datakit.errors import UnreadableError
 from datakit.normalize.columns.schema_union import fit_column
 from datakit.normalize.config import Config
-from datakit.normalize.readers.base import Chunk, Chunks, ReadContext, without_columns
+from datakit.normalize.readers.base import Chunk, Chunks, ReadContext
+from datakit.normalize.readers.json_arrays.elements import ElementCutter
+from datakit.normalize.readers.json_arrays.recognition import Peeked, holds_array
 from datakit.normalize.readers.json_columns import ColumnParser
 from datakit.normalize.readers.json_lines import Lines, find_lines
-from datakit.normalize.readers.json_rows import Expected, parse_lines, table_of
-from datakit.normalize.readers.line_chunks import LineCutter
+from datakit.normalize.readers.json_rows import expected_of, parse_lines, table_of
+from datakit.normalize.readers.line_chunks import BYTE_ORDER_MARK, LineCutter
 from datakit.normalize.readers.line_numbers import LineNumbers
 from datakit.normalize.readers.streams import DamagedError, decompressed
+from datakit.normalize.settings.column_settings import STRING
+from datakit.printable import one_line
 
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-
-def read_json(context: ReadContext, path: str, start: int = 0, stop: int | None = None) -> Chunks:
+def read_json(context: ReadContext, path: str, start: int = 0, stop: int | None = None, array: bool = False) -> Chunks:
     """Yield the records that start in bytes [start, stop) or, if `stop` is None, at `start` or later. Raises
     UnreadableError or ColumnError.
+
+    array: the file is known to hold one JSON array, or an object with one member that is an array. Otherwise, the
+    beginning of the file shows whether it is an array, which is read only as a whole.
     """
     limit, counts = context.config.max_document_bytes, context.counts
     with context.inputs.open(path) as file:
@@ -38,10 +43,19 @@ def read_json(context: ReadContext, path: str, start: int = 0, stop: int | None 
             reason = f"longer than max_document_bytes ({limit})"
             counts.unreadable(path, offset, reason + numbers.pass_over(offset))
 
-        cutter = LineCutter(max(0, start - 1), stop, limit, too_long, inside=start > 0)
+        lines = LineCutter(max(0, start - 1), stop, limit, too_long, inside=start > 0)
+        stream = Peeked(decompressed(file, path, lines.position, context.streams))
+        cutter: LineCutter | ElementCutter = lines
+        if array or (start == 0 and holds_array(stream)):
+            if stop is not None:
+                raise UnreadableError(
+                    f"{one_line(path)} is one JSON array, though its name implies JSON Lines; set the source's "
+                    '`format = "json-array"`'
+                )
+            numbers, cutter = LineNumbers(), ElementCutter(path, limit, too_long)  # elements have no line numbers
         parser = _ChunkParser(path, context, numbers)
         try:
-            for offset, data in cutter.chunks(decompressed(file, path, cutter.position, context.streams)):
+            for offset, data in cutter.chunks(stream):
                 yield from parser.parse(offset, data)
         except DamagedError as error:
             for offset, data in cutter.whole_lines():
@@ -55,9 +69,11 @@ class _ChunkParser:
     def __init__(self, path: str, context: ReadContext, numbers: LineNumbers) -> None:
         self._path, self._context, self._numbers = path, context, numbers
         config, texts = context.config, required_text(context.config.transform)
-        self._columns = ColumnParser(config.id, texts)
-        raw = config.transform is not None  # then the text column and the id column are made by the transform
-        self._expected = Expected(None if raw else config.text, None if raw else config.id, config.id, texts)
+        raw = config.transform is not None
+        self._conflicts = {} if raw else config.conflicts
+        strings = [name for name, policy in self._conflicts.items() if policy == STRING]
+        self._expected = expected_of(config, texts)
+        self._columns = ColumnParser(config.id, texts, self._expected.form, strings)
 
     def parse(self, offset: int, data: bytes) -> Chunks:
         """Yield the records of the chunk at `offset`, if it has any."""
@@ -68,8 +84,6 @@ class _ChunkParser:
         lines = find_lines(data)
         if not len(lines):
             return
-        if offset <= len(BYTE_ORDER_MARK):
-            self._refuse_array(data, lines)
         data, lines, positions = self._without_skipped(data, lines, offset + lines.starts)
         data, invalid = valid_utf8(data)
         if invalid:
@@ -81,8 +95,8 @@ class _ChunkParser:
             positions = positions[numbers]
         if table.num_rows:
             self._context.counts.add_read(table.num_rows)
-            table = without_columns(table, self._context.config.drop)
-            yield Chunk(self._path, _with_id_as_string(table, self._context.config), positions, size)
+            table = self._context.choice.read_columns(table)
+            yield Chunk(self._path, with_id_as_string(table, self._context.config), positions, size)
 
     def _without_skipped(self, data: bytes, lines: Lines, positions: np.ndarray) -> tuple[bytes, Lines, np.ndarray]:
         kept = self._context.start_batch(
@@ -107,16 +121,10 @@ class _ChunkParser:
 
         records, numbers, surrogates = parse_lines(data, lines, self._expected, bad)
         self._context.counts.counters["normalize/invalid_utf8"] += surrogates
-        return table_of(records, self._path, self._context.config.drop), numbers
-
-    def _refuse_array(self, data: bytes, lines: Lines) -> None:
-        if data[lines.starts[0] : lines.ends[0]] in (b"[", b"[{"):
-            raise UnreadableError(
-                f"{self._path} is one JSON array, not one object per line; convert it (jq -c '.[]' FILE > FILE.jsonl)"
-            )
+        return table_of(records, self._path, self._context.choice.reads, self._conflicts), numbers
 
 
-def _with_id_as_string(table: pa.Table, config: Config) -> pa.Table:
+def with_id_as_string(table: pa.Table, config: Config) -> pa.Table:
     """Return the table. If a transform is set, the id column is converted to strings, so its type never varies."""
     place = table.column_names.index(config.id) if config.id in table.column_names else -1
     if config.transform is None or place < 0 or types.is_nested(table.column(place).type):

@@ -13,6 +13,8 @@ real text.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
@@ -20,18 +22,27 @@ from pyarrow import types
 
 from datakit.engine.user_code import RequiredText
 from datakit.normalize.columns.number_types import LARGEST_EXACT
+from datakit.normalize.columns.paths_in_types import mistake
 from datakit.normalize.readers.sound_arrays import check_arrays
+from datakit.normalize.settings.text_forms import TextForm
 
 
 class ColumnParser:
     """Parses the chunks of one file, in order, and remembers which columns hold strings that look like dates.
 
     digits: the column whose numbers must keep their digits as written. texts: the column and the fields in which the
-    source's transform requires text; None if it requires none.
+    source's transform requires text; None if it requires none. form: how the text is made of several values, which must
+    have the right types. strings: the columns whose values become strings, and so must not be objects or lists.
     """
 
-    def __init__(self, digits: str, texts: RequiredText | None = None) -> None:
-        self._digits, self._texts = digits, texts
+    def __init__(
+        self,
+        digits: str,
+        texts: RequiredText | None = None,
+        form: TextForm | None = None,
+        strings: Collection[str] = (),
+    ) -> None:
+        self._digits, self._texts, self._form, self._strings = digits, texts, form, strings
         self._dates: dict[str, pa.DataType] = {}
 
     def parse(self, chunk: bytes, lines: int) -> pa.Table | None:
@@ -49,6 +60,10 @@ class ColumnParser:
         if self._digits in table.column_names and types.is_floating(table.column(self._digits).type):
             return None
         if self._texts is not None and not _has_texts(table.schema, self._texts):
+            return None
+        if any(name in table.column_names and types.is_nested(table.column(name).type) for name in self._strings):
+            return None
+        if self._form is not None and mistake(table.schema, self._form) is not None:
             return None
         return table if all(_exact(chunk) for column in table.columns for chunk in column.chunks) else None
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -26,7 +27,11 @@ from datakit.engine.user_code import RequiredText
 from datakit.errors import ColumnError
 from datakit.normalize.columns.number_types import LARGEST_EXACT, float_texts
 from datakit.normalize.columns.schema_union import shown
+from datakit.normalize.config import Config
 from datakit.normalize.readers.json_lines import DEEP, DEEPEST, Lines
+from datakit.normalize.settings.column_settings import DROP, ERROR, KIND_MARK, NULL, STRING
+from datakit.normalize.settings.text_forms import TextForm
+from datakit.normalize.texts.json_values import wrong_value
 from datakit.printable import one_line
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -50,13 +55,23 @@ class Expected:
     name is None, that column is not checked.
 
     digits: the column whose numbers keep their digits as written. texts: the column and the fields in which the
-    source's transform requires text; None if it requires none.
+    source's transform requires text; None if it requires none. form: how the text is made of several values; None if it
+    is the value of the column `text`.
     """
 
     text: str | None
     id: str | None
     digits: str | None
     texts: RequiredText | None = None
+    form: TextForm | None = None
+
+
+def expected_of(config: Config, texts: RequiredText | None = None) -> Expected:
+    """Return what a source's settings expect of its records. A transform makes the text and the id itself."""
+    if config.transform is not None:
+        return Expected(None, None, config.id, texts)
+    text = config.text_column if config.text_form is None else None
+    return Expected(text, config.id, config.id, texts, config.text_form)
 
 
 def parse_lines(
@@ -114,6 +129,10 @@ def _check(record: dict[str, Any], expected: Expected) -> None:
     text = record.get(expected.text) if expected.text is not None else None
     if not (text is None or type(text) is str):
         raise NotARecordError(f"{expected.text!r} holds a JSON {_NAMES[type(text)]}, not a string")
+    if expected.form is not None:
+        reason = wrong_value(record, expected.form, lambda value: _NAMES[type(value)])
+        if reason is not None:
+            raise NotARecordError(reason)
     if expected.id is not None and isinstance(record.get(expected.id), dict | list):
         raise NotARecordError(
             f"{expected.id!r} holds a JSON {_NAMES[type(record[expected.id])]}, which cannot be an id"
@@ -166,41 +185,74 @@ def _without_surrogates(value: Any) -> Any:
     return value
 
 
-def table_of(records: Sequence[dict[str, Any]], file: str, dropped: Sequence[str]) -> pa.Table:
-    """Convert records to a table, with columns in order of first appearance. Raises ColumnError."""
-    names = [name for name in dict.fromkeys(key for record in records for key in record) if name not in dropped]
-    columns = []
+def table_of(
+    records: Sequence[dict[str, Any]],
+    file: str,
+    reads: Callable[[str], bool],
+    conflicts: Mapping[str, str] = MappingProxyType({}),
+) -> pa.Table:
+    """Convert records to a table, with columns in order of first appearance. reads: returns True for the name of a
+    column that is needed. conflicts: the policies of columns (columns/conflicts.py). Raises ColumnError.
+    """
+    names = [name for name in dict.fromkeys(key for record in records for key in record) if reads(name)]
+    columns: dict[str, pa.Array] = {}
     for name in names:
         try:
-            columns.append(_array([record.get(name) for record in records]))
+            columns |= _columns(name, [record.get(name) for record in records], conflicts.get(name))
         except _MixedError as error:
             refused = ColumnError(
-                f"{one_line(file)}: column {shown(name)} holds {error}; fix the file, or leave the column out "
-                f"(drop = [{shown(name)}] under [normalize])"
+                f"{one_line(file)}: column {shown(name)} holds {error}; fix the file, leave the column out "
+                f"(drop = [{shown(name)}] under [normalize]), or store its values as strings "
+                f'(conflicts = {{ {shown(name)} = "string" }})'
             )
             refused.mixed = name
             raise refused from error
     if not names:
         return pa.table({"": pa.nulls(len(records))}).select([])  # no columns, but the number of rows is kept
-    return pa.table(columns, names=names)
+    return pa.table([*columns.values()], names=[*columns])
+
+
+def _columns(name: str, values: list[Any], policy: str | None) -> dict[str, pa.Array]:
+    """Return a column by its name or, if values of several kinds are carried apart, one column for each kind."""
+    if policy == STRING:
+        texts = [orjson.dumps(value).decode() if isinstance(value, dict | list) else value for value in values]
+        return {name: pa.array(_texts(texts), pa.string())}
+    if policy not in (DROP, NULL):
+        return {name: _array(values, strict=policy == ERROR)}
+    kinds = [None if value is None else _KIND_NAMES[type(value)] for value in values]
+    found = [kind for kind in dict.fromkeys(kinds) if kind is not None]
+    if not found:
+        return {name: pa.nulls(len(values))}
+    return {
+        f"{name}{KIND_MARK}{kind}": _array([v if k == kind else None for v, k in zip(values, kinds, strict=True)])
+        for kind in found
+    }
+
+
+_KIND_NAMES: dict[type, str] = {  # as in columns/conflicts.py; a large integer keeps its digits as a string
+    dict: "object", list: "list", str: "string", LargeInteger: "string", int: "number", float: "number", bool: "boolean"
+}  # fmt: skip
 
 
 class _MixedError(ValueError):
     """The values of a column have no common type."""
 
 
-def _array(values: list[Any]) -> pa.Array:
+def _array(values: list[Any], strict: bool = False) -> pa.Array:
+    """Convert values to an array. strict: True if values must not become strings for the sake of others."""
     kinds = {type(value) for value in values} - {type(None)}
     if not kinds:
         return pa.nulls(len(values))
     if kinds == {dict}:
-        return _structs(values)
+        return _structs(values, strict)
     if kinds == {list}:
-        return _lists(values)
+        return _lists(values, strict)
     if dict in kinds or list in kinds:
         raise _MixedError(" and ".join(sorted({_KINDS[kind] for kind in kinds})))
     if kinds == {int} or (kinds <= {int, float} and _exact_as_floats(values)):
         return pa.array(values, pa.int64() if kinds == {int} else pa.float64())
+    if strict and len(kinds) > 1:
+        raise _MixedError(" and ".join(sorted({_KINDS[kind] for kind in kinds})) + " that only strings could hold")
     if len(kinds) > 1:
         values = _texts(values)
     return pa.array(values, pa.bool_() if kinds == {bool} else pa.string())
@@ -228,17 +280,17 @@ def _texts(values: list[Any]) -> list[str | None]:
     return texts
 
 
-def _structs(values: list[Any]) -> pa.Array:
+def _structs(values: list[Any], strict: bool) -> pa.Array:
     names = list(dict.fromkeys(key for value in values if value for key in value))
     missing = pa.array([value is None for value in values])
     if not names:
         return pa.array(values, pa.struct([]))
-    children = [_array([value.get(name) if value else None for value in values]) for name in names]
+    children = [_array([value.get(name) if value else None for value in values], strict) for name in names]
     return pa.StructArray.from_arrays(children, names=names, mask=missing)
 
 
-def _lists(values: list[Any]) -> pa.Array:
-    elements = _array([element for value in values if value for element in value])
+def _lists(values: list[Any], strict: bool) -> pa.Array:
+    elements = _array([element for value in values if value for element in value], strict)
     offsets = list(itertools.accumulate((len(value or ()) for value in values), initial=0))
     missing = pa.array([value is None for value in values])
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), elements, mask=missing)

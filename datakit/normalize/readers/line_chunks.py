@@ -8,8 +8,9 @@ Memory: one chunk, or one line of permitted length, plus the data of one read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 CHUNK_BYTES = 4 << 20  # large enough to amortize the parser's cost per call, small enough for several copies in a task
 
 
@@ -30,7 +31,7 @@ class LineCutter:
         self._buffer = bytearray()
         self._skipping, self._searched = inside, 0
 
-    def chunks(self, parts: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
+    def chunks(self, parts: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
         """Yield every chunk of the stream `parts`; the last line may lack a line end."""
         for part in parts:
             self._buffer += part

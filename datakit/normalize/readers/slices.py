@@ -1,31 +1,38 @@
 """Cuts a source's files into slices of about equal work (one per routing task), estimates the work for each file, and
 calls the reader for its format. If compressed files of a slice turn out to be damaged, repeats the work on the slice
 without the damaged parts. Plain JSON Lines files are cut into byte ranges and Parquet files into ranges of row groups,
-of about 64 MiB each. Files in other formats and compressed files cannot be cut. Small files are grouped in path order,
-so that a hundred thousand files do not become a hundred thousand tasks. In a source of more than 1 TiB, slices of up to
-1 GiB are formed from these parts, because each task writes runs of its own, and the number of requests of the exchange
-grows with the number of runs. Slices depend only on the listing, the configured format, and Parquet footers. They are
-in the order of the records: sorted by path, then by position.
+of about 64 MiB each. Files in other formats, JSON arrays and compressed files cannot be cut. Small files are grouped in
+path order, so that a hundred thousand files do not become a hundred thousand tasks. In a source of more than 1 TiB,
+slices of up to 1 GiB are formed from these parts, because each task writes runs of its own, and the number of requests
+of the exchange grows with the number of runs. Slices depend only on the listing, the configured format, Parquet footers
+and the first bytes of large JSON files. They are in the order of the records: sorted by path, then by position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
 from typing import TypeAlias, TypeVar
 
 from datakit.errors import RefusedError, UnreadableError, refuse_all
 from datakit.normalize import formats
 from datakit.normalize.config import Config
+from datakit.normalize.readers.archives.webdataset import read_webdataset
 from datakit.normalize.readers.base import Chunks, ReadContext
 from datakit.normalize.readers.columnar.arrow import read_arrow
 from datakit.normalize.readers.columnar.parquet import open_parquet, read_parquet
 from datakit.normalize.readers.csv import read_csv
+from datakit.normalize.readers.dolma.attribute_files import documents_only
+from datakit.normalize.readers.dolma.documents import read_dolma
 from datakit.normalize.readers.inputs import Inputs
 from datakit.normalize.readers.json import read_json
+from datakit.normalize.readers.json_arrays.recognition import HEAD_BYTES, Peeked, holds_array
 from datakit.normalize.readers.streams import DamagedError, DamagedStreamError, Streams, decompressed
 from datakit.normalize.readers.text import read_texts
+from datakit.normalize.readers.xml.mediawiki import read_mediawiki
 from datakit.storage import urls
 
 SLICE_BYTES = 64 << 20  # about 0.3 s of work: much longer than a fork takes, yet little to repeat after a failure
@@ -38,11 +45,15 @@ FILE_OVERHEAD = 64 << 10  # opening a file takes about as long as reading this m
 FOOTER_THREADS = 16  # number of footers read in parallel; in an object store, each takes one small request
 T = TypeVar("T")
 Damage: TypeAlias = dict[str, tuple[int, str]]  # see Streams.damaged
+# The ranges of web archives, by path: (offset in the stored file, offset in the content, size of the content in bytes)
+Cuts: TypeAlias = Mapping[str, Sequence[tuple[int, int, int]]]
+NO_CUTS: Cuts = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class FileRange:
-    """Part of a file: bytes [start, stop) of plain JSON Lines, row groups [start, stop) of Parquet, or the whole file.
+    """Part of a file: bytes [start, stop) of plain JSON Lines or of a web archive as it is stored, row groups
+    [start, stop) of Parquet, or the whole file.
 
     weight: the work that the part takes, estimated in bytes of text.
     """
@@ -54,12 +65,16 @@ class FileRange:
     stop: int | None = None
 
 
-def cut_slices(inputs: Inputs, files: Sequence[tuple[str, int]], config: Config) -> list[list[FileRange]]:
-    """Cut the files of a source, given as (path, size in bytes) pairs, into slices. Raises one RefusedError for all
-    files that prove unusable.
+def cut_slices(
+    inputs: Inputs, files: Sequence[tuple[str, int]], config: Config, cuts: Cuts = NO_CUTS
+) -> list[list[FileRange]]:
+    """Cut the files of a source, given as (path, size in bytes) pairs, into slices. cuts: where to cut web archives.
+    Raises one RefusedError for all files that prove unusable.
     """
+    if config.format == formats.DOLMA:
+        files = documents_only(files)
     with ThreadPoolExecutor(FOOTER_THREADS) as pool:
-        cut = list(pool.map(lambda file: _ranges_or_refused(inputs, file[0], file[1], config), sorted(files)))
+        cut = list(pool.map(lambda file: _ranges_or_refused(inputs, file[0], file[1], config, cuts), sorted(files)))
     refuse_all([one for one in cut if isinstance(one, RefusedError)])
     found = [part for ranges in cut if not isinstance(ranges, RefusedError) for part in ranges]
     return list(_group(found, _growth(sum(part.weight for part in found))))
@@ -79,8 +94,12 @@ def are_large(slices: Sequence[Sequence[FileRange]]) -> bool:
     return any(len(ranges) > 1 and sum(part.weight for part in ranges) > SLICE_BYTES for ranges in slices)
 
 
-def _ranges_or_refused(inputs: Inputs, path: str, size: int, config: Config) -> list[FileRange] | RefusedError:
+def _ranges_or_refused(
+    inputs: Inputs, path: str, size: int, config: Config, cuts: Cuts
+) -> list[FileRange] | RefusedError:
     try:
+        if path in cuts:
+            return _archive_ranges(path, formats.format_of(path, config.format), cuts[path])
         return list(_ranges(inputs, path, size, config))
     except RefusedError as error:
         return error
@@ -92,14 +111,32 @@ def _ranges(inputs: Inputs, path: str, size: int, config: Config) -> Iterator[Fi
     weight = size * EXPANSION if compressed or kind == formats.PARQUET else size
     if size <= SLICE_BYTES or compressed:
         yield FileRange(path, kind, weight + FILE_OVERHEAD)
-    elif kind == formats.JSON:
+    elif kind == formats.JSON and not _is_array(inputs, path):
         for start in range(0, size, SLICE_BYTES):
             stop = start + SLICE_BYTES
             yield FileRange(path, kind, SLICE_BYTES, start, stop if stop < size else None)
     elif kind == formats.PARQUET:
         yield from _row_group_ranges(inputs, path, weight)
     else:
-        yield FileRange(path, kind, weight)
+        yield FileRange(path, formats.JSON_ARRAY if kind == formats.JSON else kind, weight)
+
+
+def _is_array(inputs: Inputs, path: str) -> bool:
+    """Return True if a large `.json` file is one JSON array. Reads its first bytes, up to 4 MiB if it begins with a
+    bracket. Files of other names are not opened: `read_json` refuses an array among them.
+    """
+    if not path.lower().endswith(".json"):
+        return False
+    with urls.open_read(inputs.url(path)) as file:
+        return holds_array(Peeked(iter(partial(file.read, HEAD_BYTES), b"")))
+
+
+def _archive_ranges(path: str, format: str, places: Sequence[tuple[int, int, int]]) -> list[FileRange]:
+    stops = [*(stored for stored, _, _ in places[1:]), None]
+    return [
+        FileRange(path, format, size + FILE_OVERHEAD, stored, stop)
+        for (stored, _, size), stop in zip(places, stops, strict=True)
+    ]
 
 
 def _row_group_ranges(inputs: Inputs, path: str, weight: int) -> Iterator[FileRange]:
@@ -155,11 +192,24 @@ def read_range(context: ReadContext, part: FileRange) -> Chunks:
         return read_json(context, part.path, part.start, part.stop)
     if part.format == formats.PARQUET:
         return read_parquet(context, part.path, part.start, part.stop)
-    if part.format == formats.ARROW:
-        return read_arrow(context, part.path)
-    if part.format == formats.TEXT:
-        return read_texts(context, [part.path])
-    return read_csv(context, part.path, part.format)
+    if part.format in (formats.CSV, formats.TSV):
+        return read_csv(context, part.path, part.format)
+    if part.format in formats.WEB_ARCHIVES:
+        from datakit.normalize.readers.web.reader import read_web  # needs libraries that other formats do not need
+
+        origin = context.inputs.content_starts.get((part.path, part.start), 0)
+        return read_web(context, part.path, part.format, start=part.start, stop=part.stop, origin=origin)
+    return _READERS[part.format](context, part.path)
+
+
+_READERS: dict[str, Callable[[ReadContext, str], Chunks]] = {
+    formats.ARROW: read_arrow,
+    formats.TEXT: lambda context, path: read_texts(context, [path]),
+    formats.JSON_ARRAY: lambda context, path: read_json(context, path, array=True),
+    formats.MEDIAWIKI: read_mediawiki,
+    formats.WEBDATASET: read_webdataset,
+    formats.DOLMA: read_dolma,
+}
 
 
 def despite_damage(context: ReadContext, ranges: Sequence[FileRange], work: Callable[[Streams], T]) -> T:
@@ -196,7 +246,7 @@ def _find_damage(context: ReadContext, ranges: Sequence[FileRange]) -> Damage:
     """
     damaged: Damage = {}
     for part in ranges:
-        if part.format in (formats.JSON, formats.CSV, formats.TSV) and formats.compression_of(part.path):
+        if part.format in formats.STREAMED and formats.compression_of(part.path):
             try:
                 _decompress_all(context, part.path)
             except DamagedStreamError as error:

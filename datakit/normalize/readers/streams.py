@@ -1,6 +1,6 @@
-"""Reads a file sequentially, decompresses gzip, zstd, bzip2 and xz in bounded memory, and decides when a compressed
-file counts as damaged. One loop handles all four compression formats. If a file holds several streams in a row (gzip
-members, zstd frames), all of them are read. Zero padding after a stream is skipped.
+"""Reads a file sequentially, decompresses gzip, zstd, bzip2, xz and lz4 in bounded memory, and decides when a
+compressed file counts as damaged. One loop handles the first four compression formats. If a file holds several streams
+in a row (gzip members, zstd frames), all of them are read. Zero padding after a stream is skipped.
 
 A file that ends inside a stream is truncated: what could be decoded is used, and the rest is lost. If instead a stream
 is corrupt (its checksum does not match, or it cannot be decoded), nothing of that stream may be used, because the
@@ -10,6 +10,10 @@ start again without the damaged stream. The data of earlier streams is used.
 
 isal inflates gzip about twice as fast as zlib does (850 MB/s of text per core; zstd reaches 1,350 MB/s). A zstd frame
 may need a window of up to 2 GiB (as in dumps made with `--long=31`), whose memory is allocated as the window fills.
+
+Arrow decompresses lz4. It does not tell where a frame ends, so all frames of a file count as one stream, and a
+truncated file counts as a corrupt one. Damage is noticed only if the frame has a checksum, which the program `lz4`
+writes.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 
+import pyarrow as pa
 import zstandard
 from isal import igzip_lib
 
@@ -112,24 +117,27 @@ class _ZstdStream:
         return self._stream.unused_data
 
 
-_OPENERS: dict[str, Callable[[], Any]] = {
+OPENERS: dict[str, Callable[[], Any]] = {
     "gzip": lambda: igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP),
     "zstd": _ZstdStream,
     "bzip2": bz2.BZ2Decompressor,
     "xz": lzma.LZMADecompressor,
 }
 _ISAL_ERROR = cast(type[Exception], igzip_lib.IsalError)
-_ERRORS = (_ISAL_ERROR, zstandard.ZstdError, lzma.LZMAError, OSError, EOFError, ValueError)
+DECODING_ERRORS = (_ISAL_ERROR, zstandard.ZstdError, lzma.LZMAError, OSError, EOFError, ValueError)
 
 
-def decompressed(file: BinaryIO, path: str, start: int = 0, streams: Streams | None = None) -> Iterator[bytes]:
+def decompressed(
+    file: BinaryIO, path: str, start: int = 0, streams: Streams | None = None, allowed: str = ""
+) -> Iterator[bytes]:
     """Yield the content of an open file, decompressed as its name implies. In a plain file, begin at byte `start`.
+    allowed: see `check_head`.
 
     Raises UnreadableError if the content is of another kind, DamagedError if the rest cannot be decoded (after all
     usable bytes have been yielded), and DamagedStreamError if bytes already yielded must not be used.
     """
     compression = compression_of(path)
-    check_head(path, file.read(HEAD_BYTES), compression)
+    check_head(path, file.read(HEAD_BYTES), compression, allowed)
     file.seek(start)
     if compression is None:
         while data := file.read(OUTPUT_BYTES):
@@ -139,7 +147,12 @@ def decompressed(file: BinaryIO, path: str, start: int = 0, streams: Streams | N
 
 
 def _decompress(file: BinaryIO, path: str, compression: str, streams: Streams) -> Iterator[bytes]:
-    opener, magic = _OPENERS[compression], MAGIC[compression]
+    if compression == "lz4":
+        if path in streams.damaged:
+            raise DamagedError(streams.damaged[path][1])
+        yield from _sound_or_refused(_decompress_lz4(file), path, 0, streams)
+        return
+    opener, magic = OPENERS[compression], MAGIC[compression]
     input_bytes = ZSTD_INPUT_BYTES if compression == "zstd" else INPUT_BYTES
     stop, reason = streams.damaged.get(path, (None, ""))
     data, position = file.read(input_bytes), 0
@@ -184,8 +197,34 @@ def _decompress_stream(file: BinaryIO, stream: Any, data: bytes, input_bytes: in
                 raise DamagedError("the file ends inside the compressed stream")
         try:
             output = stream.decompress(data, OUTPUT_BYTES)
-        except _ERRORS as error:
+        except DECODING_ERRORS as error:
             raise _ContentError(f"the compressed data is damaged ({error})") from error
         data = b""
         if output:
             yield output
+
+
+class _LeftOpen:
+    """A file that Arrow may read. Arrow closes what it has read, but the caller still needs the file."""
+
+    closed = False
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.read = file.read
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def _decompress_lz4(file: BinaryIO) -> Iterator[bytes]:
+    stream = pa.CompressedInputStream(pa.PythonFile(_LeftOpen(file), mode="r"), "lz4")
+    while True:
+        try:
+            output = stream.read(OUTPUT_BYTES)
+        except OSError as error:
+            if error.errno is not None:  # an error of the disk, not of the content
+                raise
+            raise _ContentError(f"the compressed data is damaged or incomplete ({error})") from error
+        if not output:
+            return
+        yield output

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from datakit.errors import UnreadableError
 from datakit.normalize.readers.base import Chunk, Chunks, ReadContext
-from datakit.normalize.readers.json import BYTE_ORDER_MARK
-from datakit.normalize.readers.line_chunks import CHUNK_BYTES
+from datakit.normalize.readers.line_chunks import BYTE_ORDER_MARK, CHUNK_BYTES
 from datakit.normalize.readers.streams import DamagedError, DamagedStreamError, decompressed
 
 
@@ -65,6 +64,6 @@ def _read_within(file: BinaryIO, path: str, limit: int) -> bytes:
 
 def _chunk(context: ReadContext, names: list[str], texts: list[bytes]) -> Chunk:
     context.counts.add_read(len(names))
-    text, name = context.config.text, context.config.id or "id"
+    text, name = context.config.text_column or "text", context.config.id or "id"
     table = pa.table({text: pa.array(texts, pa.large_binary()), name: pa.array(names, pa.string())})
     return Chunk(names[0], table, np.zeros(len(names), np.int64), sum(map(len, texts)), tuple(names))

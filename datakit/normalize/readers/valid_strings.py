@@ -15,8 +15,9 @@ from datakit.normalize.record_counts import RecordCounts
 from datakit.printable import one_line
 
 
-def with_valid_strings(path: str, table: pa.Table, text: str, counts: RecordCounts) -> pa.Table:
-    """Return the table with invalid UTF-8 replaced, except in the column `text`. `path` is the file of the table.
+def with_valid_strings(path: str, table: pa.Table, text: str | None, counts: RecordCounts) -> pa.Table:
+    """Return the table with invalid UTF-8 replaced, except in the column `text` (None: in all columns). `path` is the
+    file of the table.
 
     Raises ColumnError if a value that is not a string is invalid.
     """

@@ -12,10 +12,11 @@ from typing import Any
 import msgspec
 
 from datakit.engine.task import TaskContext, TaskResult, Tolerance
+from datakit.normalize.columns.conflicts import with_policies
 from datakit.normalize.columns.upstream_columns import UpstreamColumns
 from datakit.normalize.config import Config
 from datakit.normalize.phase_data import RouteArguments, RouteShared, TypesDetails, to_plain
-from datakit.normalize.readers.base import ReadContext
+from datakit.normalize.readers.base import ReadContext, with_splits
 from datakit.normalize.readers.slices import begun, despite_damage, read_slice
 from datakit.normalize.readers.streams import Streams
 from datakit.normalize.record_counts import IN, RecordCounts
@@ -47,19 +48,25 @@ def find_types(arguments: dict[str, Any], shared: dict[str, Any], task: TaskCont
 def _find_types(context: ReadContext, own: RouteArguments) -> TaskResult:
     columns, bytes_read = _read_columns(context, own)
     context.inputs.check()
-    details = to_plain(TypesDetails(columns.schemas(), list(columns.largest.items())))
+    details = to_plain(
+        TypesDetails(
+            columns.schemas(), list(columns.largest.items()), columns.absent(), columns.names(context.choice.unread)
+        )
+    )
     return TaskResult(details=details, records=context.counts.counters[IN], bytes_read=bytes_read)
 
 
 def _read_columns(context: ReadContext, own: RouteArguments) -> tuple[UpstreamColumns, int]:
     config, counts, task = context.config, context.counts.counters, context.task
     transform = Transform(config.transform) if config.transform else None
-    columns, bytes_read = UpstreamColumns(config), 0
+    columns, bytes_read = UpstreamColumns(config, everything=True), 0
     for chunk in read_slice(context, own.ranges):
         task.hold(chunk.file, int(chunk.positions[0]), chunk.table.num_rows)
-        columns.add(chunk.file, transform.apply(chunk.table) if transform else chunk.table)
+        table = with_splits(chunk, own.splits).table
+        table = transform.apply(table) if transform else table
+        columns.add(chunk.file, with_policies(table, config.conflicts))
         bytes_read += chunk.bytes_read
         task.report(counts[IN], bytes_read)
         task.release()
-    columns.check_text(begun(own.ranges))
+    columns.check_text(begun(own.ranges), context.choice.unread)
     return columns, bytes_read

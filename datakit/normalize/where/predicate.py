@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from datakit.errors import RecipeError
+from datakit.normalize.columns.column_choice import where_paths
 from datakit.normalize.columns.schema_union import fit_column, shown, unify
-from datakit.normalize.where.time_zones import naive
+from datakit.normalize.columns.time_zones import naive
 from datakit.printable import one_line
 from datakit.sql.database import open_database, reason
-from datakit.sql.expression import column_paths
 
 ROW = "__row"
 
@@ -79,8 +79,8 @@ class Predicate:
     def _referenced(self) -> dict[str, pa.DataType]:
         """Return the columns that the predicate reads, with types that contain only the struct fields that it reads."""
         wanted: dict[str, pa.DataType] = {}
-        for path in column_paths(self._database, self._sql):
-            name, *inside = path[1:] if path[0] == "records" and len(path) > 1 else path
+        for path in where_paths(self._sql):
+            name, *inside = path.parts
             kind = pa.null()
             for field in reversed(inside):
                 kind = pa.struct([(field, kind)])
@@ -94,7 +94,20 @@ def converted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """Convert a column to `kind`, its type for the whole source. Raises ArrowInvalid if a value cannot be converted."""
     if pa.types.is_null(kind) or column.type == kind:
         return column
+    if pa.types.is_struct(kind) and pa.types.is_struct(column.type):
+        return pa.chunked_array([_converted_struct(chunk, kind) for chunk in column.chunks], kind)
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     if text or pa.types.is_nested(kind) or pa.types.is_null(column.type):
         return fit_column(column, kind)
     return column.cast(kind)
+
+
+def _converted_struct(array: pa.StructArray, kind: pa.DataType) -> pa.StructArray:
+    have = {field.name: pa.chunked_array([child]) for field, child in zip(array.type, array.flatten(), strict=True)}
+    children = [
+        converted(have[field.name], field.type).cast(field.type).combine_chunks()
+        if field.name in have and not pa.types.is_null(field.type)
+        else pa.nulls(len(array), field.type)
+        for field in kind
+    ]
+    return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())

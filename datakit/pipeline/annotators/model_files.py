@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from datakit.annotate import stage as annotate
 from datakit.annotate.model_file import ModelFile
-from datakit.annotate.tables import TABLES
+from datakit.annotate.tables import TABLES, annotator_of, heading
 from datakit.download import stage as download
 from datakit.download.hashes import HashCache
 from datakit.errors import RefusedError, UsageError, refuse_all
@@ -63,10 +63,11 @@ def model_files(settings: Settings) -> dict[str, ModelFile | UsageError]:
     """
     found: dict[str, ModelFile | UsageError] = {}
     for name, chosen in annotate.with_files(settings.content["annotators"], settings.operations).items():
-        if name not in TABLES or not hasattr(TABLES[name].kind, "model_file"):
+        annotator = annotator_of(name, chosen)
+        if annotator is None or not hasattr(TABLES[annotator].kind, "model_file"):
             continue
         try:
-            found[name] = config_of(chosen, TABLES[name].kind).model_file()
+            found[name] = config_of(chosen, TABLES[annotator].kind).model_file()
         except UsageError as error:
             found[name] = error
     return found
@@ -78,7 +79,7 @@ def refused_models(settings: Settings, place: str, cache: HashCache) -> list[Ref
     """
     refused = list[RefusedError]()
     for name, model in model_files(settings).items():
-        table = f"{place}, [{annotate.NAME}.{name}]"
+        table = f"{place}, {heading(name, settings.content['annotators'][name])}"
         if isinstance(model, UsageError):
             refused.append(RefusedError(f"{table}: {model}"))
         else:

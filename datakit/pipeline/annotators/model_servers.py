@@ -4,6 +4,8 @@ text, to which host, and at what cost. Refuses a run whose keys are not set.
 The documents are counted exactly if normalize is done: those whose answers are stored are left out. This takes reading
 the ids of the documents and the stored answers, but no text. So the number of bytes is an upper limit if some documents
 have been answered, or are longer than `max_bytes`. The number of tokens is guessed from the number of bytes.
+
+Memory: the ids and the stored answers of one partition.
 """
 
 from __future__ import annotations
@@ -101,7 +103,7 @@ def _requests(
         return ServerRequests(name, source, config.host, None, None, None, None, sent, config.max_requests)
     documents, left, size = 0, 0, 0
     for ids, text in _partitions(above.directory, above.manifest):
-        stored = store.read(ids[0], ids[-1]) if store is not None and ids else {}
+        stored = store.read(ids) if store is not None else {}
         mine = len(open_documents(ids, stored, config.attempts))
         documents, left, size = documents + len(ids), left + mine, size + min(text, mine * config.max_bytes)
     cost = None

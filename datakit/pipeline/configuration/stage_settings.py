@@ -13,12 +13,13 @@ import msgspec
 
 from datakit.annotate import stage as annotate
 from datakit.annotate.model_server.config import ModelServerConfig
-from datakit.annotate.tables import TABLES
+from datakit.annotate.tables import ANNOTATOR, TABLES
 from datakit.annotate.user.config import UserConfig, separated
 from datakit.engine.task import TOLERANCES
 from datakit.engine.user_modules import CODE_FOLDER
 from datakit.errors import RecipeError
 from datakit.normalize import stage as normalize
+from datakit.normalize.config import without_unset
 from datakit.passages import stage as passages
 from datakit.pipeline.configuration.settings import Settings
 from datakit.pipeline.configuration.tables import TRAIN, Table, without
@@ -27,10 +28,14 @@ from datakit.select import stage as select
 from datakit.select.final.equal_texts import EQUAL
 from datakit.select.final.plan import RULES
 from datakit.select.plan_edits import EDITS
+from datakit.storage.fingerprint import config_of
+from datakit.storage.globs import expand
 from datakit.storage.selection.buckets import FOLDER as BUCKETS
 from datakit.tokenize import contract_stage
 from datakit.tokenize import stage as tokenize
+from datakit.tokenize.config import without_later
 from datakit.tokenize.encoders.custom import is_custom
+from datakit.tokenize.templates.template_file import read_template
 from datakit.toml_config import convert, names_of
 
 
@@ -46,18 +51,31 @@ def settings_of(table: Table, config: Any, folder: str) -> Settings:
     if table.stage == select.NAME:
         content = _select_content(content, table)
     if table.stage == normalize.NAME:
-        content["source"] = table.source
+        content = {**without_unset(content), "source": table.source}
         operations |= {CODE_FOLDER: folder} if content["transform"] else {}
-    if table.stage == tokenize.NAME and content["tokenizer"] != TRAIN and not is_custom(content["tokenizer"]):
-        operations[PATH] = content.pop("tokenizer")
-        content["tokenizer_sha256"] = file_hash(operations[PATH])
+    if table.stage == tokenize.NAME:
+        content = without_later(content)
+        if content["tokenizer"] != TRAIN and not is_custom(content["tokenizer"]):
+            operations[PATH] = content.pop("tokenizer")
+            content["tokenizer_sha256"] = file_hash(operations[PATH])
+        if config.renders_templates:
+            place = {"file": expand(content.pop("chat_template", "")), "date": content.pop("chat_date", "")}
+            operations[contract_stage.CHAT_TEMPLATE] = place
+            template = read_template(place["file"], operations.get(PATH, ""), place["date"])
+            content[contract_stage.CHAT_TEMPLATE_SHA256] = template.sha256
     return Settings(content, operations)
 
 
-def contract_settings(tokenize: Settings) -> Settings:
-    """Return the settings of the contract stage, which are those of the tokenize stage that determine the contract."""
-    content = {key: tokenize.content[key] for key in names_of(contract_stage.Config) if key in tokenize.content}
-    return Settings(content, {key: tokenize.operations[key] for key in (PATH,) if key in tokenize.operations})
+def contract_settings(settings: Settings) -> Settings:
+    """Return the settings of the contract stage, which are those of the tokenize stage that determine the contract.
+    settings: those of the tokenize stage.
+    """
+    content = {key: settings.content[key] for key in names_of(contract_stage.Config) if key in settings.content}
+    kept = (PATH, contract_stage.CHAT_TEMPLATE)
+    operations = {key: settings.operations[key] for key in kept if key in settings.operations}
+    if config_of({"tokenizer": "", **settings.content}, tokenize.Config).has_loss_masks:
+        operations[contract_stage.LOSS_MASKS] = True
+    return Settings(content, operations)
 
 
 def _select_content(content: dict[str, Any], table: Table) -> dict[str, Any]:
@@ -86,8 +104,9 @@ def _annotator_settings(table: Table, folder: str) -> tuple[dict[str, Any], dict
             continue
         values = msgspec.json.decode(msgspec.json.encode(asdict(config)))
         hashed = (annotate.MODEL,) if values.get("sha256") else ()
-        content, others = TABLES[name].separated(values, one.place)
+        content, others = TABLES[one.annotator].separated(values, one.place)
         found[name] = {**without(content, hashed), "version": one.kind.VERSION}
+        found[name] |= {ANNOTATOR: one.annotator} if one.named else {}
         paths |= {name: others} if others else {}
     return found, paths
 

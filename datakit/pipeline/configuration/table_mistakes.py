@@ -39,15 +39,27 @@ def mistakes_of(table: Table) -> list[str]:
     found = [f"{table.place}: the key {key!r} is now in the table {home}; move it there" for key, home in moved.items()]
     found += mistakes(without(table.values, moved), table.kind, table.place, other_keys=table.other_keys)
     found += [message for one in table.subtables for message in _subtable_mistakes(one)]
-    named = Counter(one.subtable_name for one in table.subtables if one.kind in NAMED.values())
-    return found + [
-        f"{table.place}: two annotators have the name {name!r}" for name, count in named.items() if count > 1
+    named = Counter(one.subtable_name for one in table.subtables if one.named)
+    found += [f"{table.place}: two annotators have the name {name!r}" for name, count in named.items() if count > 1]
+    return found + _mixed_forms(table)
+
+
+def _mixed_forms(table: Table) -> list[str]:
+    """Return a message for each kind of classifier whose table holds both the keys of one and named ones."""
+    unnamed = {one.annotator: one for one in table.subtables if one.annotator and not one.named}
+    named = {one.annotator: one for one in table.subtables if one.annotator and one.named}
+    return [
+        f"{one.place} holds keys of a classifier ({', '.join(one.values)}) beside the table of a named one "
+        f"({named[kind].subtable_name}); move the keys into a table [{annotate.NAME}.{kind}.NAME], and write NAME in "
+        f"place of {kind} in expressions"
+        for kind, one in unnamed.items()
+        if kind in named
     ]
 
 
 def _subtable_mistakes(table: Table) -> list[str]:
     """Return a message for each mistake in an annotator's table, and for each unknown key in its tables of files."""
-    found, about = mistakes_of(table), TABLES.get(table.subtable_name)
+    found, about = mistakes_of(table), TABLES.get(table.annotator)
     if about is None:
         return found + _name_mistakes(table)
     files = table.values.get(about.files) if about.files and isinstance(table.values, Mapping) else None
@@ -61,10 +73,13 @@ def _subtable_mistakes(table: Table) -> list[str]:
 def _name_mistakes(table: Table) -> list[str]:
     """Return a message if an annotator that the recipe names has a name that a table of attributes cannot have."""
     name = table.subtable_name
-    whole = table.place.endswith(tuple(f"[{annotate.NAME}.{one}.{name}]" for one in NAMED))  # a name may contain dots
-    taken = (*TABLES, DOCUMENT, SOURCE, EDITED)
-    if table.kind not in NAMED.values() or (whole and TABLE_NAME.fullmatch(name) and name not in taken):
+    parents = (*NAMED, *(one for one, about in TABLES.items() if about.nameable))
+    whole = table.place.endswith(tuple(f"[{annotate.NAME}.{one}.{name}]" for one in parents))  # a name may contain dots
+    keys = names_of(table.kind) if table.annotator else ()  # a table with such a name is likely a wrong value
+    taken = (*TABLES, DOCUMENT, SOURCE, EDITED, *keys)
+    if not table.named or (whole and TABLE_NAME.fullmatch(name) and name not in taken):
         return []
     reason = "a built-in annotator has this name" if name in TABLES else "use letters a-z, digits and '_'"
-    reason = "expressions of rules give this name another meaning" if name in taken[len(TABLES) :] else reason
+    reason = "expressions of rules give this name another meaning" if name in (DOCUMENT, SOURCE, EDITED) else reason
+    reason = "it is a key of the classifier" if name in keys else reason
     return [f"{table.place}: {name!r} cannot be the name of a table of attributes: {reason}"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from datakit.annotate import stage as annotate
 from datakit.annotate.model_server.config import ModelServerConfig
-from datakit.annotate.tables import TABLES
+from datakit.annotate.tables import TABLES, Chosen, chosen_tables
 from datakit.annotate.user.config import UserConfig
 from datakit.conditions.config import Rule
 from datakit.consolidate import stage as consolidate
@@ -21,6 +21,7 @@ from datakit.download import stage as download
 from datakit.engine.disk_limits import DiskLimits
 from datakit.errors import RecipeError
 from datakit.normalize import stage as normalize
+from datakit.normalize.settings.splits import patterns_of, split_patterns
 from datakit.passages import stage as passages
 from datakit.passages.config import SearchConfig
 from datakit.recipe import MODEL_SERVER, USER, Recipe, Source
@@ -41,7 +42,11 @@ LIMITS = "limits"  # the table of limits on disk use, which belongs to no stage
 ENABLED = "enabled"
 WRITE = "write"  # `false` skips the consolidate step; no other step reads its output
 NAMED = {USER: UserConfig, MODEL_SERVER: ModelServerConfig}  # the tables of annotators that the recipe names
-READING_KEYS = ("format", "text", "id", "where", "types", "sample", "transform", "transform_version", "quoting")
+READING_KEYS = (
+    "format", "text", "id", "where", "types", "sample", "sample_seed", "limit", "transform", "transform_version",
+    "quoting", "keep", "drop", "rename", "conflicts", "extract", "extract_seconds",
+)  # fmt: skip
+SPLITS = "splits"
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ class Table:
     other_keys: tuple[str, ...] = ()  # valid keys that are not in `values`, because this module reads them itself
     subtables: tuple[Table, ...] = ()  # those of [annotate] (in the order of TABLES), [passages] or [select.edits]
     rules: tuple[Table, ...] = ()  # tables in arrays, in order: [[rules]], [[select.rules]], [[select.buckets]]
+    annotator: str = ""  # the built-in annotator that a subtable of [annotate] chooses
+    named: bool = False  # True if the recipe chooses the name of the annotator's table of attributes
 
     @property
     def subtable_name(self) -> str:
@@ -115,9 +122,11 @@ def limits_table(values: Any, place: str) -> Table:
 def _source_tables(
     recipe: Recipe, source: Source, annotators: dict[str, Any] | None, deduplicate: dict[str, Any] | None
 ) -> Iterator[Table]:
-    selection = {"include": source.include or (), "exclude": source.exclude or ()}
+    splits = _splits(recipe, source)
+    selection = {"include": source.include or patterns_of(splits), "exclude": source.exclude or ()}
     yield Table(download.NAME, source.name, selection, download.Config, f"{recipe.place}, source {source.name!r}")
     own = {key: value for key in READING_KEYS if (value := getattr(source, key)) is not None}
+    own |= {SPLITS: splits} if splits else {}
     place = f"{recipe.place}, [normalize] of source {source.name!r}"
     yield Table(normalize.NAME, source.name, {**recipe.normalize, **own}, normalize.Config, place)
     if annotators is not None:
@@ -128,17 +137,36 @@ def _source_tables(
         yield Table(signatures.NAME, source.name, values, kind, f"{recipe.place}, [dedup]")
 
 
+def _splits(recipe: Recipe, source: Source) -> dict[str, tuple[str, ...]]:
+    """Return the patterns of the files of each split of a source. Raises RecipeError."""
+    place = f"{recipe.place}, source {source.name!r}"
+    if SPLITS in recipe.normalize:
+        raise RecipeError(f"{recipe.place}, [normalize]: {SPLITS} belongs into the table of a source")
+    if source.splits and source.include:
+        raise RecipeError(
+            f"{place}: include and {SPLITS} both select files; give the patterns of each split instead: "
+            f'{SPLITS} = {{ train = ["train/*.parquet"] }}'
+        )
+    try:
+        return split_patterns(source.splits or {})
+    except RecipeError as error:
+        raise RecipeError(f"{place}: {error}") from error
+
+
 def _annotate_table(source: str | None, values: dict[str, Any], place: str) -> Table:
     """Return the table [annotate] with a subtable for each annotator that the recipe chooses."""
     place = f"{place}, [{annotate.NAME}"
-    chosen = {name: values[name] for name in TABLES if name in values}
-    annotators = tuple(
-        Table(annotate.NAME, None, found, TABLES[name].kind, f"{place}.{name}]") for name, found in chosen.items()
-    )
-    own = without(values, (*chosen, ENABLED, *NAMED))
+    annotators = tuple(_built_in_table(chosen, place) for chosen in chosen_tables(values))
+    own = without(values, (*TABLES, ENABLED, *NAMED))
     for name, kind in NAMED.items():
         annotators += tuple(_named_tables(values.get(name, {}), f"{place}.{name}", kind))
     return Table(annotate.NAME, source, own, annotate.Config, f"{place}]", (ENABLED, *NAMED, *TABLES), annotators)
+
+
+def _built_in_table(chosen: Chosen, place: str) -> Table:
+    place = f"{place}.{chosen.annotator}" + (f".{chosen.name}]" if chosen.named else "]")
+    kind = TABLES[chosen.annotator].kind
+    return Table(annotate.NAME, None, chosen.values, kind, place, annotator=chosen.annotator, named=chosen.named)
 
 
 def _named_tables(tables: Any, place: str, kind: type) -> Iterator[Table]:
@@ -146,7 +174,7 @@ def _named_tables(tables: Any, place: str, kind: type) -> Iterator[Table]:
         yield Table(annotate.NAME, None, tables, kind, f"{place}]")
         return
     for name, values in tables.items():
-        yield Table(annotate.NAME, None, values, kind, f"{place}.{name}]")
+        yield Table(annotate.NAME, None, values, kind, f"{place}.{name}]", named=True)
 
 
 def _rules_table(values: Sequence[Any], place: str) -> Table:

@@ -24,15 +24,19 @@ from datakit.engine.scheduler.finish import read_quarantine
 from datakit.engine.task import Tolerance
 from datakit.errors import DatakitError
 from datakit.normalize import formats
+from datakit.normalize.archives.index import has_archives
+from datakit.normalize.columns.paths_in_types import mistake
 from datakit.normalize.columns.schema_union import fit, fit_column
 from datakit.normalize.columns.upstream_columns import is_documents
 from datakit.normalize.config import Config
 from datakit.normalize.readers.base import Chunk, ReadContext
+from datakit.normalize.readers.dolma.attribute_files import attribute_files
 from datakit.normalize.readers.inputs import Inputs
 from datakit.normalize.readers.slices import cut_slices, read_slice
 from datakit.normalize.record_counts import RecordCounts
-from datakit.normalize.route import hash_texts
+from datakit.normalize.route import hash_texts, sampled
 from datakit.normalize.text_rules import apply_rules
+from datakit.normalize.texts.render import texts_of
 from datakit.pipeline.fate.behind import Behind, Finished
 from datakit.pipeline.fate.records import Report, unit_of
 from datakit.pipeline.root_layout import source_bases
@@ -45,7 +49,7 @@ READ_AGAIN = 4 << 30
 SHOWN = 3
 LINE_BYTES = 1 << 20  # maximum size of the part of a quarantined line that is searched for the id
 TEXT_KINDS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
-VIEWERS = {"gzip": "zcat", "zstd": "zstdcat", "bzip2": "bzcat", "xz": "xzcat"}
+VIEWERS = {"gzip": "zcat", "zstd": "zstdcat", "bzip2": "bzcat", "xz": "xzcat", "lz4": "lz4cat"}
 
 
 def left_out(step: Finished) -> str:
@@ -81,7 +85,8 @@ def _about(behind: Behind, source: str, base: str, source_id: str, report: Repor
             f"a column with unique values. Records left out: {without}"
         )
     files = _files(behind, source, base)
-    if not files:
+    # extractors of web archives may crash or hang, and here nothing isolates them
+    if not files or has_archives(files[1], config_of(step.manifest.parameters, Config)):
         return f"its files were not read again. Records left out: {without}"
     context = ReadContext(files[0], config_of(step.manifest.parameters, Config), RecordCounts(_any()))
     try:
@@ -119,7 +124,10 @@ def _files(behind: Behind, source: str, base: str) -> tuple[Inputs, list[tuple[s
         return None
     if not copied and not all(os.path.isfile(urls.local_path(urls.join(place, path))) for path, _ in files):
         return None
-    return Inputs(place, copies={part.path: part.copy for part in step.manifest.partitions if part.copy}), files
+    copies = {part.path: part.copy for part in step.manifest.partitions if part.copy}
+    in_dolma = behind.normalized[source].manifest.parameters.get("format") == formats.DOLMA
+    attributes = attribute_files(path for path, _ in files) if in_dolma else {}
+    return Inputs(place, copies=copies, attributes=attributes), files
 
 
 def _records(
@@ -154,7 +162,9 @@ def _quarantined(step: Finished, inputs: Inputs, column: str, source_id: str) ->
 def _described(step: Finished, base: str, file: str, position: int, reason: str) -> str:
     """Describe a record that became no document: its place, the reason and, if possible, a command that shows it."""
     unit = unit_of(step, file)
-    return f"{file}, {unit} {position}: {reason}{_command(base, file, position, unit)}"
+    kind = formats.format_of(file, step.manifest.parameters.get("format", formats.AUTO))
+    command = _command(base, file, position) if kind in (formats.JSON, formats.CSV, formats.TSV) else ""
+    return f"{file}, {unit} {position}: {reason}{command}"
 
 
 def _place(record: Chunk) -> tuple[str, int]:
@@ -168,26 +178,39 @@ def _why(step: Finished, config: Config, record: Chunk) -> str:
                 return f"quarantined: {bad.reason}"
     if config.transform is not None:
         return "the transform or a later rule left it out"
-    table = record.table
-    kind = table.column(config.text).type if config.text in table.column_names else pa.null()
-    if kind not in TEXT_KINDS or table.column(config.text).null_count:
-        return f"it has no text in the column {config.text!r}"
-    wide = pa.large_binary() if types.is_binary(kind) or types.is_large_binary(kind) else pa.large_string()
-    ruled = apply_rules(fit(table.column(config.text).combine_chunks(), wide), config.whitespace_run)
+    texts = _texts(record.table, config)
+    if texts is None or texts.null_count:
+        return f"it has no text in the column {config.text_described}"
+    ruled = apply_rules(texts, config.whitespace_run)
     if ruled.blank:
         return "its text is blank"
-    sampled = hash_texts(ruled.texts)[1][0] < np.uint64(int(config.sample * 2.0**64)) if config.sample < 1 else True
-    if not sampled:
+    if not sampled(hash_texts(ruled.texts)[1], config)[0]:
         return f"`sample` ({config.sample}) did not select it" + (" or `where` excluded it" if config.where else "")
+    beyond = f"it comes after the first {config.limit} documents (`limit`)" if config.limit else ""
     if config.where:
-        return f"`where` excluded it ({config.where})"
+        return f"`where` excluded it ({config.where})" + (f", or {beyond}" if beyond else "")
+    if beyond:
+        return beyond
     return "nothing in the recipe excludes it; the file has probably changed since the run"
 
 
-def _command(base: str, file: str, position: int, unit: str) -> str:
-    """Return a command that prints the record's line, or "" if the record is not a line of a local file."""
+def _texts(table: pa.Table, config: Config) -> pa.Array | None:
+    """Return the texts of records, or None if no text can be made of their columns."""
+    if config.text_form is not None:
+        usable = mistake(table.schema, config.text_form) is None
+        return texts_of(table, config.text_form, config.max_document_bytes)[0] if usable else None
+    name = config.text_name
+    kind = table.column(name).type if name in table.column_names else pa.null()
+    if kind not in TEXT_KINDS:
+        return None
+    wide = pa.large_binary() if types.is_binary(kind) or types.is_large_binary(kind) else pa.large_string()
+    return fit(table.column(name).combine_chunks(), wide)
+
+
+def _command(base: str, file: str, position: int) -> str:
+    """Return a command that prints the record's line, or "" if the file is not local."""
     compression, line = formats.compression_of(file), f"tail -c +{position + 1}"
-    if unit != "byte" or formats.format_of(file, formats.AUTO) == formats.TEXT or not urls.is_local(base):
+    if not urls.is_local(base):
         return ""
     path = shlex.quote(urls.local_path(urls.join(base, file)))
     read = f"{line} {path}" if compression is None else f"{VIEWERS[compression]} {path} | {line}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from datakit.errors import UsageError
-from datakit.pipeline.lineage import finished_step, published_step
+from datakit.pipeline.lineage import finished_step, published_step, unread_passages
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest, find_manifest
 from datakit.storage.parquet import find_rows
@@ -45,14 +45,16 @@ class Behind:
 
     last: the given step or, if a dataset was given, the last step of its current run.
     steps: `last` and all steps from which it was made.
-    others: the dataset's finished steps that are neither among `steps` nor `published`.
+    others: the dataset's finished steps that are neither among `steps` nor `published` nor `searched`.
     published: if a dataset was given, the consolidate step that belongs to `last` but is not among its inputs.
+    searched: likewise, the passages step.
     """
 
     last: Finished
     steps: tuple[Finished, ...]
     others: tuple[str, ...]
     published: Finished | None = None
+    searched: Finished | None = None
 
     def of(self, stage: str, source: str | None = None) -> Finished | None:
         """Return the step of a stage (and of `source`, if the stage has a step per source), or None if there is
@@ -78,10 +80,13 @@ def steps_behind(target: str) -> Behind:
         raise UsageError(f"{target} has no finished step; give the directory of a dataset or a step")
     last, beside = Finished(*found[:2]), found[2]
     steps = tuple(_walk(last, set()))
-    found = published_step(urls.absolute(target), {step.manifest.identity for step in steps})
-    published = Finished(*found) if found is not None else None
-    known = {step.directory for step in (*steps, *([published] if published else []))}
-    behind = Behind(last, steps, tuple(sorted({*beside} - known)), published)
+    identities = {step.manifest.identity for step in steps}
+    published, searched = (
+        Finished(*found) if (found := find(urls.absolute(target), identities)) is not None else None
+        for find in (published_step, unread_passages)
+    )
+    known = {step.directory for step in (*steps, published, searched) if step is not None}
+    behind = Behind(last, steps, tuple(sorted({*beside} - known)), published, searched)
     if not behind.normalized:
         raise UsageError(f"{target} was not made from normalized texts; give a dataset or a step that was")
     return behind

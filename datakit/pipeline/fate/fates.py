@@ -16,9 +16,11 @@ from typing import Any
 from datakit.cache.layout import DOCUMENTS_SUFFIX
 from datakit.engine.scheduler.finish import read_quarantine
 from datakit.errors import InputError, UsageError
+from datakit.passages.stage import DROP
 from datakit.pipeline.fate.absent import absence, left_out
 from datakit.pipeline.fate.behind import Behind, Finished, steps_behind
 from datakit.pipeline.fate.edits import bucket_of_document, copies_in_document, edits_of_document, explained
+from datakit.pipeline.fate.protection import final_protection, protection
 from datakit.pipeline.fate.records import Record, Report, documents_with, records_of
 from datakit.pipeline.fate.removals import Comparison, Removal, cluster_of, compared, members_of, removal_of
 from datakit.storage import urls
@@ -146,11 +148,15 @@ def _stages(behind: Behind, source: str, identity: str, removal: Removal | None)
     dedup, rules = behind.of("dedup"), behind.of("rules")
     removed = rules.row(source, identity, ["reason", "reasons"]) if rules is not None else None
     if rules is not None:
-        yield _rules_fate(rules, removed)
+        yield (
+            _rules_fate(rules, removed)
+            if removed is not None
+            else _fate_of(rules, "kept", protection(behind, rules, source, identity))
+        )
     if dedup is not None and removed is None:
         yield _dedup_fate(dedup, removal, compared=row is None or not row[2]["skipped"])
-    found = behind.of("passages")
-    if found is not None and removed is None and removal is None:
+    found = behind.of("passages") or behind.searched
+    if found is not None and removed is None and not (removal and removal.reason in found.manifest.parameters[DROP]):
         copies = copies_in_document(found, source, identity)
         yield _fate_of(found, "marked" if copies else "unmarked", copies or "it has no copies of passages to mark")
     select = behind.of("select")
@@ -161,7 +167,9 @@ def _stages(behind: Behind, source: str, identity: str, removal: Removal | None)
             return
         changes = edits_of_document(select, source, behind.normalized[source], identity)
         bucket = bucket_of_document(select, source, behind.normalized[source], identity)
-        about = [changes or "it stays in the dataset", *([f"in bucket {bucket}"] if bucket else [])]
+        protected = final_protection(behind, select, source, identity)
+        about = [changes or "it stays in the dataset", *([protected] if protected else [])]
+        about += [f"in bucket {bucket}"] if bucket else []
         yield _fate_of(select, "edited" if changes else "kept", "; ".join(about))
     above = behind.normalized[source]
     before = above.row(source, identity, ["id"])
@@ -182,9 +190,7 @@ def _stages(behind: Behind, source: str, identity: str, removal: Removal | None)
             above, before = step, now
 
 
-def _rules_fate(rules: Finished, removed: tuple[str, int, Any] | None) -> StageFate:
-    if removed is None:
-        return _fate_of(rules, "kept", "no rule removes it")
+def _rules_fate(rules: Finished, removed: tuple[str, int, Any]) -> StageFate:
     first, every = removed[2]["reason"], removed[2]["reasons"]
     others = [reason.removeprefix(RULE) for reason in every if reason != first]
     ending = f"; {', '.join(others)} would have removed it as well" if others else ""

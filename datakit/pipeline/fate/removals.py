@@ -86,6 +86,19 @@ def cluster_of(dedup: Finished, identity: str, report: Report) -> Iterator[Remov
     yield from _removals(dedup, ("cluster_id",), list(clusters), report)
 
 
+def clusters_of(
+    dedup: Finished, documents: Sequence[tuple[str, str]], report: Report
+) -> dict[tuple[str, str], tuple[str, int]]:
+    """Return, for each retained document (source, id) in favor of which dedup removed others, the id of its cluster and
+    the number of documents removed. Reads the removals of all partitions once.
+    """
+    found: dict[tuple[str, str], tuple[str, int]] = {}
+    for one in _removals(dedup, ("representative_id",), [identity for _, identity in documents], report):
+        document = one.representative_source, one.representative_id
+        found[document] = one.cluster_id, found.get(document, ("", 0))[1] + 1
+    return found
+
+
 def _removals(dedup: Finished, columns: Sequence[str], values: list[str], report: Report) -> Iterator[Removal]:
     """Yield the removals with one of `values` in at least one of `columns`."""
     wanted = reduce(or_, (pc.field(column).isin(values) for column in columns))

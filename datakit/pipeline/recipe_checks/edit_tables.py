@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from datakit.annotate.tables import TABLES
-from datakit.errors import suggestion
+from datakit.errors import RecipeError, suggestion
 from datakit.passages.config import SearchConfig
-from datakit.recipe import Recipe
+from datakit.pipeline.recipe_checks.annotator_columns import user_spans
+from datakit.recipe import USER, Recipe
 from datakit.select.edit_config import PASSAGES, EditConfig
 from datakit.select.plan_edits import EDITS
 from datakit.storage.fingerprint import config_of
@@ -30,13 +31,18 @@ def edit_mistakes(recipe: Recipe) -> list[str]:
         if not NAME.fullmatch(name):
             found.append(f"{place}: the name of an edit may hold lowercase letters, digits, `-` and `_`")
         edit = convert(values, EditConfig, place)
-        spans = _found_spans(edit, recipe) if edit.table == PASSAGES else _spans(edit, annotators)
+        if edit.table == PASSAGES:
+            spans = _found_spans(edit, recipe)
+        elif edit.table in annotators.get(USER, {}):
+            spans = _user_spans(edit, recipe)
+        else:
+            spans = _spans(edit, annotators, recipe)
         mistakes = (*spans, *_sources(edit, recipe), *_formats(edit, recipe))
         found += [f"{place}: {message}" for message in mistakes]
     return found
 
 
-def _spans(edit: EditConfig, annotators: Mapping[str, Any]) -> Iterator[str]:
+def _spans(edit: EditConfig, annotators: Mapping[str, Any], recipe: Recipe) -> Iterator[str]:
     known = [f"{name}.{column}" for name in TABLES if name in annotators for column in TABLES[name].spans]
     if edit.spans in known:
         settings = config_of(annotators[edit.table], TABLES[edit.table].kind)
@@ -44,8 +50,21 @@ def _spans(edit: EditConfig, annotators: Mapping[str, Any]) -> Iterator[str]:
     elif edit.table in TABLES and edit.table not in annotators and edit.column in TABLES[edit.table].spans:
         yield f"spans is {edit.spans!r}, but the recipe has no table [annotate.{edit.table}]; add it"
     else:
+        known += [f"{name}.{column}" for name in annotators.get(USER, {}) for column in user_spans(recipe, name)]
         every = [f"{name}.{column}" for name, table in TABLES.items() for column in table.spans]
         yield f"unknown spans {edit.spans!r}; {suggestion(edit.spans, known or every)}"
+
+
+def _user_spans(edit: EditConfig, recipe: Recipe) -> Iterator[str]:
+    """Yield a message if a function of the user does not declare that it writes these spans."""
+    try:
+        known = user_spans(recipe, edit.table)
+    except RecipeError as error:
+        yield str(error)
+        return
+    if edit.column not in known:
+        advice = suggestion(edit.column, known) if known else "declare it in `writes` with the type datakit.SPANS"
+        yield f"spans is {edit.spans!r}, but the annotator {edit.table!r} has no such column of spans; {advice}"
 
 
 def _found_spans(edit: EditConfig, recipe: Recipe) -> Iterator[str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from datakit.conditions.config import Rule
 from datakit.conditions.expressions import Conditions
 from datakit.errors import RecipeError, suggestion
+from datakit.pipeline.recipe_checks.annotator_columns import unknown_column
 from datakit.pipeline.recipe_checks.rule_tables import annotators_of
 from datakit.recipe import Recipe
 from datakit.select import stage as select
@@ -38,9 +39,16 @@ def _mistakes(rules: Sequence[Rule], recipe: Recipe, edits: Sequence[str]) -> It
             if source not in sources:
                 yield f"{rule.name!r}: no source {source!r}; {suggestion(source, sources)}"
         try:
-            Conditions([rule], edits).check(annotators_of(recipe))
+            conditions = Conditions([rule], edits)
+            yield from (f"{name!r}: {message}" for name, message in conditions.unknown_sources(sources))
+            conditions.check(annotators_of(recipe))
+            for name in conditions.annotators:
+                unknown = [unknown_column(recipe, name, column) for column in conditions.wanted[name]]
+                yield from (f"{rule.name!r}: {message}" for message in unknown if message)
         except RecipeError as error:
-            yield f"{rule.name!r}: {str(error).removeprefix(f'rule {rule.name!r}: ')}"
+            message = str(error)
+            named = message.startswith(f"rule {rule.name!r}")
+            yield message.removeprefix("rule ") if named else f"{rule.name!r}: {message}"
 
 
 def _ambiguous(buckets: Sequence[Rule], recipe: Recipe) -> Iterator[str]:

@@ -109,23 +109,42 @@ def effects(target: str, options: SampleOptions) -> Effects:
     rules, and what `steps_behind` raises.
     """
     behind = steps_behind(target)
-    step, cache = behind.of("rules"), behind.of("tokenize")
-    select = behind.of("select")
-    after = select if select is not None and {RULES, BUCKETS} & set(select.manifest.details) else None
+    step, select, cache = behind.of("rules"), behind.of("select"), behind.of("tokenize")
+    after = select if select is not None and has_final(select.manifest) else None
     if step is None and after is None:
         raise UsageError(f"{target} was made without rules; add [[rules]] tables to its recipe (docs/rules.md)")
     names = [name for one in (step, after) if one is not None for name in _names(one)]
     if options.rule and options.rule not in names:
         raise UsageError(f"no rule {options.rule!r}; {suggestion(options.rule, names)}")
-    found, counted = Effects(behind.last.manifest.dataset, "", {}, {}, ()), cache.manifest if cache else None
+    return effects_of_all(step, after, behind.normalized, cache.manifest if cache else None, options)
+
+
+def has_final(select: Manifest) -> bool:
+    """Return True if a select step applied final rules or assigned documents to buckets."""
+    return bool({RULES, BUCKETS} & set(select.details))
+
+
+def effects_of_all(
+    step: Finished | None,
+    select: Finished | None,
+    normalized: Mapping[str, Finished],
+    cache: Manifest | None,
+    options: SampleOptions,
+) -> Effects:
+    """Return what the rules of a `rules` step and of a select step did, and what is retained. select: None if it has
+    neither final rules nor buckets. normalized, cache: as for `effects_of`.
+    """
+    last = step or select
+    assert last is not None
+    found = Effects(last.manifest.dataset, "", {}, {}, ())
     if step is not None:
-        found = effects_of(step, behind.normalized, counted, options)
-    if after is not None:
-        found = _with_final(found, after, behind.normalized, counted, options)
-    return with_retained(found, counted)
+        found = effects_of(step, normalized, cache, options)
+    if select is not None:
+        found = _with_final(found, select, normalized, cache, options)
+    return _with_retained(found, cache)
 
 
-def with_retained(found: Effects, cache: Manifest | None) -> Effects:
+def _with_retained(found: Effects, cache: Manifest | None) -> Effects:
     """Add what is retained of each source. cache: the token cache made with these rules, if there is one."""
     if cache is None:
         return found

@@ -53,7 +53,7 @@ def preview(
     with scratch_directory() as folder:
         step = replace(engine_step(last, located), directory=str(folder))
         try:
-            manifest = run_step(step, rules.plan(step), executor.get, Observer())
+            manifest = run_step(step, rules.plan(step, all_may_leave=True), executor.get, Observer())
         finally:
             executor.close()
         found = effects_of(Finished(str(folder), manifest), normalized, _cache(root, graph.dataset), options)

@@ -19,7 +19,7 @@ from datakit.engine.task import Preload, Task
 from datakit.engine.worker.memory import MEMORY_SHARE
 from datakit.errors import UsageError
 from datakit.pipeline.simulate.effects import Effect
-from datakit.pipeline.simulate.rates import ATTEMPT_SECONDS, cpu_seconds, peak_memory
+from datakit.pipeline.simulate.rates import ATTEMPT_SECONDS, REQUEST_SECONDS, cpu_seconds, peak_memory
 from datakit.storage.urls import PARALLEL_REQUESTS
 
 TICK_SECONDS = 0.05  # outcomes within this virtual time are returned together
@@ -28,7 +28,8 @@ TICK_SECONDS = 0.05  # outcomes within this virtual time are returned together
 @dataclass(frozen=True)
 class Cluster:
     """The machines of a simulation. memory: bytes per core. bandwidth: bytes per second of each node, in each
-    direction. latency: seconds per request; a task sends several requests at a time.
+    direction. latency: seconds per request; a task sends several requests at a time. request_seconds: CPU-seconds per
+    request. Both are 0 for a disk.
     """
 
     nodes: int = 1
@@ -36,6 +37,7 @@ class Cluster:
     memory: int = 4 << 30
     bandwidth: float = 3e9
     latency: float = 0.03
+    request_seconds: float = REQUEST_SECONDS
 
     def __post_init__(self) -> None:
         if min(self.nodes, self.cores, self.memory) < 1:
@@ -179,7 +181,8 @@ class VirtualExecutor:
 
     def _spent(self, attempt: Attempt, task: Task) -> Spent:
         effect, shared = self._simulate(attempt, task)
-        cpu = cpu_seconds(task.function, task.input_bytes, effect.reads + effect.writes, shared)
+        work = task.input_bytes if effect.work is None else effect.work
+        cpu = cpu_seconds(task.function, work, shared) + self._cluster.request_seconds * (effect.reads + effect.writes)
         waits = self._cluster.latency * (effect.reads / PARALLEL_REQUESTS + effect.writes)
         moved = max(effect.read, effect.written) / (self._cluster.bandwidth / self._cluster.cores)
         return Spent(task, cpu, max(cpu, moved) + waits, effect)

@@ -52,6 +52,9 @@ class Corpus:
     clustered: the share of documents that share a band key with another; clustered_in: their number in each task of
     dedup's phase `shingles`, if it is known: a task without such documents writes no file; cluster_size: the mean size
     of a cluster;
+    signature_sizes: the sizes of each source's files of signatures, if they are known.
+    removed_in: the numbers of exact and near copies that are removed from each partition, such as
+    `laws/part-00000-of-00001.parquet`, if they are known.
     giant: the share of clustered documents that belong to one component, which is cut into blocks if it is large.
     fuzzy: the share of documents that are removed as near duplicates.
     edges: edges in the buckets' forests, per clustered document. left: the share of nodes that remain after a round.
@@ -83,6 +86,8 @@ class Corpus:
     token_bytes: float = 4.0
     vocabulary: int = 50_280
     clustered_in: Mapping[str, int] = field(default_factory=dict)
+    signature_sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    removed_in: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     sources: Mapping[str, SourceText] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

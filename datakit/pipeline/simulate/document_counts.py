@@ -5,16 +5,25 @@ from __future__ import annotations
 from datakit.dedup.partitions import Part
 from datakit.pipeline.simulate.corpus import Corpus
 from datakit.pipeline.simulate.effects import PhaseOf
+from datakit.storage.ids import partition_name
 
 
 def copies_in(corpus: Corpus, part: Part) -> int:
     """Return how many documents of a part an earlier source contains."""
+    known = corpus.removed_in.get(_name(part))
+    if known is not None:
+        return known[0]
     return _spread(corpus.exact, part) if part.source_number else 0
 
 
 def near_copies_in(corpus: Corpus, part: Part) -> int:
     """Return how many documents of a part are removed as near duplicates."""
-    return min(_spread(corpus.fuzzy, part), part.rows - copies_in(corpus, part))
+    known = corpus.removed_in.get(_name(part))
+    return min(_spread(corpus.fuzzy, part) if known is None else known[1], part.rows - copies_in(corpus, part))
+
+
+def _name(part: Part) -> str:
+    return f"{part.source}/{partition_name(part.index, part.count)}"
 
 
 def _spread(portion: float, part: Part) -> int:

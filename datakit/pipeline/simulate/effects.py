@@ -14,7 +14,12 @@ from datakit.engine.exchange.run_file import HEAD_BYTES, INDEX_SUFFIX, PIECE_BYT
 from datakit.engine.exchange.run_names import buckets_each, map_run
 from datakit.engine.task import OutputFile, Phase, Step, Task, TaskResult
 from datakit.pipeline.simulate.corpus import Corpus
+from datakit.storage.atomic import S3_PART_BYTES
+from datakit.storage.parquet import ROW_GROUP_BYTES
+from datakit.storage.urls import READ_AHEAD_BYTES
 
+ID_BYTES = 34  # of a document in a column of ids
+FOOTER_BYTES = 64 << 10  # how much pyarrow reads from the end of a Parquet file at once
 CHECKSUM = "0" * 32  # stands for checksums and ids; as long as a real one
 BATCH_BYTES = 320  # bytes of an exchange run's record batch besides its values: metadata of a few columns
 INDEX_BYTES = 400  # bytes of a run's index besides its offsets: mostly the schema
@@ -23,7 +28,8 @@ INDEX_BYTES = 400  # bytes of a run's index besides its offsets: mostly the sche
 @dataclass(frozen=True, slots=True)
 class Effect:
     """The effect of one task. reads, writes: the numbers of requests to the store. read, written: the numbers of bytes,
-    including those of the exchange. exchanged: the number of bytes written to the exchange.
+    including those of the exchange. exchanged: the number of bytes written to the exchange. work: the number of bytes
+    of input that take CPU time; None if this is all of the task's input.
     """
 
     result: TaskResult
@@ -31,6 +37,7 @@ class Effect:
     writes: int = 0
     read: int = 0
     exchanged: int = 0
+    work: int | None = None
 
     @property
     def written(self) -> int:
@@ -142,6 +149,31 @@ def read_runs(exchange: Exchange, runs: int, share: float, position: float = 0.5
     return Reading(round(files * (1 + late + filled * pieces)), int(exchange.bytes * share))
 
 
-def parquet_reads(size: int, groups: int = 1) -> int:
-    """Return the number of requests for a Parquet file: its size, its footer, and its row groups."""
-    return 2 + max(1, groups, math.ceil(size / PIECE_BYTES))
+def parquet_reads(size: int, text_bytes: int = 0, part: float = 1.0) -> int:
+    """Return the number of requests that read a Parquet file of `size` bytes with this much text: for its size, for its
+    footer, which is all of a small file, and for its row groups, unless an earlier request has read ahead far enough.
+    part: how much is read of each row group, from its start.
+    """
+    if size <= FOOTER_BYTES:
+        return 2
+    groups = max(1, math.ceil(text_bytes / ROW_GROUP_BYTES))
+    each, count, end = size / groups, 0, 0.0
+    for number in range(groups):
+        stop = (number + part) * each
+        if stop > end:
+            count, end = count + 1, stop + READ_AHEAD_BYTES
+    return 2 + count
+
+
+def id_reads(corpus: Corpus, rows: int, text_bytes: int | None = None) -> int:
+    """Return the number of requests that read the ids of a normalized partition."""
+    text = rows * corpus.document_bytes if text_bytes is None else text_bytes
+    size = max(1, int(text * corpus.normalized))
+    return parquet_reads(size, text, min(1.0, ID_BYTES * rows / size))
+
+
+def put_requests(size: int) -> int:
+    """Return the number of requests that write a file to S3: one or, for a large file, one for each part, and two to
+    begin and to complete the upload.
+    """
+    return 1 if size < 2 * S3_PART_BYTES else 2 + math.ceil(size / S3_PART_BYTES)

@@ -21,10 +21,10 @@ class PhaseFigures:
     """The results for one phase of one step. `started` and `ended` are virtual times, in seconds since the start of the
     run.
 
-    tasks: the number of tasks. reads, writes: the numbers of requests to the store. read_bytes: all bytes read.
-    exchanged: bytes written to the exchange. shared: the size of the phase's shared data, which every task reads.
-    longest: the time of the longest task, in seconds. largest: the input of the largest task, in bytes. memory: the
-    largest memory that a task declares, in bytes.
+    tasks: the number of tasks. reads, writes: the numbers of requests to the store; a large file takes several. files:
+    the number of files written. read_bytes: all bytes read. exchanged: bytes written to the exchange. shared: the size
+    of the phase's shared data, which every worker reads. longest: the time of the longest task, in seconds. largest:
+    the input of the largest task, in bytes. memory: the largest memory that a task declares, in bytes.
     """
 
     stage: str
@@ -34,6 +34,7 @@ class PhaseFigures:
     shared: int = 0
     reads: int = 0
     writes: int = 0
+    files: int = 0
     read_bytes: int = 0
     exchanged: int = 0
     cpu_seconds: float = 0.0
@@ -71,7 +72,8 @@ class StepFigures:
 class Simulation:
     """The results of a simulated run. text_bytes: the size of the simulated text. seconds: the virtual time of the run.
     cpu_hours: the CPU time of all tasks. core_hours: the hours of the run times all cores of the cluster. money: the
-    price of the core-hours. driver_memory: by how many bytes the resident memory of the simulating process grew.
+    price of the core-hours. driver_memory: the resident memory of a driver, in bytes: that of its modules, and what the
+    memory of the simulating process grew by.
     driver_seconds: the CPU-seconds of the simulating process; a real driver takes most of them, too. critical: the
     steps on the critical path, in order. notes: what does not scale or does not fit.
     """

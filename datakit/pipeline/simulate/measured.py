@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from datakit.dedup.phase_data import ForestFiles, Labelled
+from datakit.dedup.phase_data import ForestFiles, Labelled, Written
 from datakit.engine.ledger.ledger import AttemptLine, read_ledger
 from datakit.engine.task import TaskResult
 from datakit.errors import UsageError
@@ -46,6 +46,9 @@ def measure(directories: Sequence[str]) -> Corpus:
             skipped.update(manifest.counters)
         known |= {
             "signature_bytes": total // max(1, documents),
+            "signature_sizes": {
+                one.dataset: tuple(part.bytes for part in one.partitions) for _, one in stages["signatures"]
+            },
             "skipped": (skipped["signatures/too_short"] + skipped["signatures/saturated"]) / one_or(documents),
         }
     for place, one in stages["dedup"]:
@@ -79,11 +82,16 @@ def _dedup(place: str, manifest: Manifest, documents: int) -> dict[str, Any]:
     labelled = [msgspec.convert(one.details, Labelled) for one in results(place, "labels")]
     edges = sum(msgspec.convert(one.details, ForestFiles).edges for one in results(place, "buckets"))
     clustered = sum(one.rows for one in labelled)
+    written = [msgspec.convert(one.details, Written) for one in results(place, "attributes")]
+    removed = [pair for one in written for pair in one.removed]
     return {
         "exact": counters["dedup/exact_removed"] / one_or(later),
         "fuzzy": counters["dedup/fuzzy_removed"] / one_or(documents),
         "clustered": clustered / one_or(documents),
         "clustered_in": {key: one.records for key, one in results_of(place, "shingles").items()},
+        "removed_in": {
+            part.path.removeprefix("data/"): pair for part, pair in zip(manifest.partitions, removed, strict=True)
+        },
         "cluster_size": clustered / one_or(sum(one.components for one in labelled)) if clustered else 2.0,
         "edges": edges / one_or(clustered),
         "removal_bytes": manifest.totals.bytes // one_or(manifest.totals.rows),

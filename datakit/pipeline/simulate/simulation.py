@@ -20,7 +20,8 @@ from datakit.cache.layout import TOKENIZER_FILE
 from datakit.conditions.config import DOCUMENT, Rule
 from datakit.conditions.expressions import Conditions
 from datakit.dedup.survivors import score_columns
-from datakit.download.listing import SourceFile, source_base
+from datakit.download.listing import source_base
+from datakit.download.source_file import SourceFile
 from datakit.engine.executor import Attempt
 from datakit.engine.observe.observer import Observer
 from datakit.engine.scheduler.background import Inline
@@ -31,10 +32,11 @@ from datakit.errors import UsageError
 from datakit.pipeline.estimates.priorities import priorities
 from datakit.pipeline.graph import Graph, LocatedStep, Node, build_listed, engine_step
 from datakit.pipeline.resolve_sources import SourceState
-from datakit.pipeline.simulate.clock import Cluster, Spent, VirtualExecutor
+from datakit.pipeline.simulate.clock import Cluster, Notice, Spent, VirtualExecutor
 from datakit.pipeline.simulate.corpus import Corpus, generated, share
-from datakit.pipeline.simulate.effects import CHECKSUM, Effect, PhaseOf, Run, World
+from datakit.pipeline.simulate.effects import CHECKSUM, Effect, PhaseOf, Run, World, put_requests
 from datakit.pipeline.simulate.figures import HOUR, PhaseFigures, Simulation, StepFigures, label, shortcomings
+from datakit.pipeline.simulate.rates import DRIVER_MEMORY
 from datakit.pipeline.simulate.results.text_results import SCORES
 from datakit.pipeline.simulate.simulated_step import SimulatedStep
 from datakit.pipeline.simulate.task_table import simulators
@@ -62,6 +64,8 @@ def simulate(
     if text_bytes < 1:
         raise UsageError("the simulated size must be at least one byte")
     corpus = corpus or Corpus()
+    # the simulated files have names that say nothing about splits
+    recipe = replace(recipe, sources=tuple(replace(source, splits=None) for source in recipe.sources))
     texts = generated(corpus, [source.name for source in recipe.sources], text_bytes)
     corpus = replace(corpus, sources={**texts, **corpus.sources})
     with tempfile.TemporaryDirectory(prefix="datakit-simulation-") as root:
@@ -69,11 +73,18 @@ def simulate(
         return simulate_graph(build_listed(recipe, root, states, until), corpus, cluster, rate=rate)
 
 
-def simulate_graph(graph: Graph, corpus: Corpus, cluster: Cluster, *, rate: float | None = None) -> Simulation:
+def simulate_graph(
+    graph: Graph,
+    corpus: Corpus,
+    cluster: Cluster,
+    *,
+    rate: float | None = None,
+    notice: Notice = lambda attempt, spent: None,
+) -> Simulation:
     """Simulate the steps of a graph whose sources have been listed. Its root must be an empty temporary folder, to
-    which only a trained tokenizer is written.
+    which only a trained tokenizer is written. notice: called with each task's attempt and what the task takes.
     """
-    run = _SimulatedRun(graph, World(corpus), cluster)
+    run = _SimulatedRun(graph, World(corpus), cluster, notice)
     run.run()
     return run.figures(rate)
 
@@ -90,7 +101,7 @@ def _state(name: str, url: str, corpus: Corpus) -> SourceState:
         for number in range(count)
     )
     content = {"include": [], "exclude": [], "listing": CHECKSUM}
-    return SourceState(name, content, source_base(url), files)
+    return SourceState(name, content, source_base(url) if local else url, files)  # no store is asked
 
 
 @dataclass
@@ -114,8 +125,8 @@ class _Open:
 class _SimulatedRun:
     """One simulated run: does what `pipeline/schedule/graph_run.py` does, but without leases, reports and files."""
 
-    def __init__(self, graph: Graph, world: World, cluster: Cluster) -> None:
-        self._graph, self._world, self._cluster = graph, world, cluster
+    def __init__(self, graph: Graph, world: World, cluster: Cluster, notice: Notice) -> None:
+        self._graph, self._world, self._cluster, self._also_notice = graph, world, cluster, notice
         self._priorities = priorities(graph)
         self._executor = VirtualExecutor(cluster, self._simulate, self._notice)
         self._left, self._ready = list(graph.nodes), dict[str, LocatedStep]()
@@ -145,7 +156,7 @@ class _SimulatedRun:
         cpu = sum(phase.cpu_seconds for step in steps for phase in step.phases) / HOUR
         hours = slots * seconds / HOUR
         self._memory.sample()
-        driver = self._memory.bytes
+        driver = DRIVER_MEMORY + self._memory.bytes
         return Simulation(
             self._graph.dataset,
             sum(source.text_bytes for source in self._world.corpus.sources.values()),
@@ -184,7 +195,8 @@ class _SimulatedRun:
             if node.stage in ("rules", "select"):
                 rules = msgspec.convert([*content.get("rules", ())], list[Rule])
                 rules += [one.as_rule() for one in msgspec.convert([*content.get("buckets", ())], list[Bucket])]
-                found += Conditions(rules, sorted(content.get("edits", {}))).wanted.get(DOCUMENT, [])
+                # without rules, a driver does not load the database, so neither may this process: its memory counts
+                found += Conditions(rules, sorted(content.get("edits", {}))).wanted.get(DOCUMENT, []) if rules else []
         return list(dict.fromkeys(found))
 
     def _settle(self, ended: Ended) -> None:
@@ -222,6 +234,8 @@ class _SimulatedRun:
             node.stage, node.source, phase.name, len(phase.tasks), shared, started=self._executor.now,
             largest=max(task.input_bytes for task in phase.tasks), memory=_declared(phase),
         )  # fmt: skip
+        if shared:  # each worker reads the file with the shared data once
+            figures.reads = min(len(phase.tasks), self._cluster.slots)
         opened.phases.append(figures)
         runs = simulators(PhaseOf(step, phase, self._world))
         self._phases[step.directory, phase.name] = _Phase(runs, figures)
@@ -237,12 +251,13 @@ class _SimulatedRun:
 
     def _notice(self, attempt: Attempt, spent: Spent) -> None:
         figures, effect = self._phases[attempt.step_directory, attempt.phase].figures, spent.effect
-        shared = 1 if figures.shared else 0  # the file with the shared data
-        figures.reads, figures.writes = figures.reads + effect.reads + shared, figures.writes + effect.writes
+        figures.reads, figures.files = figures.reads + effect.reads, figures.files + effect.writes
+        figures.writes += effect.writes + sum(put_requests(one.bytes) - 1 for one in effect.result.outputs)
         figures.read_bytes += effect.read
         figures.exchanged += effect.exchanged
         figures.cpu_seconds += spent.cpu_seconds
         figures.longest = max(figures.longest, spent.seconds)
+        self._also_notice(attempt, spent)
         self._tasks += 1
         if self._tasks % SAMPLE_EVERY == 0:
             self._memory.sample()

@@ -12,18 +12,23 @@ from datakit.pipeline.simulate.results import encoding_results as encoding
 from datakit.pipeline.simulate.results import final_results as final
 from datakit.pipeline.simulate.results import giant_results as giants
 from datakit.pipeline.simulate.results import passage_results as passages
+from datakit.pipeline.simulate.results import substring_results as substrings
 from datakit.pipeline.simulate.results import text_results as text
 from datakit.pipeline.simulate.results import token_results as tokens
 
 SIMULATORS: dict[str, Simulator] = {
     "datakit.download.stage:fetch_file": text.fetch_file,
+    "datakit.download.git.steps:fetch_repository": text.fetch_repository,
     "datakit.normalize.where.column_types:find_types": text.find_types,
+    "datakit.normalize.limit:count_documents": text.count_documents,
+    "datakit.normalize.archives.index:index_archive": text.index_archive,
     "datakit.normalize.route:route_slice": text.route_slice,
     "datakit.normalize.sort:sort_partition": text.sort_partition,
     "datakit.normalize.origins:write_files": text.write_files,
     "datakit.annotate.write_tables:annotate_partition": text.annotate_partition,
     "datakit.annotate.model_server.ask:ask_partition": text.ask_partition,
     "datakit.conditions.count_ranks:count": tokens.count_ranks,
+    "datakit.conditions.check_tables:check_tables": tokens.check_tables,
     "datakit.rules.write_lists:apply": tokens.apply_rules,
     "datakit.engine.exchange.merge_tasks:merge_runs": text.merge_runs,
     "datakit.dedup.minhash.signatures_stage:sign_partition": dedup.sign_partition,
@@ -46,6 +51,9 @@ SIMULATORS: dict[str, Simulator] = {
     "datakit.dedup.attributes:write": dedup.write_attributes,
     "datakit.passages.route:route": passages.route,
     "datakit.passages.find_copies:find": passages.find_copies,
+    "datakit.passages.substrings.tasks:compare_stretches": substrings.compare_stretches,
+    "datakit.passages.substrings.tasks:read_texts": substrings.read_texts,
+    "datakit.passages.substrings.tasks:compare_substrings": substrings.compare_substrings,
     "datakit.passages.write_tables:write": passages.write_tables,
     "datakit.select.write_selections:select": tokens.select,
     "datakit.select.edit_documents:select_and_edit": tokens.select_and_edit,

@@ -11,13 +11,14 @@ A recipe without rules, edits and buckets has none of these phases.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
 import msgspec
 
+from datakit.conditions.check_tables import check_columns
 from datakit.conditions.config import Rule
 from datakit.conditions.expressions import Conditions
 from datakit.conditions.find_cuts import MEMORY, find_cuts, phase_of
@@ -71,6 +72,17 @@ class Finished:
     details: dict[str, Any] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
     files: list[OutputFile] = field(default_factory=list)
+
+
+def check(step: Step, demands: Demands) -> Iterator[Phase]:
+    """Check the columns that rules and buckets read, and the name of the column for the buckets, before texts are
+    edited. Yields a phase if tables of annotators must be opened. Raises RecipeError and ColumnError.
+    """
+    if demands.buckets:
+        _check_columns(step)
+    rules = (*demands.rules, *(bucket.as_rule() for bucket in demands.buckets))
+    if rules:
+        yield from check_columns(step, _conditions(step, rules, demands.edits)[0])
 
 
 def finish(step: Step, demands: Demands, pairs: Sequence[Pair], drafts: Drafts) -> Phases:
@@ -236,7 +248,6 @@ def _assign(step: Step, demands: Demands, done: Finished) -> Phases:
     conditions, shared = _conditions(step, rules, demands.edits)
     works = _works(step, conditions, done.drafts)
     divided = [work for work in works if any(not rule.sources or work.part.source in rule.sources for rule in rules)]
-    _check_columns(step)
     cuts = yield from find_cuts(divided, shared, "bucket-ranks")
     phase = phase_of("buckets", "datakit.select.final.assign_buckets:assign", divided, replace(shared, cuts=cuts))
     common = {"conditions": phase.shared, "edits": sorted(demands.edits)}

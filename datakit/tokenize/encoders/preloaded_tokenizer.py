@@ -1,11 +1,13 @@
 """Names the preloads of the stages contract and tokenize, and returns the tokenizer that they load.
 
 To load a tokenizer with both libraries takes 0.3 to 0.5 s of CPU time. Both stages read the file that the contract step
-has written, and both have the same preloads. So one fork server loads the tokenizer, once, for the tasks of both.
+has written, and both have the same preloads. So one fork server loads the tokenizer, once, for the tasks of both. If a
+source has loss masks, the server also imports TensorStore, which compresses them.
 """
 
 from __future__ import annotations
 
+from datakit.cache import zarr_arrays
 from datakit.engine.task import Preload, TaskContext
 from datakit.engine.worker.preloaded_values import preloaded
 from datakit.tokenize.encoders.base import Encoder
@@ -17,9 +19,12 @@ LOAD = "datakit.tokenize.encoders.tokenizer:load_for_tasks"
 TASKS = "datakit.tokenize.tasks"
 
 
-def tokenizer_preloads(url: str, code: str) -> tuple[Preload, ...]:
-    """Return the preloads with which a fork server loads the tokenizer.json at `url`. code: see `parse`."""
-    return Preload(TASKS), Preload("datakit.tokenize.encoders.tokenizer", LOAD, (url, code))
+def tokenizer_preloads(url: str, code: str, loss_masks: bool) -> tuple[Preload, ...]:
+    """Return the preloads with which a fork server loads the tokenizer.json at `url`. code: see `parse`. loss_masks:
+    True if a source has loss masks.
+    """
+    arrays = (Preload(zarr_arrays.__name__, f"{zarr_arrays.__name__}:prepare"),) if loss_masks else ()
+    return Preload(TASKS), Preload("datakit.tokenize.encoders.tokenizer", LOAD, (url, code)), *arrays
 
 
 def preloaded_tokenizer(url: str, code: str) -> Tokenizer | CustomTokenizer:

@@ -11,9 +11,10 @@ remote files. Truncation and padding in a tokenizer.json are switched off, becau
 
 On its first call, fastokens also builds a table of all words in its vocabulary, which takes 20 ms of CPU time. With the
 search for the places at which long texts can be cut, each task would take 30 ms (measured) to prepare a tokenizer, so
-`load_for_tasks` does both before the fork. If the shards will be compressed, it also imports TensorStore, which takes
-0.1 s. Loading leaves 30 MB of unused memory, which is returned to the system, so that the tasks need not copy its pages
-(this saved 2 to 3 % of their CPU time).
+`load_for_tasks` does both before the fork. If the tokens will be compressed, it also imports TensorStore, which takes
+0.1 s; for loss masks, which are always compressed, a preload of its own does so (preloaded_tokenizer.py). Loading
+leaves 30 MB of unused memory, which is returned to the system, so that the tasks need not copy its pages (this saved 2
+to 3 % of their CPU time).
 """
 
 from __future__ import annotations
@@ -156,8 +157,7 @@ def load_for_tasks(url: str, code: str = "") -> Tokenizer | CustomTokenizer:
     tokenizer = load(url, code)
     if isinstance(tokenizer, Tokenizer):
         tokenizer.prepare()
-    entries = tokenizer.reference.get_vocab_size() if isinstance(tokenizer, Tokenizer) else tokenizer.vocabulary_size
-    if entries > SMALL_VOCABULARY:
+    if tokenizer.vocabulary_size > SMALL_VOCABULARY:
         zarr_arrays.prepare()
     return_freed_memory()
     return tokenizer

@@ -111,14 +111,16 @@ class Writer:
         prepare_orbax()
         self._saver = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
 
-    def due(self, step: int, evaluates: bool) -> bool:
+    def due(self, step: int, evaluates: bool, before: bool = False) -> bool:
         """Return True if the state after `step` steps should be saved now. `evaluates` is True if an evaluation
         follows. This is a reason to save, but not while an earlier checkpoint is still being written: the new save, and
-        thus the evaluation, would have to wait for it.
+        thus the evaluation, would have to wait for it. before: True if the state one step earlier is about to be
+        saved, so no time will have passed since the last save.
         """
-        waited = time.monotonic() - self._saved_at >= 60 * self.settings.interval_minutes
+        waited = 0.0 if before else time.monotonic() - self._saved_at
+        late = waited >= 60 * self.settings.interval_minutes
         writing = self._thread is not None and self._thread.is_alive()
-        return self._kept(step) or waited or (evaluates and not writing)
+        return self._kept(step) or late or (evaluates and not writing)
 
     def _kept(self, step: int) -> bool:
         return self.settings.keep_every is not None and step % self.settings.keep_every == 0

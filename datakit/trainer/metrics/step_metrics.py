@@ -10,6 +10,7 @@ from typing import Any
 
 from datakit.trainer.config import Run
 from datakit.trainer.device_feed import Placed, stage_at
+from datakit.trainer.metrics.spikes import Spikes
 from datakit.trainer.metrics.trackers import flatten, peak_flops
 from datakit.trainer.models import load_model
 from datakit.trainer.norms import alarms
@@ -42,6 +43,8 @@ class StepMetrics:
     counts: dict[str, int]
     flops: float
     stage: tuple[int, dict[str, float]] | None  # (index, weights) of the last logged stage of the mixture
+    spikes: Spikes
+    directory: str  # of the run, to be named in messages
     say: Callable[[str], None]
     _alarmed: set[str] = field(default_factory=set)
 
@@ -56,10 +59,16 @@ class StepMetrics:
         for name, value in results.get("watch", {}).items():
             kind, _, weight = name.partition("/norm/")
             row |= flatten(f"{kind}/norm", {weight: value})
+        row |= {name: counts.tolist() for name, counts in results.get("histograms", {}).items()}
         row |= self._rates(placed, seconds["duration"]) | {"run_progress": step / self.run.steps}
         row |= {f"throughput/{name}": value for name, value in seconds.items()}
         row |= {"data/batch_xxh3": placed.digest, "data/batch_rows": placed.rows, "log/every": self.run.log.every}
-        return row | self._changed_stage() | self._alarms(step, results["optim"])
+        return (
+            row
+            | self._changed_stage()
+            | self._alarms(step, results["optim"])
+            | self._spike(step, float(results["loss"]))
+        )
 
     def _rates(self, placed: Placed, duration: float) -> dict[str, Any]:
         """Return the rates and totals under throughput/, which `trackers.py` explains."""
@@ -94,8 +103,19 @@ class StepMetrics:
 
     def _alarms(self, step: int, metrics: Mapping[str, Any]) -> dict[str, float]:
         norms = {name.removeprefix(NORM): float(value) for name, value in metrics.items() if name.startswith(NORM)}
-        found = alarms(norms, self.norms, self.run.norm_band, fixed=self.run.optimizer.kind == "adamh")
+        fixed = {name for name in norms if self.run.optimizer.keeps_norm(name)}
+        found = alarms(norms, self.norms, self.run.norm_band, fixed)
         for name in sorted(set(found) - self._alarmed):
             self.say(f"alarm: at step {step:,} the norm of {name} is {found[name]:.3g} times its first value")
         self._alarmed = set(found)
         return {f"alarm/{name}": ratio for name, ratio in found.items()}
+
+    def _spike(self, step: int, loss: float) -> dict[str, float]:
+        median = self.spikes.check(step, loss)
+        if median is None:
+            return {}
+        self.say(
+            f"alarm: at step {step:,} the loss is {loss:.4f}, but the median of the steps before is {median:.4f}; "
+            f"datakit explain {self.directory} --step {step} names the documents"
+        )
+        return {"alarm/loss": loss / median}

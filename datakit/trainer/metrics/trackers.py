@@ -8,9 +8,10 @@ optionally to TensorBoard, Trackio or Weights & Biases.
 | train/cross_entropy_loss, train/aux_loss_weighted | the two terms of train/loss |
 | train/z_loss | the z-loss, one of the auxiliary losses, before weighting |
 | train/router/{routing_entropy_mean, load_balancing_loss, router_z_loss} | means over the layers |
+| train/router/capacity_overflow_rate, .../layer_{i}/... | share of assignments dropped, if the model has a capacity |
 | train/router/layer_{i}/{routing_entropy, load_balancing_loss, router_z_loss} | values of each layer |
 | train/router/layer_{i}/routing_hist | each expert's share of the assignments; only in histograms.jsonl |
-| optim/learning_rate/<group>, optim/grad_norm/<family>, optim/params_norm/<group> | see `optimizer.py` |
+| optim/learning_rate/<group>, optim/grad_norm/<family>, optim/params_norm/<group> | see `optimizers/update.py` |
 | throughput/{duration, loading_time, hook_time} | seconds of the step, the wait for data, and saves and evaluations |
 | throughput/{examples_per_second, tokens_per_second, total_tokens, gflops_per_second, total_gflops, mfu} | see below |
 | mixture/stage, mixture/weight/<component> | index of the current stage, and its weights; logged when they change |
@@ -19,11 +20,13 @@ optionally to TensorBoard, Trackio or Weights & Biases.
 | data/* | the loader's metrics, counted from the last start and including prefetched batches |
 | eval/* | see `evaluate.py` |
 | alarm/<group> | the norm of a group, if outside its band, as a multiple of its first value |
+| alarm/loss | a loss far above the recent ones, as a multiple of their median; see `spikes.py` |
 | {grad, params, updates, opt_state}/norm/<weight> | norms of single weights, for each kind listed in `log.watch` |
+| {grad, ...}/histogram/<weight> | with `log.watch_histograms`: counts of absolute values; see `norms.py` |
 
 MFU is a percentage: 100 x 3 x (forward FLOPs of a token, output matrix included, attention not halved for causality) x
 tokens / (seconds x peak x devices), where peak is the device's dense bf16 rate. Recomputation and the copying of rows
-to the experts are not counted. Rates are per second of `duration`. docs/trainer.md describes how padding and waiting
+to the experts are not counted. Rates are per second of `duration`. docs/metrics.md describes how padding and waiting
 are counted. If a logged step ends with a checkpoint or an evaluation, its row is written twice, and the second row
 supersedes the first.
 """

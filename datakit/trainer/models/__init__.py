@@ -1,39 +1,34 @@
-"""Imports a model by its built-in name or its import path, and refuses modules that do not define everything a
-model needs. `grug.py` and `olmoe.py` define models; to make a variant, copy one of them. The other modules contain the
-code that models share.
+"""Models: `grug.py`, `olmoe.py`, `dense.py` and `latent_moe.py` define one each; to make a variant, copy one of them. A
+model is found by its built-in name, its import path or the path of its file. The other modules contain the code that
+models share.
 """
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
 from typing import Any
 
-from datakit.errors import UsageError, suggestion
+from datakit.trainer.plugins import Kind, full_name, identity_of, load_plugin
 
-BUILT_IN = ("grug", "olmoe")
-NEEDED = ("Config", "weights", "initial_state", "apply", "flops_per_token")  # see `protocol.Model`
+KIND = Kind(
+    "model",
+    __name__,
+    ("dense", "grug", "latent_moe", "olmoe"),
+    ("Config", "weights", "initial_state", "apply", "flops_per_token"),  # see `protocol.Model`
+    "models/protocol.py",
+)
+
+__all__ = ["KIND", "full_name", "identity", "load_model"]
 
 
 def load_model(name: str, folder: Path | None = None) -> Any:
-    """Import a built-in model by name, or your own by import path; modules in `folder` can be imported too.
+    """Return the module of a built-in model, or of your own by its import path or the path of its file (`mine.py`).
 
-    Raises UsageError if there is no such module, or if it is not a model.
+    folder: see `plugins.load_plugin`. Raises UsageError if there is no such model, or if it is not a model.
     """
-    path = f"{__name__}.{name}" if name in BUILT_IN else name
-    if folder is not None and path == name and str(folder) not in sys.path:
-        sys.path.append(str(folder))  # last, so that no installed module is hidden
-    try:
-        module = importlib.import_module(path)
-    except ModuleNotFoundError as error:
-        if error.name != name:
-            raise UsageError(f"model {name!r} cannot be imported: {error}") from error
-        own = f"put {name}.py into {folder}, or give its import path" if folder else "give its import path"
-        raise UsageError(f"no model {name!r}; {suggestion(name, BUILT_IN)} (for your own model, {own})") from error
-    missing = [needed for needed in NEEDED if not hasattr(module, needed)]
-    if missing:
-        raise UsageError(
-            f"model {name!r}: {module.__file__} does not define {', '.join(missing)}; see models/protocol.py"
-        )
-    return module
+    return load_plugin(name, KIND, folder)
+
+
+def identity(name: str) -> dict[str, str]:
+    """Return what names a loaded model's code in a fingerprint (see `plugins.identity_of`)."""
+    return identity_of(load_model(name), KIND)

@@ -25,6 +25,7 @@ one `scan`, so a model with 50 layers compiles as fast as one with 5. `shapes.py
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -35,39 +36,50 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from datakit.errors import UsageError
-from datakit.trainer.models.experts import SAVED_NAME, Backend, experts
+from datakit.trainer.models.attention.attention import Backend as AttentionBackend
+from datakit.trainer.models.attention.attention import attention
+from datakit.trainer.models.experts.capacity import Capacity, clipped
+from datakit.trainer.models.experts.experts import SAVED_NAME, Backend, Exchange, experts
 from datakit.trainer.models.layers import (
     GATES,
-    attention,
     cross_entropy,
     embed,
     exclude_self,
+    from_heads,
     gated_norm,
+    logits_at,
     next_tokens,
     rms_norm,
     rotary_table,
     rotate,
+    to_heads,
 )
-from datakit.trainer.models.protocol import OPERATION, PADDING_SEGMENT, Output, Tokens, check_sizes
+from datakit.trainer.models.protocol import OPERATION, PADDING_SEGMENT, Output, Part, Tokens, check_sizes
 from datakit.trainer.models.router import (
+    averaged,
     balanced_bias,
+    excess,
     on_own_tokens,
     quantile_thresholds,
     router_logits,
     router_metrics,
+    router_sums,
     sigmoid_route,
-    statistics,
+    thresholds_of_parts,
 )
 from datakit.trainer.models.shapes import Array, Bool, Float, Int
-from datakit.trainer.models.weights import BATCH, Tree, Weight, constrain, gathered, parameter_count
+from datakit.trainer.models.weights import BATCH, TENSOR, TOKENS, Tree, Weight, constrain, gathered, parameter_count
 
-ROUTED = ("experts_per_token", "expert_width", "router_z_loss", "moe_backend")  # without effect in a dense model
+ROUTED = (  # without effect in a dense model
+    *("experts_per_token", "expert_width", "router_z_loss", "moe_backend", "exchange"),
+    *("capacity_factor", "capacity_rows", "capacity_groups"),
+)
 SIZES = ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_width", "shared_width", "gate_rank", "window")
 FULL_WINDOW_EVERY = 4  # layers 3, 7, 11, ... (counted from 0) have the full window
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Capacity):
     """The settings of a Grug model. The defaults fit a budget of 1e19 FLOPs; for other budgets, see `scaling.size`."""
 
     vocabulary: int = 128_256
@@ -90,6 +102,8 @@ class Config:
     router_z_loss: float = 1e-3
     expert_gate: Literal["swiglu", "bilinear"] = "swiglu"  # activation of the routed experts and the shared one
     moe_backend: Backend = field(default="auto", metadata=OPERATION)
+    exchange: Exchange = field(default="auto", metadata=OPERATION)  # between tokens and experts, if expert_parallel > 1
+    attention_backend: AttentionBackend = field(default="auto", metadata=OPERATION)
     remat: Literal["recompute_all", "save_moe", "none"] = field(default="recompute_all", metadata=OPERATION)
     compute: Literal["bfloat16", "float32"] = "bfloat16"
     # Number of positions whose logits are in memory at once; None: as many as fit in `layers.LOGIT_BYTES`
@@ -108,6 +122,8 @@ class Config:
             raise UsageError(f"expert_gate {self.expert_gate!r} is not one of {', '.join(GATES)}")
         if not self.experts:
             self._check_dense()
+        else:
+            self.check_capacity(self.experts)
 
     def _check_dense(self) -> None:
         """Raise UsageError for a setting that has no effect in a dense model."""
@@ -122,21 +138,43 @@ class Config:
             raise UsageError("experts = 0: remat = 'save_moe' would save nothing; use 'recompute_all' or 'none'")
 
 
+def of_width(hidden: int, vocabulary: int, sequence: int) -> Config:
+    """Return the config of width `hidden`, for `datakit size`. Raises UsageError unless `hidden` is a positive multiple
+    of 128.
+    """
+    if hidden < 128 or hidden % 128:
+        raise UsageError(f"hidden is {hidden}; it must be a positive multiple of 128, the width of a head")
+    heads = hidden // 128
+    kv_heads = max((m for m in range(1, heads // 4 + 1) if heads % m == 0), default=1)
+    return Config(
+        vocabulary=vocabulary,
+        hidden=hidden,
+        layers=round(hidden / (64 + 4 * math.log2(hidden) - 9)),
+        heads=heads,
+        kv_heads=kv_heads,
+        expert_width=math.ceil(hidden / 2 / 128) * 128,
+        shared_width=hidden,
+        window=sequence,
+    )
+
+
 def weights(config: Config) -> Tree:
     """Return the table of all weights, whose columns are the fields of `Weight`."""
     c, std = config, config.init_scale * config.hidden**-0.5
     layers, hidden, width = c.layers, c.hidden, c.heads * c.head_width
     kv_width, rank, shared = c.kv_heads * c.head_width, c.gate_rank, c.shared_width
     each, across, along = (layers, c.experts), P(None, "data", None), P(None, None, "data")
+    own_in, own_out = P(None, "expert", "data", None), P(None, "expert", None, "data")
+    heads_in, heads_out = P(None, "data", "tensor"), P(None, "tensor", "data")
     blocks = {
         "attention_norm": Weight((layers, hidden), P(), None),
         "attention_norm_down": Weight((layers, hidden, rank), across, std, "adamh", 1),
         "attention_norm_up": Weight((layers, rank, hidden), along, std, "adamh", 1),
-        "query": Weight((layers, hidden, width), across, std, "adamh", 1),
-        "key": Weight((layers, hidden, kv_width), across, std, "adamh", 1),
-        "value": Weight((layers, hidden, kv_width), across, std, "adamh", 1),
+        "query": Weight((layers, hidden, width), heads_in, std, "adamh", 1),
+        "key": Weight((layers, hidden, kv_width), heads_in, std, "adamh", 1),
+        "value": Weight((layers, hidden, kv_width), heads_in, std, "adamh", 1),
         "head_gate": Weight((layers, hidden, c.heads), across, 0.0, "adam"),
-        "attention_out": Weight((layers, width, hidden), along, std, "adamh", 1),
+        "attention_out": Weight((layers, width, hidden), heads_out, std, "adamh", 1),
         "mlp_norm": Weight((layers, hidden), P(), None),
         "mlp_norm_down": Weight((layers, hidden, rank), across, std, "adamh", 1),
         "mlp_norm_up": Weight((layers, rank, hidden), along, std, "adamh", 1),
@@ -146,11 +184,11 @@ def weights(config: Config) -> Tree:
     if c.experts:
         blocks |= {
             "router": Weight((layers, hidden, c.experts), across, std, "router"),
-            "expert_in": Weight((*each, hidden, 2 * c.expert_width), P(None, *across), std, "adamh_expert", 2),
-            "expert_out": Weight((*each, c.expert_width, hidden), P(None, *along), std, "adamh_expert", 2),
+            "expert_in": Weight((*each, hidden, 2 * c.expert_width), own_in, std, "adamh_expert", 2),
+            "expert_out": Weight((*each, c.expert_width, hidden), own_out, std, "adamh_expert", 2),
         }
     return {
-        "embed": Weight((c.vocabulary, hidden), P(None, "data"), std, "adam"),
+        "embed": Weight((c.vocabulary, hidden), P("tensor", "data"), std, "adam"),
         "embed_norm": Weight((hidden,), P(), None),
         "embed_norm_down": Weight((hidden, rank), P("data", None), std, "adamh"),
         "embed_norm_up": Weight((rank, hidden), P(None, "data"), std, "adamh"),
@@ -158,7 +196,7 @@ def weights(config: Config) -> Tree:
         "final_norm": Weight((hidden,), P(), None),
         "final_norm_down": Weight((hidden, rank), P("data", None), std, "adamh"),
         "final_norm_up": Weight((rank, hidden), P(None, "data"), std, "adamh"),
-        "head": Weight((hidden, c.vocabulary), P("data", None), std, "adamh"),
+        "head": Weight((hidden, c.vocabulary), P("data", "tensor"), std, "adamh"),
     }
 
 
@@ -172,21 +210,54 @@ def initial_state(config: Config) -> Tree:
 
 def apply(params: Tree, state: Tree, batch: Tokens, config: Config) -> Output:
     """Run one forward pass over a batch; return the loss at each position and the next step's router biases."""
-    hidden, routers = encode(params, state, batch, config)
+    part = apply_part(params, state, batch, config, whole=True)
+    return Output(part.losses, part.weights, *_results(part.sums, part.kept, state, config))
+
+
+def apply_part(params: Tree, state: Tree, batch: Tokens, config: Config, whole: bool = False) -> Part:
+    """Run one forward pass over some of a batch's rows. `kept` holds the experts' excesses [L, T, E] or, if the rows
+    are the whole batch, the routers' thresholds [L, E]. It is None in a dense model.
+    """
+    hidden, (kept, routers) = encode(params, state, batch, config, whole)
     labels, counted = next_tokens(batch.tokens, batch.segments, batch.loss_mask)
-    losses, normalizer = cross_entropy(hidden, gathered(params["head"], hidden.dtype), labels, config.loss_piece)
-    z_loss = jnp.sum(counted * normalizer**2) / jnp.maximum(jnp.sum(counted), 1)
+    head = gathered(params["head"], hidden.dtype, P(None, TENSOR))
+    losses, normalizer = cross_entropy(hidden, head, labels, config.loss_piece)
+    sums = {"predictions": jnp.sum(counted, dtype=jnp.int32), "z_loss": jnp.sum(counted * normalizer**2)}
+    return Part(losses, counted, sums | {"routers": routers}, kept)
+
+
+def conclude(sums: Tree, kept: Any, state: Tree, config: Config) -> tuple[Float[Array, ""], Tree, dict[str, Any]]:
+    """Return a batch's auxiliary loss, next state and metrics from the results of its parts."""
+    if config.experts:
+        kept = thresholds_of_parts(kept, sums["routers"].tokens, config.experts_per_token)
+    return _results(sums, kept, state, config)
+
+
+def _results(sums: Tree, threshold: Any, state: Tree, config: Config) -> tuple[Float[Array, ""], Tree, dict[str, Any]]:
+    z_loss = sums["z_loss"] / jnp.maximum(sums["predictions"], 1)
     auxiliary, metrics = config.z_loss * z_loss, {"z_loss": z_loss}
     if config.experts:
-        threshold, stats = routers
+        stats = averaged(sums["routers"], config.experts_per_token)
         auxiliary = auxiliary + config.router_z_loss * jnp.mean(stats.z_loss)
         metrics |= router_metrics(stats, config.experts_per_token)
         state = {"router_bias": balanced_bias(threshold)}
-    return Output(losses, counted, auxiliary, state, metrics)
+    return auxiliary, state, metrics
 
 
-def encode(params: Tree, state: Tree, batch: Tokens, config: Config) -> tuple[Float[Array, "B S D"], Any]:
-    """Return the final hidden states, and each layer's router thresholds and statistics (None in a dense model)."""
+def logits(
+    params: Tree, state: Tree, batch: Tokens, config: Config, positions: Int[Array, "B P"]
+) -> Float[Array, "B P V"]:
+    """Return the logits of the tokens that follow the given positions of each row."""
+    hidden, _ = encode(params, state, batch, config)
+    return logits_at(hidden, gathered(params["head"], hidden.dtype), positions)
+
+
+def encode(
+    params: Tree, state: Tree, batch: Tokens, config: Config, whole: bool = True
+) -> tuple[Float[Array, "B S D"], tuple[Any, Any]]:
+    """Return the final hidden states and, for each layer, the router's thresholds (or, unless `batch` is a whole batch,
+    the experts' excesses) and sums. The last two are None in a dense model.
+    """
     dtype = jnp.dtype(config.compute)
     x = embed(params["embed"], batch.tokens, dtype)
     x = constrain(_normed(x, params, "embed_norm", config), P(BATCH))
@@ -196,7 +267,7 @@ def encode(params: Tree, state: Tree, batch: Tokens, config: Config) -> tuple[Fl
     def layer(x: Any, scanned: tuple[Tree, Tree, Any]) -> tuple[Any, Any]:
         block, block_state, window = scanned
         x = x + attend(_normed(x, block, "attention_norm", config), block, batch.segments, window, rotary, config)
-        added, router = feed_forward(_normed(x, block, "mlp_norm", config), block, block_state, valid, config)
+        added, router = feed_forward(_normed(x, block, "mlp_norm", config), block, block_state, valid, config, whole)
         return constrain(x + added, P(BATCH)), router
 
     x, routers = jax.lax.scan(remat(layer, config.remat), x, (params["blocks"], state, windows(config)))
@@ -232,41 +303,52 @@ def attend(
 ) -> Float[Array, "B S D"]:
     """Compute one layer's attention."""
     c, dtype, rows = config, x_BSD.dtype, x_BSD.shape[:2]
-    query_BSNH = (x_BSD @ gathered(block["query"], dtype)).reshape(*rows, c.heads, c.head_width)
-    key_BSMH = (x_BSD @ gathered(block["key"], dtype)).reshape(*rows, c.kv_heads, c.head_width)
-    value_BSMH = (x_BSD @ gathered(block["value"], dtype)).reshape(*rows, c.kv_heads, c.head_width)
+    query_BSNH = (to_heads(x_BSD, block["query"])).reshape(*rows, c.heads, c.head_width)
+    key_BSMH = (to_heads(x_BSD, block["key"])).reshape(*rows, c.kv_heads, c.head_width)
+    value_BSMH = (to_heads(x_BSD, block["value"])).reshape(*rows, c.kv_heads, c.head_width)
     query_BSNH = rotate(rms_norm(query_BSNH, None, 1e-6), rotary) * c.query_scale
     key_BSMH = rotate(rms_norm(key_BSMH, None, 1e-6), rotary)
-    y_BSNH = attention(query_BSNH, key_BSMH, value_BSMH, segments, window, c.window)
+    y_BSNH = attention(query_BSNH, key_BSMH, value_BSMH, segments, window, c.attention_backend)
     y_BSNH = exclude_self(y_BSNH, value_BSMH)
     gate_BSN = 2 * jax.nn.sigmoid(x_BSD @ gathered(block["head_gate"], dtype))
     # In fp32, so that the gate's gradient, which is a sum over the head's width, is in fp32 too.
     y_BSNH = (y_BSNH.astype(jnp.float32) * gate_BSN.astype(jnp.float32)[..., None]).astype(dtype)
-    return y_BSNH.reshape(*rows, -1) @ gathered(block["attention_out"], dtype)
+    return from_heads(y_BSNH.reshape(*rows, -1), block["attention_out"])
 
 
 def feed_forward(
-    x_BSD: Float[Array, "B S D"], block: Tree, state: Tree, valid: Bool[Array, "B S"], config: Config
-) -> tuple[Float[Array, "B S D"], Any]:
-    """Return the summed output of one layer's shared and routed experts, and the router's thresholds and statistics."""
+    x_BSD: Float[Array, "B S D"],
+    block: Tree,
+    state: Tree,
+    valid: Bool[Array, "B S"],
+    config: Config,
+    whole: bool = True,
+) -> tuple[Float[Array, "B S D"], tuple[Any, Any]]:
+    """Return the summed output of one layer's shared and routed experts, and the results of its router (`encode`)."""
     c, dtype = config, x_BSD.dtype
-    shared = GATES[c.expert_gate](x_BSD @ gathered(block["shared_in"], dtype)) @ gathered(block["shared_out"], dtype)
+    x_TD, valid_T = constrain(x_BSD.reshape(-1, c.hidden), P(TOKENS)), valid.reshape(-1)
+    shared_TD = GATES[c.expert_gate](x_TD @ gathered(block["shared_in"], dtype)) @ gathered(block["shared_out"], dtype)
     if not c.experts:
-        return shared, None
-    x_TD, valid_T = x_BSD.reshape(-1, c.hidden), valid.reshape(-1)
+        return shared_TD.reshape(x_BSD.shape), (None, None)
+    limit = c.limit(x_BSD.shape[1], c.experts_per_token)
 
     def route(tokens: Any, weights: Any, axes: Any) -> Any:
         (x_TD, valid_T), (router_DE, bias_E) = tokens, weights
         logits_TE = router_logits(x_TD, router_DE)
         routing = sigmoid_route(logits_TE, bias_E, c.experts_per_token)
-        threshold_E = quantile_thresholds(logits_TE, bias_E, c.experts_per_token, valid_T, axes)
-        return routing, (threshold_E, statistics(logits_TE, routing.expert, valid_T, axes))
+        balance = (logits_TE, bias_E, c.experts_per_token, valid_T)
+        sums = router_sums(logits_TE, routing.expert, valid_T, axes)
+        routing, sums = clipped(routing, sums, valid_T, limit, axes)
+        if whole:
+            return (routing, None), (quantile_thresholds(*balance, axes), sums)
+        return (routing, excess(*balance)), (None, sums)
 
     router_DE = gathered(block["router"], jnp.float32)
-    routing, router = on_own_tokens(route, (x_TD, valid_T), (router_DE, state["router_bias"]))
-    expert_in, expert_out = gathered(block["expert_in"], dtype), gathered(block["expert_out"], dtype)
-    routed_TD = experts(x_TD, routing.expert, routing.share, expert_in, expert_out, c.expert_gate, c.moe_backend)
-    return shared + routed_TD.reshape(x_BSD.shape), router
+    (routing, excess_TE), (threshold_E, sums) = on_own_tokens(route, (x_TD, valid_T), (router_DE, state["router_bias"]))
+    expert_in, expert_out = (gathered(block[name], dtype, P("expert")) for name in ("expert_in", "expert_out"))
+    how = (c.expert_gate, c.moe_backend, c.exchange, limit)
+    routed_TD = experts(x_TD, routing.expert, routing.share, expert_in, expert_out, *how)
+    return (shared_TD + routed_TD).reshape(x_BSD.shape), (threshold_E if whole else excess_TE, sums)
 
 
 def flops_per_token(config: Config, sequence: int, with_head: bool = True) -> float:

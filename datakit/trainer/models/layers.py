@@ -1,17 +1,13 @@
-"""Computes the parts that models share: embedding, norms, rotary positions, attention, gates, labels, and the loss.
+"""Computes the parts that models share: embedding, norms, rotary positions, gates, labels, and the loss.
 
-Norms, softmaxes and the loss are computed in fp32; norms and attention return results in the type of their input. Every
-sum over many terms is fp32, in the backward pass too: bf16 has 8 significant bits, so a bf16 sum soon ignores small
-terms.
+Norms and the loss are computed in fp32; norms return results in the type of their input. Every sum over many terms is
+fp32, in the backward pass too: bf16 has 8 significant bits, so a bf16 sum soon ignores small terms.
 
-Attention and the loss save memory. Attention processes the queries in up to eight groups, one after the other, and
-keeps no [S, S] scores. For each group, it reads only the keys from the start of the first query's window (at its
-maximum width) to the last query's position. The loss processes the sequence in pieces and keeps no [B, S, V] logits.
-Attention and the loss recompute their intermediate values in the backward pass. On a CPU, working in parts also makes
-attention three times as fast and the loss twice as fast (at 256 positions), because small arrays fit in the cache.
+The loss saves memory: it processes the sequence in pieces, keeps no [B, S, V] logits, and recomputes its intermediate
+values in the backward pass. On a CPU, working in pieces also makes it twice as fast (at 256 positions), because small
+arrays fit in the cache.
 
-No array with an entry per position is a constant of the compiled program: masks and rotary positions are computed at
-run time.
+No array with an entry per position is a constant of the compiled program: rotary positions are computed at run time.
 """
 
 from __future__ import annotations
@@ -26,10 +22,9 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from datakit.trainer.models.shapes import Array, Bool, Float, Int
-from datakit.trainer.models.weights import BATCH, current_mesh, gathered
+from datakit.trainer.models.vocabulary import split_cross_entropy, split_embed
+from datakit.trainer.models.weights import BATCH, TENSOR, constrain, current_mesh, gathered
 
-MASKED = -1e30  # finite, so that a fully masked row does not become NaN
-QUERY_BLOCKS, SMALLEST_BLOCK = 8, 32  # maximum number of query groups; their minimum size in positions; tuned on CPUs
 # See `rotary_table`. The same for all sequence lengths, so that a position's rotation does not depend on the length.
 ROTARY_STRIDE = 512
 # Maximum size of one piece's fp32 logits. On a CPU, they fit in the cache; on a GPU, they take little of its memory.
@@ -42,6 +37,8 @@ def embed(table: Float[Array, "V D"], tokens: Int[Array, "B S"], dtype: Any) -> 
     The cast comes last, so the table's gradient is an fp32 sum over the tokens. A bf16 sum would be wrong by up to 40 %
     for a frequent token.
     """
+    if current_mesh().shape.get(TENSOR, 1) > 1:
+        return split_embed(table, tokens, dtype)
     return gathered(table, jnp.float32)[tokens].astype(dtype)
 
 
@@ -50,6 +47,16 @@ def rms_norm(x: Float[Array, "*batch D"], scale: Float[Array, " D"] | None, eps:
     wide = x.astype(jnp.float32)
     wide = wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
     return (wide if scale is None else wide * scale.astype(jnp.float32)).astype(x.dtype)
+
+
+def to_heads(x: Float[Array, "B S D"], weight: Float[Array, "D W"]) -> Float[Array, "B S W"]:
+    """Return x @ weight, of which each device of the axis "tensor" computes the columns of its heads."""
+    return constrain(constrain(x, P(BATCH)) @ gathered(weight, x.dtype, P(None, TENSOR)), P(BATCH, None, TENSOR))
+
+
+def from_heads(y: Float[Array, "B S W"], weight: Float[Array, "W D"]) -> Float[Array, "B S D"]:
+    """Return y @ weight, where each device of the axis "tensor" has the rows of its heads."""
+    return constrain(constrain(y, P(BATCH, None, TENSOR)) @ gathered(weight, y.dtype, P(TENSOR)), P(BATCH))
 
 
 def gated_norm(
@@ -83,63 +90,6 @@ def rotate(
     cosine, sine = (part[:, None, :] for part in table)
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     return jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1).astype(x.dtype)
-
-
-def attention(
-    query: Float[Array, "B S N H"],
-    key: Float[Array, "B S M H"],
-    value: Float[Array, "B S M H"],
-    segments: Int[Array, "B S"],
-    window: Int[Array, ""] | int,
-    widest: int,
-) -> Float[Array, "B S N H"]:
-    """Compute causal softmax attention within segments; N / M query heads share each key head. A position attends to
-    the last `window` positions, itself included. `window` may be a traced value, since it differs between the layers of
-    one scan. `widest`, its upper bound, must be a Python integer.
-    """
-    batch, length, heads, width = query.shape
-    kv_heads = key.shape[2]
-    grouped = query.reshape(batch, length, kv_heads, heads // kv_heads, width)
-    wide = key.astype(jnp.float32), value.astype(jnp.float32)  # so that gradients from the groups are added in fp32
-    block = max(SMALLEST_BLOCK, -(-length // QUERY_BLOCKS))
-    outputs = []
-    for start in range(0, length, block):
-        stop, first = min(start + block, length), max(0, start - widest + 1)
-        attend = jax.checkpoint(partial(_attend, start=start, first=first))
-        outputs.append(attend(grouped[:, start:stop], *wide, segments, window))
-    return jnp.concatenate(outputs, axis=1).reshape(batch, length, heads, width)
-
-
-def _attend(
-    query: Float[Array, "B s M G H"],
-    key: Float[Array, "B S M H"],
-    value: Float[Array, "B S M H"],
-    segments: Int[Array, "B S"],
-    window: Int[Array, ""] | int,
-    start: int,
-    first: int,
-) -> Float[Array, "B s M G H"]:
-    """Compute the attention of consecutive queries, the first at position `start`, to the keys from `first` to the last
-    query's position.
-    """
-    stop = start + query.shape[1]
-    near_key, near_value = (wide[:, first:stop].astype(query.dtype) for wide in (key, value))
-    seen = _visible(segments, window, start, first, stop)
-    scores = jnp.einsum("bsmgh,btmh->bmgst", query, near_key, preferred_element_type=jnp.float32)
-    scores = jnp.where(seen[:, None, None], scores * query.shape[-1] ** -0.5, MASKED)
-    shares = jax.nn.softmax(scores, axis=-1).astype(query.dtype)
-    return jnp.einsum("bmgst,btmh->bsmgh", shares, near_value)
-
-
-def _visible(
-    segments: Int[Array, "B S"], window: Int[Array, ""] | int, start: int, first: int, stop: int
-) -> Bool[Array, "B s t"]:
-    """Return a mask of the keys in [first, stop) that each query in [start, stop) sees: same segment, in window, not
-    later.
-    """
-    distance = (start + jnp.arange(stop - start))[:, None] - (first + jnp.arange(stop - first))
-    same_segment = segments[:, start:stop, None] == segments[:, None, first:stop]
-    return (distance >= 0) & (distance < window) & same_segment
 
 
 def exclude_self(attended: Float[Array, "B S N H"], value: Float[Array, "B S M H"]) -> Float[Array, "B S N H"]:
@@ -186,6 +136,8 @@ def cross_entropy(
     is summed over the devices only once, not once per piece.
     """
     compute = partial(_cross_entropy_of_rows, piece=piece)
+    if current_mesh().shape.get(TENSOR, 1) > 1:
+        return split_cross_entropy(hidden, head, labels, partial(_piece_length, piece=piece))
     if current_mesh().size > 1:
         compute = jax.shard_map(
             compute, in_specs=(P(BATCH), P(), P(BATCH)), out_specs=(P(BATCH), P(BATCH)), check_vma=False
@@ -195,9 +147,21 @@ def cross_entropy(
 
 def _cross_entropy_of_rows(hidden: Any, head: Any, labels: Any, piece: int | None) -> tuple[Any, Any]:
     batch, length, _ = hidden.shape
+    return _cross_entropy(hidden, head, labels, _piece_length(batch, length, head.shape[1], piece))
+
+
+def _piece_length(batch: int, length: int, vocabulary: int, piece: int | None) -> int:
+    """Return the number of positions whose logits are in memory at once, a divisor of `length`."""
     budget = LOGIT_BYTES["cpu" if jax.default_backend() == "cpu" else "accelerator"]
-    fitting = budget // (4 * batch * head.shape[1]) if piece is None else piece
-    return _cross_entropy(hidden, head, labels, largest_divisor(length, fitting))
+    return largest_divisor(length, budget // (4 * batch * vocabulary) if piece is None else piece)
+
+
+def logits_at(
+    hidden: Float[Array, "B S D"], head: Float[Array, "D V"], positions: Int[Array, "B P"]
+) -> Float[Array, "B P V"]:
+    """Return the fp32 logits of the tokens that follow the given positions of each row."""
+    chosen = jnp.take_along_axis(hidden, positions[:, :, None], axis=1)
+    return jnp.einsum("bpd,dv->bpv", chosen, head, preferred_element_type=jnp.float32)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -205,7 +169,7 @@ def _cross_entropy(hidden: Any, head: Any, labels: Any, piece: int) -> tuple[Any
     def one(part: tuple[Any, Any]) -> tuple[Any, Any]:
         logits = jnp.einsum("bsd,dv->bsv", part[0], head, preferred_element_type=jnp.float32)
         normalizer = jax.nn.logsumexp(logits, axis=-1)
-        return normalizer - jnp.sum(jnp.where(_chosen(part[1], logits), logits, 0.0), axis=-1), normalizer
+        return normalizer - jnp.take_along_axis(logits, part[1][..., None], axis=-1)[..., 0], normalizer
 
     losses, normalizer = jax.lax.map(one, (_pieces(hidden, piece), _pieces(labels, piece)))
     return _joined(losses), _joined(normalizer)
@@ -236,7 +200,7 @@ _cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 
 
 def _chosen(labels: Any, logits: Any) -> Any:
-    """Return a mask that selects each label's logit. Unlike indexing, a masked sum needs no scatter in the gradient."""
+    """Return a mask that selects each label's logit."""
     return jnp.arange(logits.shape[-1]) == labels[..., None]
 
 

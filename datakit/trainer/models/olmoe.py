@@ -1,15 +1,16 @@
-"""Defines OLMoE, Mixtral and Qwen3-MoE as one family of models: settings and limits, weights, forward pass and FLOPs.
+"""Defines OLMoE, Mixtral, Qwen2-MoE and Qwen3-MoE as one family: settings and limits, weights, forward pass and FLOPs.
 
     x = embed[tokens]
     x = x + attention(norm(x))
-    x = x + routed(norm(x))
+    h = norm(x);  x = x + routed(h) + sigmoid(h @ shared_gate) * shared(h)
     logits = norm(x) @ head
 
-The three models are built from the same parts as the model in `grug.py`. Apart from sizes and constants, they differ
-from one another in two settings. Queries and keys are normalized over the whole projection (OLMoE), per head (Qwen3) or
-not at all (Mixtral). A token's expert weights are renormalized to sum to one (Mixtral, Qwen3) or left as they are
-(OLMoE). The router uses a softmax. A single loss, computed over all layers, balances the load. Tests compare logits,
-losses and all gradients with those of the published implementations.
+The models differ only in their settings. Queries and keys are normalized over the whole projection (OLMoE), per head
+(Qwen3) or not at all (Mixtral, Qwen2). A token's expert weights are renormalized to sum to one (Mixtral, Qwen3) or left
+as they are (OLMoE, Qwen2). Qwen2-MoE has one more expert, which all tokens share and a gate scales, and biases on
+queries, keys and values. In Qwen2-MoE and Qwen3-MoE, some layers may have a dense MLP in place of the experts. The
+router uses a softmax. A single loss, computed over all layers with experts, balances the load. Tests compare logits,
+losses and all gradients with those of the published implementations. `decoder.py` has the parts shared by other models.
 """
 
 from __future__ import annotations
@@ -22,25 +23,39 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from datakit.errors import UsageError
-from datakit.trainer.models.experts import Backend, experts
-from datakit.trainer.models.grug import remat
-from datakit.trainer.models.layers import attention, cross_entropy, embed, next_tokens, rms_norm, rotary_table, rotate
-from datakit.trainer.models.protocol import OPERATION, PADDING_SEGMENT, Output, Tokens, check_sizes
+from datakit.trainer.models.attention.attention import Backend as AttentionBackend
+from datakit.trainer.models.decoder import (
+    Bias,
+    QueryKeyNorm,
+    attend,
+    attention_weights,
+    layer_flops,
+    mlp,
+    mlp_weights,
+    outer_weights,
+    output_matrix,
+    scan_layers,
+)
+from datakit.trainer.models.experts.capacity import Capacity, clipped
+from datakit.trainer.models.experts.experts import Backend, Exchange, experts
+from datakit.trainer.models.layers import cross_entropy, embed, logits_at, next_tokens, rms_norm, rotary_table
+from datakit.trainer.models.protocol import OPERATION, PADDING_SEGMENT, Output, Part, Tokens, check_sizes, check_window
 from datakit.trainer.models.router import (
-    RouterStatistics,
+    RouterSums,
+    averaged,
     balance_loss,
     on_own_tokens,
     router_logits,
     router_metrics,
+    router_sums,
     softmax_route,
-    statistics,
 )
 from datakit.trainer.models.shapes import Array, Bool, Float, Int
-from datakit.trainer.models.weights import BATCH, Tree, Weight, constrain, gathered, parameter_count
+from datakit.trainer.models.weights import BATCH, TOKENS, Tree, Weight, constrain, gathered, parameter_count
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Capacity):
     """The settings of a model of this family. The defaults are those of OLMoE-1B-7B."""
 
     vocabulary: int = 50_304
@@ -52,8 +67,13 @@ class Config:
     experts: int = 64
     experts_per_token: int = 8
     expert_width: int = 1024
-    query_key_norm: Literal["none", "whole", "head"] = "whole"
     renormalize: bool = False
+    shared_width: int = 0  # width of one more expert, which all tokens share; 0: there is none
+    dense_layers: tuple[int, ...] = ()  # the layers, counted from 0, that have a dense MLP in place of the experts
+    dense_width: int = 0  # width of this MLP
+    query_key_norm: QueryKeyNorm = "whole"
+    attention_bias: Bias = "none"
+    tied_embeddings: bool = False  # the head is the transposed embedding
     window: int | None = None  # number of positions that a position attends to, itself included; None: no limit
     rope_theta: float = 10_000.0
     norm_epsilon: float = 1e-5
@@ -62,6 +82,8 @@ class Config:
     router_z_loss: float = 0.0
     balance_loss: float = 0.01
     moe_backend: Backend = field(default="auto", metadata=OPERATION)
+    exchange: Exchange = field(default="auto", metadata=OPERATION)  # between tokens and experts, if expert_parallel > 1
+    attention_backend: AttentionBackend = field(default="auto", metadata=OPERATION)
     remat: Literal["recompute_all", "save_moe", "none"] = field(default="recompute_all", metadata=OPERATION)
     compute: Literal["bfloat16", "float32"] = "bfloat16"
     # Number of positions whose logits are in memory at once; None: as many as fit in `layers.LOGIT_BYTES`
@@ -73,39 +95,67 @@ class Config:
             raise UsageError(
                 f"experts_per_token ({self.experts_per_token}) must be between 1 and experts ({self.experts})"
             )
-        if self.window is not None and self.window < 1:
+        check_window(self.window)
+        self.check_capacity(self.experts)
+        if self.shared_width < 0:
+            raise UsageError(f"model.shared_width is {self.shared_width}; use 0 for no shared expert")
+        self._check_dense_layers()
+
+    def _check_dense_layers(self) -> None:
+        """Raise UsageError for dense layers that do not exist or have no width, and for a width without layers."""
+        chosen = sorted(set(self.dense_layers))
+        if list(self.dense_layers) != chosen or not set(chosen) < set(range(self.layers)):
             raise UsageError(
-                f"model.window is {self.window}; use at least 1, or remove this setting to attend to all previous "
-                "positions"
+                f"model.dense_layers is {list(self.dense_layers)}; list some of the layers 0 to {self.layers - 1}, "
+                "each once and in ascending order; for a model without experts, use kind = 'dense'"
             )
+        if bool(chosen) != (self.dense_width > 0):
+            raise UsageError(
+                f"model.dense_width is {self.dense_width}, and dense_layers is {chosen}: set both, or neither"
+            )
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The stack of weights that each layer is in."""
+        return tuple("dense_blocks" if layer in self.dense_layers else "blocks" for layer in range(self.layers))
+
+
+def of_width(hidden: int, vocabulary: int, sequence: int) -> Config:
+    """Return a config of width `hidden` with the proportions of OLMoE-1B-7B, for `datakit size`. The width of its
+    attention is not limited, so `sequence` has no effect. Raises UsageError unless `hidden` is a positive multiple of
+    128.
+    """
+    if hidden < 128 or hidden % 128:
+        raise UsageError(f"hidden is {hidden}; it must be a positive multiple of 128, the width of a head")
+    heads = hidden // 128  # and as many layers: 16 in OLMoE-1B-7B, whose width is 2048
+    return Config(
+        vocabulary=vocabulary, hidden=hidden, layers=heads, heads=heads, kv_heads=heads, expert_width=hidden // 2
+    )
 
 
 def weights(config: Config) -> Tree:
-    """Return the table of all weights; `Weight` explains its columns."""
-    c, std = config, config.init_std
-    layers, hidden, width, kv_width = c.layers, c.hidden, c.heads * c.head_width, c.kv_heads * c.head_width
+    """Return the table of all weights; `Weight` explains its columns. `blocks` has the layers with experts, and
+    `dense_blocks` the others, if there are any.
+    """
+    c, std, dense = config, config.init_std, len(config.dense_layers)
+    layers, hidden = c.layers - dense, c.hidden
     each, across, along = (layers, c.experts), P(None, "data", None), P(None, None, "data")
-    blocks = {
-        "attention_norm": Weight((layers, hidden), P(), None),
-        "query": Weight((layers, hidden, width), across, std, "adamh", 1),
-        "key": Weight((layers, hidden, kv_width), across, std, "adamh", 1),
-        "value": Weight((layers, hidden, kv_width), across, std, "adamh", 1),
-        "attention_out": Weight((layers, width, hidden), along, std, "adamh", 1),
-        "mlp_norm": Weight((layers, hidden), P(), None),
+    own_in, own_out = P(None, "expert", "data", None), P(None, "expert", None, "data")
+    blocks = attention_weights(c, layers) | {
         "router": Weight((layers, hidden, c.experts), across, std, "router"),
-        "expert_in": Weight((*each, hidden, 2 * c.expert_width), P(None, *across), std, "adamh_expert", 2),
-        "expert_out": Weight((*each, c.expert_width, hidden), P(None, *along), std, "adamh_expert", 2),
+        "expert_in": Weight((*each, hidden, 2 * c.expert_width), own_in, std, "adamh_expert", 2),
+        "expert_out": Weight((*each, c.expert_width, hidden), own_out, std, "adamh_expert", 2),
     }
-    if c.query_key_norm != "none":
-        whole = c.query_key_norm == "whole"
-        blocks["query_norm"] = Weight((layers, width if whole else c.head_width), P(), None)
-        blocks["key_norm"] = Weight((layers, kv_width if whole else c.head_width), P(), None)
-    return {
-        "embed": Weight((c.vocabulary, hidden), P(None, "data"), std, "adam"),
-        "blocks": blocks,
-        "final_norm": Weight((hidden,), P(), None),
-        "head": Weight((hidden, c.vocabulary), P("data", None), std, "adamh"),
-    }
+    if c.shared_width:
+        blocks |= {
+            "shared_gate": Weight((layers, hidden, 1), across, std),
+            "shared_in": Weight((layers, hidden, 2 * c.shared_width), across, std, "adamh_expert", 1),
+            "shared_out": Weight((layers, c.shared_width, hidden), along, std, "adamh_expert", 1),
+        }
+    table: Tree = outer_weights(c) | {"blocks": blocks}
+    return table | (
+        {"dense_blocks": attention_weights(c, dense) | mlp_weights(c, dense, c.dense_width)} if dense else {}
+    )
 
 
 def initial_state(config: Config) -> Tree:
@@ -115,89 +165,98 @@ def initial_state(config: Config) -> Tree:
 
 def apply(params: Tree, state: Tree, batch: Tokens, config: Config) -> Output:
     """Run one forward pass over a batch, and return the loss at each position."""
-    hidden, (stats, _) = encode(params, batch, config)
+    part = apply_part(params, state, batch, config)
+    return Output(part.losses, part.weights, *conclude(part.sums, part.kept, state, config))
+
+
+def apply_part(params: Tree, state: Tree, batch: Tokens, config: Config) -> Part:
+    """Run one forward pass over some of a batch's rows."""
+    hidden, (routers, _) = encode(params, batch, config)
     labels, counted = next_tokens(batch.tokens, batch.segments, batch.loss_mask)
-    losses, normalizer = cross_entropy(hidden, gathered(params["head"], hidden.dtype), labels, config.loss_piece)
-    z_loss = jnp.sum(counted * normalizer**2) / jnp.maximum(jnp.sum(counted), 1)
+    losses, normalizer = cross_entropy(hidden, output_matrix(params, hidden.dtype), labels, config.loss_piece)
+    sums = {"predictions": jnp.sum(counted, dtype=jnp.int32), "z_loss": jnp.sum(counted * normalizer**2)}
+    return Part(losses, counted, sums | {"routers": routers}, None)
+
+
+def conclude(sums: Tree, kept: Any, state: Tree, config: Config) -> tuple[Float[Array, ""], Tree, dict[str, Any]]:
+    """Return a batch's auxiliary loss, next state and metrics from the results of its parts."""
+    z_loss = sums["z_loss"] / jnp.maximum(sums["predictions"], 1)
+    stats = averaged(sums["routers"], config.experts_per_token)
     pooled = balance_loss(jnp.mean(stats.load, 0), jnp.mean(stats.probability, 0), config.experts_per_token)
-    auxiliary = config.z_loss * z_loss + config.balance_loss * pooled + config.router_z_loss * jnp.mean(stats.z_loss)
+    # Without the loss, microbatches need no additional forward pass (see `trainer/accumulation.py`).
+    balance = config.balance_loss * pooled if config.balance_loss else 0.0
+    auxiliary = config.z_loss * z_loss + balance + config.router_z_loss * jnp.mean(stats.z_loss)
     metrics = {"z_loss": z_loss, "router/pooled_balance_loss": pooled}
-    return Output(losses, counted, auxiliary, state, metrics | router_metrics(stats, config.experts_per_token))
+    return auxiliary, state, metrics | router_metrics(stats, config.experts_per_token)
 
 
-def encode(params: Tree, batch: Tokens, config: Config) -> tuple[Float[Array, "B S D"], tuple[RouterStatistics, Any]]:
-    """Return the final hidden states, and each layer's router statistics and logits."""
+def logits(
+    params: Tree, state: Tree, batch: Tokens, config: Config, positions: Int[Array, "B P"]
+) -> Float[Array, "B P V"]:
+    """Return the logits of the tokens that follow the given positions of each row."""
+    hidden, _ = encode(params, batch, config)
+    return logits_at(hidden, output_matrix(params, hidden.dtype), positions)
+
+
+def encode(params: Tree, batch: Tokens, config: Config) -> tuple[Float[Array, "B S D"], tuple[RouterSums, Any]]:
+    """Return the final hidden states, and the router's sums and logits of each layer with experts."""
     dtype = jnp.dtype(config.compute)
     x = constrain(embed(params["embed"], batch.tokens, dtype), P(BATCH))
     rotary = rotary_table(batch.tokens.shape[1], config.head_width, config.rope_theta)
     valid = batch.segments != PADDING_SEGMENT
 
-    def layer(x: Any, block: Tree) -> tuple[Any, Any]:
+    def layer(kind: str, x: Any, block: Tree) -> tuple[Any, Any]:
         normed = rms_norm(x, block["attention_norm"], config.norm_epsilon)
         x = x + attend(normed, block, batch.segments, rotary, config)
         normed = rms_norm(x, block["mlp_norm"], config.norm_epsilon)
-        added, router = feed_forward(normed, block, valid, config)
+        dense = kind == "dense_blocks"
+        added, router = (mlp(normed, block), ()) if dense else feed_forward(normed, block, valid, config)
         return constrain(x + added, P(BATCH)), router
 
-    x, routers = jax.lax.scan(remat(layer, config.remat), x, params["blocks"])
-    return rms_norm(x, params["final_norm"], config.norm_epsilon), routers
-
-
-def attend(
-    x_BSD: Float[Array, "B S D"],
-    block: Tree,
-    segments: Int[Array, "B S"],
-    rotary: tuple[Float[Array, "S h"], Float[Array, "S h"]],
-    config: Config,
-) -> Float[Array, "B S D"]:
-    """Compute one layer's attention."""
-    c, dtype, rows = config, x_BSD.dtype, x_BSD.shape[:2]
-    query_BSNH = _heads(x_BSD @ gathered(block["query"], dtype), block.get("query_norm"), c)
-    key_BSMH = _heads(x_BSD @ gathered(block["key"], dtype), block.get("key_norm"), c)
-    value_BSMH = (x_BSD @ gathered(block["value"], dtype)).reshape(*rows, c.kv_heads, c.head_width)
-    window = x_BSD.shape[1] if c.window is None else c.window
-    y_BSNH = attention(rotate(query_BSNH, rotary), rotate(key_BSMH, rotary), value_BSMH, segments, window, window)
-    return y_BSNH.reshape(*rows, -1) @ gathered(block["attention_out"], dtype)
-
-
-def _heads(x: Float[Array, "B S P"], scale: Float[Array, " W"] | None, config: Config) -> Float[Array, "B S N H"]:
-    """Split a projection into heads, and normalize it before the split, after the split or not at all."""
-    split = (*x.shape[:2], -1, config.head_width)
-    if scale is None:
-        return x.reshape(split)
-    if config.query_key_norm == "whole":
-        return rms_norm(x, scale, config.norm_epsilon).reshape(split)
-    return rms_norm(x.reshape(split), scale, config.norm_epsilon)
+    stacks = {kind: params[kind] for kind in dict.fromkeys(config.kinds)}
+    x, routers = scan_layers(layer, x, stacks, config.kinds, config.remat)
+    return rms_norm(x, params["final_norm"], config.norm_epsilon), routers["blocks"]
 
 
 def feed_forward(
     x_BSD: Float[Array, "B S D"], block: Tree, valid: Bool[Array, "B S"], config: Config
-) -> tuple[Float[Array, "B S D"], tuple[RouterStatistics, Float[Array, "T E"]]]:
-    """Return the output of one layer's experts, and the router's statistics and logits."""
+) -> tuple[Float[Array, "B S D"], tuple[RouterSums, Float[Array, "T E"]]]:
+    """Return the output of one layer's experts, and the router's sums and logits."""
     c, dtype = config, x_BSD.dtype
-    x_TD = x_BSD.reshape(-1, c.hidden)
+    x_TD = constrain(x_BSD.reshape(-1, c.hidden), P(TOKENS))
+    limit = c.limit(x_BSD.shape[1], c.experts_per_token)
 
     def route(tokens: Any, router_DE: Any, axes: Any) -> Any:
         x_TD, valid_T = tokens
         logits_TE = router_logits(x_TD, router_DE)
         routing = softmax_route(logits_TE, c.experts_per_token, c.renormalize)
-        return (routing, logits_TE), statistics(logits_TE, routing.expert, valid_T, axes)
+        sums = router_sums(logits_TE, routing.expert, valid_T, axes)
+        routing, sums = clipped(routing, sums, valid_T, limit, axes)
+        return (routing, logits_TE), sums
 
     router_DE = gathered(block["router"], jnp.float32)
-    (routing, logits_TE), stats = on_own_tokens(route, (x_TD, valid.reshape(-1)), router_DE)
-    expert_in, expert_out = gathered(block["expert_in"], dtype), gathered(block["expert_out"], dtype)
-    y_TD = experts(x_TD, routing.expert, routing.share, expert_in, expert_out, "swiglu", c.moe_backend)
-    return y_TD.reshape(x_BSD.shape), (stats, logits_TE)
+    (routing, logits_TE), sums = on_own_tokens(route, (x_TD, valid.reshape(-1)), router_DE)
+    expert_in, expert_out = (gathered(block[name], dtype, P("expert")) for name in ("expert_in", "expert_out"))
+    how = ("swiglu", c.moe_backend, c.exchange, limit)
+    y_TD = experts(x_TD, routing.expert, routing.share, expert_in, expert_out, *how)
+    y_BSD = y_TD.reshape(x_BSD.shape)
+    return (y_BSD + _shared(x_BSD, block) if c.shared_width else y_BSD), (sums, logits_TE)
+
+
+def _shared(x_BSD: Float[Array, "B S D"], block: Tree) -> Float[Array, "B S D"]:
+    """Return the output of the shared expert times its gate, in fp32 so that the gate's gradient is a sum in fp32."""
+    gate_BS1 = jax.nn.sigmoid((x_BSD @ gathered(block["shared_gate"], x_BSD.dtype)).astype(jnp.float32))
+    return (gate_BS1 * mlp(x_BSD, block, name="shared").astype(jnp.float32)).astype(x_BSD.dtype)
 
 
 def flops_per_token(config: Config, sequence: int, with_head: bool = True) -> float:
     """Return the forward-pass FLOPs per token, counted as in `grug.flops_per_token`."""
-    c = config
-    width, kv_width = c.heads * c.head_width, c.kv_heads * c.head_width
+    c, dense = config, len(config.dense_layers)
     routed = 6 * c.hidden * c.expert_width * c.experts_per_token + 2 * c.hidden * c.experts
-    projections = 2 * c.hidden * (width + 2 * kv_width) + 2 * width * c.hidden
-    layer = routed + projections + sequence * (4 * width + 3 * c.heads)
-    return float(c.layers * layer + (2 * c.hidden * c.vocabulary if with_head else 0))
+    shared = 6 * c.hidden * c.shared_width + (2 * c.hidden if c.shared_width else 0)
+    total = c.layers * layer_flops(c, sequence) + (c.layers - dense) * (routed + shared)
+    total += dense * 6 * c.hidden * c.dense_width
+    return float(total + (2 * c.hidden * c.vocabulary if with_head else 0))
 
 
 def active_parameters(config: Config) -> int:

@@ -1,5 +1,5 @@
 """Defines the functions that a model file must have, with their inputs and results, and checks the sizes of a model.
-`docs/trainer.md` explains how to write a model file.
+`docs/models.md` explains how to write a model file.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from datakit.errors import UsageError
 from datakit.trainer.models.shapes import Array, Bool, Float, Int
-from datakit.trainer.models.weights import Tree
+from datakit.trainer.models.weights import TENSOR, Tree, leaves
 
 PADDING_SEGMENT = 0
 # Metadata for the fields of a Config that affect only how results are computed (memory use and speed). These settings
@@ -42,8 +42,27 @@ class Output(NamedTuple):
     metrics: dict[str, Any]  # scalars, or arrays indexed by layer [L] or by layer and expert [L, E]
 
 
+class Part(NamedTuple):
+    """Results of a forward pass over some of a batch's rows. Sums over all parts of a batch give what `Output` holds.
+    A model that defines `apply_part` and `conclude` can be trained in microbatches (see `trainer/accumulation.py`).
+    """
+
+    losses: Float[Array, "B S"]  # as in `Output`
+    weights: Float[Array, "B S"]  # as in `Output`
+    # Sums over the rows. Floating-point sums get a gradient; integers (numbers of tokens) do not.
+    sums: Tree
+    kept: Any  # a tree of arrays that `conclude` needs for every row; they get no gradient
+
+
 class Model(Protocol):
-    """The contents of a model file. The model's state is carried from step to step and gets no gradient."""
+    """The contents of a model file. The model's state is carried from step to step and gets no gradient.
+
+    A model may lack `logits`, which only `datakit generate` calls. Three more functions are optional. For training in
+    microbatches: `apply_part(params, state, batch, config) -> Part`, and
+    `conclude(sums, kept, state, config) -> (auxiliary, state, metrics)`, whose results are fields of `Output`. `sums`
+    are summed over the parts of a batch, and each array of `kept` has a leading axis for the parts. For `datakit size`:
+    `of_width(hidden, vocabulary, sequence) -> Config`.
+    """
 
     Config: type  # has a field `vocabulary`, the number of token ids
 
@@ -57,6 +76,12 @@ class Model(Protocol):
 
     def apply(self, params: Tree, state: Tree, batch: Tokens, config: Any) -> Output:
         """Run one forward pass over a batch."""
+        ...
+
+    def logits(
+        self, params: Tree, state: Tree, batch: Tokens, config: Any, positions: Int[Array, "B P"]
+    ) -> Float[Array, "B P V"]:
+        """Return the fp32 logits of the tokens that follow the given positions of each row."""
         ...
 
     def flops_per_token(self, config: Any, sequence: int, with_head: bool = True) -> float:
@@ -73,3 +98,26 @@ def check_sizes(config: Any, names: Iterable[str]) -> None:
         raise UsageError(f"heads ({config.heads}) must be a multiple of kv_heads ({config.kv_heads})")
     if config.head_width % 2:
         raise UsageError(f"head_width ({config.head_width}) must be even: rotary embedding rotates pairs of entries")
+
+
+def check_tensor(config: Any, table: Tree, parts: int) -> None:
+    """Raise UsageError if `parts` devices cannot share a model's heads and vocabulary."""
+    if parts < 1:
+        raise UsageError(f"tensor_parallel is {parts}; use at least 1")
+    if parts > 1 and not any(TENSOR in weight.sharding for weight in leaves(table).values()):
+        raise UsageError(
+            f"tensor_parallel = {parts} has no effect: no weight of the model is split over the mesh axis 'tensor'; "
+            "remove this setting"
+        )
+    for name in ("heads", "kv_heads", "vocabulary"):
+        size = getattr(config, name, parts)
+        if size % parts:
+            raise UsageError(f"tensor_parallel ({parts}) must be a divisor of model.{name} ({size})")
+
+
+def check_window(window: int | None) -> None:
+    """Raise UsageError if a window, the number of positions that a position attends to, is below 1."""
+    if window is not None and window < 1:
+        raise UsageError(
+            f"model.window is {window}; use at least 1, or remove this setting to attend to all previous positions"
+        )

@@ -1,5 +1,5 @@
 """Chooses each token's experts and their weights, computes balancing biases and losses, and names the router's metrics.
-`sigmoid_route` is the quantile-balanced router, which docs/trainer.md describes. `softmax_route` is the classical
+`sigmoid_route` is the quantile-balanced router, which docs/models.md describes. `softmax_route` is the classical
 router, which is balanced by a loss.
 
 Balancing needs, for each expert, the q-th largest of its scores over the tokens of the batch (see
@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from datakit.trainer.models.shapes import Array, Bool, Float, Int, UInt
-from datakit.trainer.models.weights import BATCH, current_mesh
+from datakit.trainer.models.weights import TOKENS, current_mesh
 
 # Each round of `kth_largest` finds this many bits of the value, on one device and on a mesh. A round that finds n bits
 # needs 2**n - 1 counts per expert, so more bits mean fewer rounds but more counts.
@@ -37,12 +37,25 @@ class Routing(NamedTuple):
     share: Float[Array, "T K"]
 
 
+class RouterSums(NamedTuple):
+    """Sums over a layer's valid tokens, from which `averaged` computes the statistics. A scan over layers prepends a
+    layer axis. The sums of the parts of a batch add up to those of the batch.
+    """
+
+    tokens: Int[Array, "*layers"]  # number of valid tokens
+    assignments: Int[Array, "*layers E"]  # number of valid tokens sent to each expert
+    probability: Float[Array, "*layers E"]  # sum of the softmax of the unbiased logits
+    squares: Float[Array, "*layers"]  # sum of the squared logsumexp of the logits
+    overflow: Float[Array, "*layers"] | None = None  # as in RouterStatistics; only of a whole batch
+
+
 class RouterStatistics(NamedTuple):
     """Statistics of a layer's router over valid tokens. A scan over layers prepends a layer axis."""
 
     load: Float[Array, "*layers E"]  # each expert's share of the assignments
     probability: Float[Array, "*layers E"]  # mean over tokens of the softmax of the unbiased logits
     z_loss: Float[Array, "*layers"]  # mean over tokens of the squared logsumexp of the logits
+    overflow: Float[Array, "*layers"] | None = None  # share of the assignments that a capacity dropped; None: no limit
 
 
 def on_own_tokens(route: Callable[..., tuple[Any, Any]], tokens: Any, weights: Any) -> tuple[Any, Any]:
@@ -52,8 +65,8 @@ def on_own_tokens(route: Callable[..., tuple[Any, Any]], tokens: Any, weights: A
     """
     if current_mesh().size <= 1:
         return route(tokens, weights, axes=())
-    own = partial(route, axes=BATCH)
-    return jax.shard_map(own, in_specs=(P(BATCH), P()), out_specs=(P(BATCH), P()))(tokens, weights)
+    own = partial(route, axes=TOKENS)
+    return jax.shard_map(own, in_specs=(P(TOKENS), P()), out_specs=(P(TOKENS), P()))(tokens, weights)
 
 
 def router_logits(hidden: Float[Array, "T D"], weight: Float[Array, "D E"]) -> Float[Array, "T E"]:
@@ -80,17 +93,22 @@ def _pick(values: Float[Array, "T E"], expert: Int[Array, "T K"]) -> Float[Array
     return jnp.sum(jnp.where(chosen, values[:, None, :], 0.0), axis=-1)
 
 
-def statistics(
+def router_sums(
     logits: Float[Array, "T E"], expert: Int[Array, "T K"], valid: Bool[Array, " T"], axes: Axes = ()
-) -> RouterStatistics:
-    """Compute the router's statistics, of which `probability` and `z_loss` are differentiable."""
+) -> RouterSums:
+    """Compute the sums over valid tokens, of which `probability` and `squares` are differentiable."""
     assigned = (expert[..., None] == jnp.arange(logits.shape[-1])) & valid[:, None, None]
     probability = jnp.sum(jnp.where(valid[:, None], jax.nn.softmax(logits, axis=-1), 0.0), axis=0)
     normalizer = jnp.where(valid, jax.nn.logsumexp(logits, axis=-1), 0.0)
-    own = (jnp.sum(valid), jnp.sum(assigned, axis=(0, 1)), probability, jnp.sum(normalizer**2))
-    count, assignments, probability, squares = jax.lax.psum(own, axes)
-    tokens = jnp.maximum(count, 1)
-    return RouterStatistics(assignments / (tokens * expert.shape[-1]), probability / tokens, squares / tokens)
+    own = RouterSums(jnp.sum(valid), jnp.sum(assigned, axis=(0, 1)), probability, jnp.sum(normalizer**2))
+    return jax.lax.psum(own, axes)
+
+
+def averaged(sums: RouterSums, choices: int) -> RouterStatistics:
+    """Return the statistics of the tokens over which `sums` were taken, each of which chose `choices` experts."""
+    tokens = jnp.maximum(sums.tokens, 1)
+    load = sums.assignments / (tokens[..., None] * choices)
+    return RouterStatistics(load, sums.probability / tokens[..., None], sums.squares / tokens, sums.overflow)
 
 
 def load_entropy(load: Float[Array, "*layers E"]) -> Float[Array, "*layers"]:
@@ -107,7 +125,8 @@ def balance_loss(
 
 def router_metrics(stats: RouterStatistics, choices: int) -> dict[str, Array]:
     """Return the router's metrics by name; each metric has one entry per layer."""
-    return {
+    overflow = {} if stats.overflow is None else {"router/capacity_overflow_rate": stats.overflow}
+    return overflow | {
         "router/routing_hist": stats.load,
         "router/routing_entropy": load_entropy(stats.load),
         "router/load_balancing_loss": balance_loss(stats.load, stats.probability, choices),
@@ -118,16 +137,45 @@ def router_metrics(stats: RouterStatistics, choices: int) -> dict[str, Array]:
 def quantile_thresholds(
     logits: Float[Array, "T E"], bias: Float[Array, " E"], choices: int, valid: Bool[Array, " T"], axes: Axes = ()
 ) -> Float[Array, " E"]:
-    """Return, for each expert, the threshold that its excess reaches for V * K / E of the V valid tokens. A token's bar
-    is its (K + 1)-th largest biased logit. An expert's excess for a token is its unbiased logit minus the token's bar.
-    The threshold is the expert's q-th largest excess, with q = max(1, floor(V * K / E)). With `axes`, V counts the
-    valid tokens of all devices.
+    """Return, for each expert, the threshold that its excess reaches for V * K / E of the V valid tokens. The threshold
+    is the expert's q-th largest excess, with q = max(1, floor(V * K / E)). With `axes`, V counts the valid tokens of
+    all devices.
+    """
+    wanted = jnp.maximum(1, jax.lax.psum(jnp.sum(valid), axes) * choices // logits.shape[-1])
+    return kth_largest(excess(logits, bias, choices, valid), wanted, axes)
+
+
+def excess(
+    logits: Float[Array, "T E"], bias: Float[Array, " E"], choices: int, valid: Bool[Array, " T"]
+) -> Float[Array, "T E"]:
+    """Return each expert's excess for each token: its unbiased logit minus the token's bar, which is the token's
+    (K + 1)-th largest biased logit. The excess is -inf for invalid tokens.
     """
     logits = jax.lax.stop_gradient(logits)
     # We take the minimum instead of the last entry, because slicing top_k's result makes XLA:CPU sort everything.
     bar = jnp.min(jax.lax.top_k(logits + bias, choices + 1)[0], axis=-1, keepdims=True)
-    wanted = jnp.maximum(1, jax.lax.psum(jnp.sum(valid), axes) * choices // logits.shape[-1])
-    return kth_largest(jnp.where(valid[:, None], logits - bar, -jnp.inf), wanted, axes)
+    return jnp.where(valid[:, None], logits - bar, -jnp.inf)
+
+
+def thresholds_of_parts(
+    excess: Float[Array, "parts L T E"], tokens: Int[Array, " L"], choices: int
+) -> Float[Array, "L E"]:
+    """Return each layer's thresholds, as `quantile_thresholds` does, from the excesses of all parts of a batch.
+    `tokens` is the number of valid tokens of the whole batch. The layers are searched one after the other, to save
+    memory.
+    """
+    wanted = jnp.maximum(1, tokens * choices // excess.shape[-1])
+
+    def search(excess: Any, wanted: Any, axes: Axes) -> Any:
+        def one(layer: tuple[Any, Any]) -> Any:
+            return kth_largest(layer[0].reshape(-1, layer[0].shape[-1]), layer[1], axes)
+
+        return jax.lax.map(one, (jnp.swapaxes(excess, 0, 1), wanted))
+
+    if current_mesh().size <= 1:
+        return search(excess, wanted, ())
+    own = partial(search, axes=TOKENS)
+    return jax.shard_map(own, in_specs=(P(None, None, TOKENS), P()), out_specs=P())(excess, wanted)
 
 
 def balanced_bias(threshold: Float[Array, "*layers E"]) -> Float[Array, "*layers E"]:

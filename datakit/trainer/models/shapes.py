@@ -1,6 +1,7 @@
 """Provides jaxtyping's shape annotations, or placeholders if jaxtyping is missing, and explains the axis letters.
-Tests check every annotation in `datakit.trainer.models` and `datakit.trainer.optimizer` at run time. A training machine
-does not need jaxtyping. Each name in an annotation denotes an axis, whose size is the same throughout a function:
+Tests check every annotation in `datakit.trainer.models` and `datakit.trainer.optimizers` at run time. A training
+machine does not need jaxtyping. Each name in an annotation denotes an axis, whose size is the same throughout a
+function:
 
     B batch    S sequence    T tokens (B x S)    D hidden    V vocabulary    L layers
     N query heads    M key/value heads    H head width    E experts    K experts per token

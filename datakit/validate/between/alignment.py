@@ -3,8 +3,9 @@
     signatures    has exactly the normalized documents
     dedup         removes only normalized documents
     rules, select see `selections.py`
-    consolidate   has the normalized documents without those that select lists and those in quarantine
-    tokenize      likewise
+    consolidate   has the normalized documents without those that select lists and those in quarantine, and names the
+                  document bucket of each
+    tokenize      has the same documents, each bucket in its own shards
 
 Steps of earlier versions have no select step: there, consolidate leaves out what dedup removed, and tokenize reads the
 consolidated documents. All files of a partition are sorted by id, so two files hold the same documents if their ids are
@@ -29,6 +30,7 @@ from datakit.storage.manifest import Manifest, Partition
 from datakit.storage.parquet import read_shard
 from datakit.storage.selection.buckets import REST
 from datakit.validate.between import selections
+from datakit.validate.between.final import bucket_column
 from datakit.validate.between.final.encoded_parts import EncodedPart, encoded_parts
 from datakit.validate.finding import Result
 from datakit.validate.id_lists import Ids, contained, first_difference, ids_of, positions, read_ids
@@ -40,13 +42,14 @@ Aligned = tuple[Partition, EncodedPart, Partition | None]  # our partition, the 
 @dataclass(frozen=True)
 class Pairs:
     """The inputs of the comparison. removals: the step that lists the documents that leave (select or dedup), if there
-    is one. drop: the reasons for which documents leave that dedup marked; None if all documents in `removals` leave.
-    quarantined: the rows that are left out of each partition of the input, by the partition's name in the step's
-    quarantine.
+    is one. select: the manifest of this step, if it is a select step. drop: the reasons for which documents leave that
+    dedup marked; None if all documents in `removals` leave. quarantined: the rows that are left out of each partition
+    of the input, by the partition's name in the step's quarantine.
     """
 
     above: Input
     removals: Input | None = None
+    select: Manifest | None = None
     drop: tuple[str, ...] | None = None
     quarantined: dict[str, list[int]] | None = None
 
@@ -63,12 +66,12 @@ def check(step: Subject, result: Result) -> None:
         return result.skip("the step has no such input")
     quarantined = _quarantined(step, result)
     removals = next(iter(step.inputs_of("select")), None)
-    drop = None
+    select, drop = removals[1] if removals else None, None
     if removals is None and stage == "consolidate":
         removals = next(iter(step.inputs_of("dedup")), None)
         drop = tuple(step.manifest.details.get("drop", ()))
     for entry, manifest in inputs:
-        pairs = Pairs(entry, removals[0] if removals else None, drop, quarantined)
+        pairs = Pairs(entry, removals[0] if removals else None, select, drop, quarantined)
         aligned = list(_aligned(step, manifest, removals[1] if removals else None, result))
         compare = partial(_compare, step, result, pairs)
         for rows in in_parallel(compare, aligned):
@@ -112,7 +115,9 @@ def _compare(step: Subject, result: Result, pairs: Pairs, aligned: Aligned) -> i
     place, other = step.place(ours) + suffix, pairs.above.url(theirs)
     marked = pairs.removals.url(marks) if pairs.removals is not None and marks is not None else None
     lists = [urls.join(pairs.removals.directory, one) for one in part.lists] if pairs.removals is not None else []
-    if not step.sound(place, other, *([marked] if marked else []), *lists):
+    named = bucket_column.lists_of(pairs.select, theirs) if step.manifest.stage == "consolidate" else None
+    columns = {name: urls.join(pairs.removals.directory, one) for name, one in (named or {}).items() if pairs.removals}
+    if not step.sound(place, other, *([marked] if marked else []), *lists, *columns.values()):
         result.skip("the documents of damaged files are not compared")
         return 0
     with result.reading(place):
@@ -137,6 +142,8 @@ def _compare(step: Subject, result: Result, pairs: Pairs, aligned: Aligned) -> i
             difference = first_difference(expected[keep], found)
             if difference:
                 result.find(place, f"does not match {other}: it {difference}")
+            elif named is not None:
+                bucket_column.compare(place, found, columns, result)
             return len(found)
     return 0
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from datakit.cache.layout import TOKENIZER_FILE
 from datakit.normalize.origins import duplicates_path, lists_of_duplicates, origins_path
-from datakit.normalize.record_counts import ADDED, IN, OUT, REMOVED
+from datakit.normalize.record_counts import ADDED, IN, OUT, left_out
 from datakit.storage import urls
 from datakit.storage.manifest import UNSEALED, Manifest, Partition
 from datakit.storage.parquet import iterate_shard
@@ -66,12 +66,11 @@ def _download(step: Subject, result: Result) -> Iterator[Equation]:
 
 def _normalize(step: Subject, result: Result) -> Iterator[Equation]:
     manifest, counters = step.manifest, step.manifest.counters
-    left_out = sum(counters[name] for name in REMOVED)
     yield (
         "records read and added",
         counters[IN] + counters[ADDED],
         "records written and left out",
-        counters[OUT] + left_out,
+        counters[OUT] + left_out(counters),
     )
     yield OUT, counters[OUT], "the number of documents", manifest.totals.rows
     yield "normalize/quarantined", counters["normalize/quarantined"], "the list's length", manifest.quarantine.records

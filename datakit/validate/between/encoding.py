@@ -1,10 +1,11 @@
 """Encodes a sample of a cache's documents again, with the reference tokenizer, and decodes their tokens.
 
 The sample consists of up to DOCUMENTS documents from each of SHARDS shards, which are spread evenly over the cache. To
-read little text, all documents of a shard come from one row group. The sample contains neither documents longer than
-LONGEST_BYTES nor documents that leave the dataset. The ids must be those of the reference, with the contract's tokens
-around them. If the tokenizer decodes the ids of every golden string in the contract to that string, either unchanged or
-as its normalizer changes it, the same must hold for each document of the sample.
+read little text, all documents of a shard come from one row group; for a document bucket, from one that has documents
+of the bucket. The sample contains neither documents longer than LONGEST_BYTES nor documents that leave the dataset; if
+nothing is left of a shard's sample, the check says so. The ids must be those of the reference, with the contract's
+tokens around them. If the tokenizer decodes the ids of every golden string in the contract to that string, either
+unchanged or as its normalizer changes it, the same must hold for each document of the sample.
 
 Conversations and lists of tokens are not texts, so sources that hold them are not encoded again. Nor are the documents
 of a cache with a custom tokenizer, whose code may come from a stranger.
@@ -30,7 +31,7 @@ from datakit.tokenize.encoders.tokenizer import Tokenizer
 from datakit.validate.between.edited_sample import with_edits
 from datakit.validate.between.final.encoded_parts import encoded_parts
 from datakit.validate.finding import Result
-from datakit.validate.id_lists import distinct, ids_of, positions, read_ids
+from datakit.validate.id_lists import Ids, contained, distinct, ids_of, positions, read_ids
 from datakit.validate.subject import Subject
 from datakit.validate.tokenizer_file import tokenizer_at
 
@@ -108,12 +109,37 @@ def _text_tokens(cache: Cache, one: _Document, contract: Contract) -> np.ndarray
 def _sample(step: Subject, above: list[tuple[str, str]], cache: Cache, result: Result) -> Iterator[_Document]:
     for index, url, number in chosen_files(step, above, result):
         shard = cache.shards[index]
-        listed = read_ids(step.url(shard.path) + DOCUMENTS_SUFFIX)
-        found = step.texts.sample(url, number) if step.texts is not None else None
-        for name, text in with_edits(step, url, list(_texts(url, number)) if found is None else found):
+        listed, known = read_ids(step.url(shard.path) + DOCUMENTS_SUFFIX), 0
+        for name, text in with_edits(step, url, _chosen(step, index, url, number, listed)):
             row = int(positions(ids_of(pa.array([name])), listed)[0]) if len(listed) else -1
             if row >= 0:
+                known += 1
                 yield _Document(shard, row, name, text)
+        if not known:
+            what = f"has {LONGEST_BYTES >> 10} KiB or less and is in the shard"
+            result.skip(f"{shard.path}: no document of the row group that was chosen {what}")
+
+
+def _chosen(step: Subject, index: int, url: str, number: int, listed: Ids) -> list[tuple[str, str]]:
+    """Return the id and the text of some documents for a shard, of which some may not be in it. listed: its ids."""
+    if step.manifest.partitions[index].bucket is not None:
+        return _members(url, number, listed)
+    found = step.texts.sample(url, number) if step.texts is not None else None
+    return list(_texts(url, number)) if found is None else found
+
+
+def _members(url: str, number: int, listed: Ids) -> list[tuple[str, str]]:
+    """Return some documents of a document bucket, all from the row group of one that `number` selects. listed: the ids
+    of the bucket's documents in the file, in order.
+    """
+    one = listed.text((2 * number + 1) * len(listed) // (2 * SHARDS))
+    with open_shard(url) as shard:
+        for group in range(shard.metadata.num_row_groups):
+            ids = read_group(shard, group, url, ["id"])["id"]
+            if ids[len(ids) - 1].as_py() >= one:
+                inside = contained(ids_of(ids), listed)
+                return sampled(read_group(shard, group, url, ["id", "text"]).filter(pa.array(inside)))
+    return []
 
 
 def files_with_texts(step: Subject) -> list[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """Compares the tables of a passages step with the normalized partitions they describe: rows belong to documents that
 neither rules nor dedup remove, and the spans of each search ascend, do not overlap, and add up to the manifest's
-counts.
+counts. Spans of substrings are also as long as a substring, and do not touch.
 
 Cost: parsing ids at a few ns per byte, and decoding the spans; no text is read. Memory: for each thread, 32 bytes per
 document of a partition, and a row group of spans.
@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from datakit.passages.config import SUBSTRING
 from datakit.storage.manifest import Partition
 from datakit.storage.parquet import iterate_shard, read_shard
 from datakit.storage.selection.leaving_rows import RULE
@@ -24,6 +25,7 @@ from datakit.validate.id_lists import Ids, contained, ids_of, joined, read_ids
 from datakit.validate.subject import Subject, in_parallel
 
 SPAN_COUNTS = ("marked", "marked_bytes", "documents")  # the counts that a table of spans determines
+EDGES = 6  # the most bytes of a substring that belong to characters which are not inside as a whole
 Aligned = tuple[Partition, str, tuple[str, ...]]  # the table, the URL of its partition, those of the marks for it
 Counts = dict[str, np.ndarray]  # search -> the values of SPAN_COUNTS, int64 [3]
 
@@ -109,6 +111,11 @@ def _spans(step: Subject, place: str, result: Result) -> Counts:
             together = documents[1:] == documents[:-1]
             if (end <= begin).any() or (together & (begin[1:] < end[:-1])).any():
                 result.find(place, f"has spans of search {name!r} that are empty, overlap or do not ascend")
+            if settings["unit"] == SUBSTRING:
+                if (end - begin < settings["min_bytes"] - EDGES).any():
+                    result.find(place, f"has spans of search {name!r} that are shorter than its substrings")
+                if (together & (begin[1:] == end[:-1])).any():
+                    result.find(place, f"has spans of search {name!r} that touch, so they should be one")
             strange = pc.call_function("not_equal", [kinds, pa.scalar(settings["unit"])])
             if pc.call_function("any", [strange]).as_py():  # null if there are no spans
                 result.find(place, f"has spans of search {name!r} that are of another kind than its unit")

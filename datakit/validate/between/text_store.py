@@ -63,11 +63,14 @@ class TextStore:
                         self._numbers.setdefault(documents, len(self._numbers))
 
     def want_sample(self, step: Subject) -> None:
-        """Request samples of the files whose documents are encoded again for a token cache."""
+        """Request samples of the files whose documents are encoded again for a token cache. Samples of document buckets
+        are read again, because they depend on which documents are in the bucket.
+        """
         unused = Result("texts")
         with unused.reading(step.manifest_url):
             files = chosen_files(step, files_with_texts(step), unused)
-            self._numbered |= {url: number for _, url, number in files}
+            whole = [one for one in files if step.manifest.partitions[one[0]].bucket is None]
+            self._numbered |= {url: number for _, url, number in whole}
 
     def sample(self, url: str, number: int) -> list[tuple[str, str]] | None:
         """Return the sample that `encoding` draws from a file, or None if the file must be read again."""

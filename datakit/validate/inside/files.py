@@ -23,7 +23,14 @@ from datakit.validate.subject import READERS, TRAIN, Subject
 CHECK = "files"
 LEDGER = "ledger"
 RUN_FILES = (  # of a training run
-    *("caches.json", "prediction.json", "prediction.set-aside.json", "metrics.jsonl", "metrics.set-aside.jsonl"),
+    *(
+        "caches.json",
+        "run.json",
+        "prediction.json",
+        "prediction.set-aside.json",
+        "metrics.jsonl",
+        "metrics.set-aside.jsonl",
+    ),
     *("histograms.jsonl", "histograms.set-aside.jsonl", "checkpoints", "profile", "tensorboard", "running.lock"),
 )
 LEFTOVERS = ("exchange/", "partial.json")

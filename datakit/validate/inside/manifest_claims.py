@@ -27,7 +27,9 @@ RECORDS = "records.jsonl"
 PARTITIONED = (
     "normalize",
     "signatures",
+    "rules",
     "dedup",
+    "passages",
     "select",
     "consolidate",
     "tokenize",

@@ -15,7 +15,7 @@ from typing import Any
 
 from datakit.cache.reader import Cache, open_cache
 from datakit.errors import DatakitError, LoaderError, UsageError
-from datakit.loader import Component, Loader, Mixture, Packing, Schedule, Shuffle
+from datakit.loader import Component, Exclusion, Loader, Mixture, Packing, Schedule, Shuffle
 from datakit.loader.mixture.config import SimulatedEpochs, Stage
 from datakit.loader.mixture.validation_split import training_source
 from datakit.loader.reading.digest import batch_digest
@@ -93,6 +93,7 @@ def mixture_of(record: Mapping[str, Any], caches: list[Cache]) -> Mixture:
         final_batch=record["final_batch"],
         simulate=simulate,
         memory_bytes=MEMORY,
+        exclusions=[Exclusion(documents, step) for step, documents in record.get("exclusions", [])],
     )
 
 

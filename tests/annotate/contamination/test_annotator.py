@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from datakit.errors import InputError
 from tests.support.annotate.contamination_oracle import Rules, annotated, annotator_of, expected, item_ngrams
 
 WORDS = ["a", "Bb", "ccc", "É", "ß1", "漢", "字", "ไ", "\u0301", "😀", "x_y", "\0", "ǅ", "İ", "-"]
@@ -91,3 +92,10 @@ def test_parameters_name_everything_that_changes_the_output(tmp_path: Path) -> N
     assert annotator_of(tmp_path, [["one two three"]], Rules(4)).parameters != first
     assert annotator_of(tmp_path, [["one two three"]], Rules(max_hits=3)).parameters != first
     assert annotator_of(tmp_path, [["one two three"]], Rules()).parameters == first
+
+
+def test_set_of_which_nothing_can_be_found_is_refused(tmp_path: Path) -> None:
+    """That no document hits it would look like a proof that no document contains it."""
+    with pytest.raises(InputError, match=r"none of its 2 items can be found.* at least 4 words with 0 characters"):
+        annotator_of(tmp_path, [["one two three"], ["four five six"]], Rules(5, 4, 0))
+    annotator_of(tmp_path, [["one two three"], ["four five six seven"]], Rules(5, 4, 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import hashlib
 import json
 import shutil
@@ -12,11 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 
 from datakit.annotate.contamination.config import Config
 from datakit.annotate.input_files import with_paths
-from datakit.api import run
-from datakit.errors import ChangedInputError, NoInputError, RecipeError
+from datakit.api import plan, run
+from datakit.errors import ChangedInputError, NoInputError, RecipeError, RefusedError
 from datakit.pipeline.configuration.configure import configure
 from datakit.pipeline.run_summary import stage_lines
 from datakit.recipe import load_recipe, parse_recipe
@@ -97,6 +99,35 @@ def test_summary_counts_the_documents_of_each_set(tmp_path: Path) -> None:
     }
     (line,) = [line for line in stage_lines(result) if line.stage == "annotate"]
     assert line.found == {"contamination/mine": 2, "contamination/other": 0}
+
+
+def test_items_that_are_too_short_are_counted_once_for_all_sources_and_partitions(tmp_path: Path) -> None:
+    recipe = small_recipe(tmp_path, '[annotate.contamination.sets.whole]\npath = "whole.jsonl"\n')
+    (tmp_path / "whole.jsonl").write_text(json.dumps({"question": "alpha beta gamma delta " * 4}) + "\n")
+    items = [
+        ITEM,
+        "too short",
+        "",
+        "?!",
+        "seven words are not enough for this",
+        "eight words are enough for this set too",
+    ]
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps({"question": item}) + "\n" for item in items))
+    (tmp_path / "more.jsonl").write_text("".join(json.dumps({"text": f"text {n} " * 3000}) + "\n" for n in range(100)))
+    more = '[[sources]]\nname = "more"\nurl = "more.jsonl"\n[normalize]\npartition_bytes = 1048576\n'
+    recipe.write_text(recipe.read_text().replace("[annotate", f"{more}[annotate", 1))
+    result = run(recipe, root=tmp_path / "root", workers=1, until="annotate")
+    steps = result.steps_of("annotate")
+    assert sorted(len(step.manifest.partitions) > 1 for step in steps) == [False, True]
+    for step in steps:
+        counters = step.manifest.counters
+        assert {name: count for name, count in counters.items() if "evaluation_items" in name} == {
+            "annotate/evaluation_items/mine/all": 6, "annotate/evaluation_items/mine/too_short": 4,
+            "annotate/evaluation_items/whole/all": 1, "annotate/evaluation_items/whole/too_short": 0,
+        }  # fmt: skip
+    (line,) = [line for line in stage_lines(result) if line.stage == "annotate"]
+    assert line.found == {"contamination/mine": 2, "contamination/whole": 0, "items of mine too short to be found": 4}
+    assert validate(str(tmp_path / "root")).findings == []
 
 
 EDIT = """
@@ -199,6 +230,46 @@ def test_missing_and_changed_files_are_refused_before_anything_runs(tmp_path: Pa
     with pytest.raises(NoInputError, match=r"\[annotate\.contamination\.sets\.mine\]: no file matches .*mine\.jsonl"):
         run(recipe, root=tmp_path / "root")
     assert not (tmp_path / "root").exists() or not list((tmp_path / "root").rglob("manifest.json"))
+
+
+MISSPELT = {"question": ITEM, "choices": [{"text": ITEM}], "n": 1}
+
+
+def write_set(folder: Path, suffix: str, rows: list[dict[str, Any]]) -> None:
+    data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    table, path = pa.Table.from_pylist(rows), folder / f"mine{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(table, path)
+    elif suffix == ".arrow":
+        with pa.ipc.new_file(str(path), table.schema) as writer:
+            writer.write_table(table)
+    elif suffix == "-stream.arrow":
+        with pa.ipc.new_stream(str(path), table.schema) as writer:
+            writer.write_table(table)
+    else:
+        path.write_bytes({".jsonl": bytes, ".jsonl.gz": gzip.compress, ".jsonl.zst": zstandard.compress}[suffix](data))
+
+
+@pytest.mark.parametrize("column", ["qestion", "choices.txt", "choices.text.more"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet", ".arrow", "-stream.arrow"])
+def test_misspelt_column_is_refused_before_anything_runs(tmp_path: Path, suffix: str, column: str) -> None:
+    recipe = small_recipe(tmp_path, f'columns = ["question", "choices.text", "{column}"]\n')
+    write_set(tmp_path, suffix, [MISSPELT] * 3)
+    recipe.write_text(recipe.read_text().replace("mine.jsonl", f"mine{suffix}"))
+    for command in (plan, run):
+        with pytest.raises(RefusedError, match=rf"shelf.toml, evaluation set 'mine' has no column '{column}'"):
+            command(recipe, tmp_path / "root")
+    assert not list((tmp_path / "root").rglob("manifest.json"))
+
+
+def test_column_of_a_late_record_or_of_one_file_only_is_accepted(tmp_path: Path) -> None:
+    recipe = small_recipe(tmp_path, 'columns = ["question", "late", "other"]\n')
+    recipe.write_text(recipe.read_text().replace("mine.jsonl", "mine*"))
+    write_set(tmp_path, ".jsonl", [{"question": ITEM}, {"question": None, "late": [ITEM]}])
+    write_set(tmp_path, ".parquet", [{"question": ITEM, "other": ITEM}])
+    assert plan(recipe, tmp_path / "root").notes == ()
+    (step,) = run(recipe, root=tmp_path / "root", workers=1, until="annotate").steps_of("annotate")
+    assert step.manifest.counters["annotate/evaluation_items/mine/all"] == 3
 
 
 def test_same_content_under_a_pattern_is_hashed_in_the_order_of_the_paths(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from datakit.annotate.annotator import Annotator
 from datakit.annotate.heuristics.config import HeuristicsConfig
-from datakit.annotate.heuristics.rule_sets import Rule, rule_lists, rule_set, rule_set_names
 from datakit.annotate.heuristics.stop_word_lists import stop_word_lists
 from datakit.conditions.config import Rule as RecipeRule
 from datakit.conditions.expressions import Conditions
 from datakit.errors import RecipeError
+from datakit.rule_sets.files import parts_of, rule_set, rule_set_names
 from tests.support.annotate.filters import FILTERS, verdict
 from tests.support.data import need_data, texts_of
 
@@ -48,7 +48,7 @@ def annotator(lists: tuple[str, ...]) -> Annotator:
 
 @functools.cache
 def conditions(name: str, part: str) -> Conditions:
-    return Conditions([RecipeRule(name=rule.name, where=rule.where) for rule in rule_set(name, part)])
+    return Conditions([RecipeRule(name=rule["name"], where=rule["where"]) for rule in rule_set(name, part)])
 
 
 def verdicts(name: str, texts: list[str], part: str = "rules", lists: tuple[str, ...] = ("gopher",)) -> list[str]:
@@ -57,7 +57,7 @@ def verdicts(name: str, texts: list[str], part: str = "rules", lists: tuple[str,
     numbers = annotator(lists).annotate(batch)
     answers = conditions(name, part).answers(pa.table({"heuristics": numbers.to_struct_array()}), "texts")
     true = np.array([answer.where for answer in answers])
-    names = [rule.name for rule in rule_set(name, part)]
+    names = [rule["name"] for rule in rule_set(name, part)]
     return [names[int(column.argmax())] if column.any() else "" for column in true.T]
 
 
@@ -115,7 +115,7 @@ def test_each_rule_can_be_the_reason() -> None:
     assert verdicts("fineweb_quality", ["\n".join(numbered)]) == [""] == verdicts("c4", ["\n".join(numbered)])
 
 
-@pytest.mark.parametrize("part", rule_lists("fineweb2"))
+@pytest.mark.parametrize("part", parts_of("fineweb2"))
 def test_the_lists_of_fineweb2_can_be_used(part: str) -> None:
     assert part in stop_word_lists()
     answers = verdicts("fineweb2", ["", "- word"], part, (part,))
@@ -126,12 +126,12 @@ def test_the_lists_of_fineweb2_can_be_used(part: str) -> None:
 def test_thresholds_of_fineweb2_are_those_of_the_language() -> None:
     lines = "".join(f"a{number} b{number} c{number} d{number} e{number}.\n" for number in range(30))
     assert verdicts("fineweb2", [lines], "deu_Latn", ("deu_Latn",)) == ["list"]
-    limits = {rule.where for rule in rule_set("fineweb2", "deu_Latn") if rule.name == "list"}
+    limits = {rule["where"] for rule in rule_set("fineweb2", "deu_Latn") if rule["name"] == "list"}
     assert limits == {"heuristics.newline_ratio > 0.152"}
 
 
 def test_unknown_sets_and_lists_are_refused() -> None:
-    assert rule_set("mc4") == (Rule("few_long_lines", "heuristics.third_longest_line < 200"),)
+    assert rule_set("mc4") == [{"name": "few_long_lines", "where": "heuristics.third_longest_line < 200"}]
     with pytest.raises(RecipeError, match="did you mean 'gopher_quality'"):
         rule_set("gofer_quality")
     with pytest.raises(RecipeError, match="did you mean 'deu_Latn'"):

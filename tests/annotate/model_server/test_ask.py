@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from datakit.storage.manifest import Manifest
 from datakit.storage.parquet import read_shard
 from tests.support.annotate.model_server import PROMPT, Answering, ChatServer, Fault, chat_server, completion
 from tests.support.dedup.dedup_inputs import write_source
-from tests.support.engine.inline import finish_inline, run_plan_inline
+from tests.support.engine.inline import finish_inline, run_plan_inline, run_task_inline
 
 TEXTS = [f"text {number}" for number in range(30)]
 POISON = TEXTS[7]
@@ -26,6 +27,7 @@ POISON = TEXTS[7]
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dialogue, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(dialogue, "FIRST_OUTAGE_WAIT", 0.01)
     monkeypatch.setattr(ask, "POLL_SECONDS", 0.05)
 
 
@@ -112,7 +114,8 @@ def test_document_without_a_valid_answer_is_left_out_and_named(tmp_path: Path, n
     assert manifest.counters["annotate/documents"] == manifest.counters["annotate/script"] == len(TEXTS) - 1
     lines = Path(tmp_path, "annotate", "quarantine", "records.jsonl").read_text()
     assert "model server quality: " in json.loads(lines)["reason"] and POISON not in lines
-    assert server.counts()[POISON] == (1 if name in ("400", "413") else 4), "a stored failure is not asked about again"
+    tries = {"400": 1, "413": 1, "sentence": 4, "null": 4}.get(name, 5)  # without an answer, the probe and one more try
+    assert server.counts()[POISON] == tries, "a stored failure is not asked about again"
     assert again.identity == manifest.identity
 
 
@@ -185,11 +188,38 @@ def test_other_answers_give_another_identity(tmp_path: Path) -> None:
     assert first.fingerprint == second.fingerprint and first.identity != second.identity
 
 
-@pytest.mark.parametrize("concurrency", [1, 8])
+@pytest.mark.parametrize("concurrency", [1, 5])
 def test_requests_run_at_the_same_time(tmp_path: Path, concurrency: int) -> None:
-    with chat_server(lambda text, number: Fault(wait=0.05, body=completion(number_of(text)))) as server:
+    """The server answers no request before as many have arrived as may be under way. A client that sends fewer breaks
+    the barrier, and its documents fail.
+    """
+    barrier = threading.Barrier(concurrency)
+
+    def answer(text: str, number: int) -> str | Fault:
+        try:
+            barrier.wait(60)
+        except threading.BrokenBarrierError:
+            return Fault(400)
+        return number_of(text)
+
+    with chat_server(answer) as server:
         annotated(tmp_path, server, bits=0, concurrency=concurrency)
-    assert server.most_at_once <= concurrency
+    assert server.counts() == dict.fromkeys(TEXTS, 1) and server.most_at_once == concurrency
+
+
+def test_documents_that_stay_open_are_not_counted_as_records(tmp_path: Path) -> None:
+    """The second task has found the answers of the first one, and asks about as many documents more."""
+    with chat_server(number_of) as server:
+        for budget in (12, 20):
+            config = ModelServerConfig(server.url, "m", PROMPT, number=(0, 5), max_requests=budget)
+            parameters = {"annotators": {"quality": config.content()}, "max_quarantined": 0}
+            operations = {"paths": {"quality": config.operations()}, "answers": "../.answers"}
+            directory = str(tmp_path / "step")
+            step = Step("annotate", "s", directory, "0" * 32, parameters, (written(tmp_path, 0),), operations)
+            phase = next(stage.plan(step))
+            result = run_task_inline(phase.tasks[0], phase, directory)
+            assert (result.records, result.open) == (budget, len(TEXTS) - budget)
+    assert len(server.requests) == 20
 
 
 def test_missing_key_is_named_and_never_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,10 +20,12 @@ import pytest
 
 from datakit.annotate.model_server import phase
 from datakit.api import plan, run
-from datakit.errors import PartialError, RefusedError
+from datakit.engine.scheduler import driver
+from datakit.engine.task import Step
+from datakit.errors import DatakitError, PartialError, RefusedError, StorageError
 from datakit.storage.parquet import read_shard
 from datakit.validate.validation import validate
-from tests.support.annotate.model_server import PROMPT, ChatServer, Fault, chat_server, completion
+from tests.support.annotate.model_server import PROMPT, Answering, ChatServer, Fault, chat_server, completion
 from tests.support.command_line import invoke
 from tests.support.paths import REPOSITORY
 from tests.support.processes import ended
@@ -192,6 +195,72 @@ def test_spent_budget_ends_the_step_as_partial_and_a_raised_one_goes_on(tmp_path
     assert result.steps_of("tokenize")[0].manifest.totals.rows > 0
 
 
+def except_late_answer(fault: str, until: int) -> Answering:
+    """No valid answer about one text, until the server has been asked about it so often."""
+    return lambda text, number: fault if text == TEXTS[7] and number <= until else number_of(text)
+
+
+def test_attempts_raised_after_the_limit_was_exceeded_ask_again_in_the_same_step(tmp_path: Path) -> None:
+    """The answers that the first run has written for the next phase are not in the way."""
+    root = tmp_path / "root"
+    with chat_server(except_late_answer("no", 4)) as server:
+        with pytest.raises(PartialError, match="1 record"):
+            run(recipe_of(tmp_path, server), root, workers=2)
+        result = run(recipe_of(tmp_path, server, "attempts = 5\n"), root, workers=2)
+        assert server.counts() == dict.fromkeys(TEXTS, 1) | {TEXTS[7]: 5}
+        other = run(recipe_of(tmp_path, server), tmp_path / "other", workers=2)
+    (step,), (whole,) = (one.steps_of("annotate") for one in (result, other))
+    assert len(list(root.glob("sources/tales/annotate-*"))) == 1
+    assert data_of(step.directory) == data_of(whole.directory) and step.manifest.identity == whole.manifest.identity
+
+
+def test_attempts_raised_after_tables_were_written_name_the_directory_to_remove(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first run ends between its last table and its manifest."""
+    root, limit = tmp_path / "root", "[annotate]\nmax_quarantined = 1\n"
+    with chat_server(except_late_answer("no", 4)) as server:
+        recipe = recipe_of(tmp_path, server, annotate=limit)
+        with monkeypatch.context() as patch:
+            finish = driver.finish_step
+
+            def interrupted(step: Step, *more: Any) -> Any:
+                if step.stage == "annotate":
+                    raise StorageError("interrupted")
+                return finish(step, *more)
+
+            patch.setattr(driver, "finish_step", interrupted)
+            with pytest.raises(DatakitError, match="interrupted"):
+                run(recipe, root, workers=2)
+        (directory,) = root.glob("sources/tales/annotate-*")
+        before = data_of(str(directory))
+        assert before, "tables were written"
+        raised = recipe_of(tmp_path, server, "attempts = 5\n", annotate=limit)
+        with pytest.raises(
+            DatakitError, match=rf"`attempts` of a model server was raised .*remove {directory} and run"
+        ):
+            run(raised, root, workers=2)
+        assert data_of(str(directory)) == before
+        shutil.rmtree(directory)
+        (step,) = run(raised, root, workers=2).steps_of("annotate")
+    assert Path(step.directory) == directory and step.manifest.counters["annotate/documents"] == len(TEXTS)
+    assert server.counts() == dict.fromkeys(TEXTS, 1) | {TEXTS[7]: 5}, "no answer was paid for again"
+
+
+def test_stored_answers_of_another_recipe_do_not_enter_the_identity(tmp_path: Path) -> None:
+    """A document that the first server cannot judge has an answer of the second one, which another recipe has asked."""
+    with chat_server(except_late_answer("no", 99)) as one, chat_server(number_of) as other:
+        limit, table = "[annotate]\nmax_quarantined = 1\n", TABLE.format(url=other.url, prompt=PROMPT)
+        both = table.replace("quality", "second")
+        run(recipe_of(tmp_path / "other", other), tmp_path / "shared", workers=2)
+        assert other.counts()[TEXTS[7]] == 1
+        recipe = recipe_of(tmp_path / "both", one, annotate=limit, after=both)
+        steps = [run(recipe, tmp_path / root, workers=2).steps_of("annotate")[0] for root in ("shared", "alone")]
+    assert other.counts()[TEXTS[7]] == 1, "left out, so it was not sent"
+    assert steps[0].manifest.identity == steps[1].manifest.identity
+    assert data_of(steps[0].directory) == data_of(steps[1].directory)
+
+
 def test_spent_money_ends_the_step(tmp_path: Path) -> None:
     """Each request costs 0.012; the last ones are kept back, because a request might cost more."""
     prices = "price_per_1k_input_tokens = 1.0\nprice_per_1k_output_tokens = 1.0\nmax_bytes = 1024\nmax_tokens = 2\n"
@@ -247,7 +316,7 @@ def test_key_is_in_no_file_and_no_output(tmp_path: Path, monkeypatch: pytest.Mon
     echo = [Fault(500, body=key.encode()), Fault(body=completion(key)), Fault(body=key.encode()), Fault(reset=True)]
     titles = list[bytes]()
     with chat_server(lambda text, number: echo[number - 1] if number <= len(echo) else number_of(text)) as server:
-        more = 'key_env = "SHELF_API_KEY"\nattempts = 8\nconcurrency = 64\n'
+        more = 'key_env = "SHELF_API_KEY"\nattempts = 8\nconcurrency = 150\n'
         recipe = recipe_of(tmp_path / "recipe", server, more)
         stop = threading.Event()
         watch = threading.Thread(target=lambda: titles.extend(_titles(stop)), daemon=True)

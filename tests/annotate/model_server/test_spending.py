@@ -51,6 +51,18 @@ def test_unused_requests_are_given_back(tmp_path: Path) -> None:
     assert take_all(allowance(tmp_path, config(max_requests=70))) == 67
 
 
+def test_request_that_was_taken_but_not_sent_is_given_back(tmp_path: Path) -> None:
+    settings = config(price_per_1k_input_tokens=0.1, price_per_1k_output_tokens=1.0)
+    one = allowance(tmp_path, settings)
+    for _ in range(3):
+        one.take()
+    one.give_back()
+    one.settle(100, 10)
+    one.settle(100, 10)
+    one.close()
+    assert totals(tmp_path) == spending.Account(requests=2, cost=2 * cost_of(settings, 100, 10))
+
+
 def test_budget_that_just_suffices_is_not_split_in_vain(tmp_path: Path) -> None:
     first, second = (allowance(tmp_path, config(max_requests=20), documents=10) for _ in range(2))
     for one in (first, second):

@@ -167,16 +167,29 @@ def test_wrong_settings_are_refused(files: Files, others: dict[str, Any], named:
         config_of(files, **others)
 
 
-def recipe_of(folder: Path, files: Files, **others: str) -> Path:
+def recipe_of(folder: Path, files: Files, names: tuple[str, ...] = ("",), /, **others: str) -> Path:
+    """Write a recipe with a classifier of each name; "" stands for one without a name."""
     lines = [f"{name} = {json.dumps(value)}" for name, value in {**files.settings(), **others}.items()]
     records = [{"text": f"good text {number}"} for number in range(20)]
     (folder / "docs.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     path = folder / "shelf.toml"
-    path.write_text(
-        'name = "shelf"\n[[sources]]\nname = "docs"\nurl = "docs.jsonl"\n[annotate.classifier_onnx]\n'
-        'labels = ["low", "high"]\n' + "\n".join(lines)
-    )
+    headers = [f"annotate.classifier_onnx.{name}".removesuffix(".") for name in names]
+    tables = [f'[{header}]\nlabels = ["low", "high"]\n' + "\n".join(lines) + "\n" for header in headers]
+    path.write_text('name = "shelf"\n[[sources]]\nname = "docs"\nurl = "docs.jsonl"\n' + "".join(tables))
     return path
+
+
+def test_named_classifiers_give_the_scores_of_one_without_a_name(files: Files, tmp_path: Path) -> None:
+    single = run(recipe_of(tmp_path, files), root=tmp_path / "single", workers=1, until="annotate")
+    several = run(recipe_of(tmp_path, files, ("one", "two")), root=tmp_path / "several", workers=2, until="annotate")
+    tables = {
+        path.parent.name: path.read_bytes()
+        for result in (single, several)
+        for path in Path(result.steps_of("annotate")[0].directory).glob("data/docs/*/*")
+    }
+    assert tables.keys() == {"classifier_onnx", "one", "two"} and len(set(tables.values())) == 1
+    with pytest.raises(ChangedInputError, match=r"\[annotate\.classifier_onnx\.one\], tokenizer"):
+        plan(recipe_of(tmp_path, files, ("one", "two"), tokenizer_sha256="0" * 64), tmp_path / "root")
 
 
 def test_run_scores_every_document(files: Files, tmp_path: Path) -> None:

@@ -62,12 +62,14 @@ def test_parameters_that_a_recipe_cannot_set_are_refused(function: Any, named: s
         datakit.annotator(version=1, writes=WRITES)(function)
 
 
-def test_example_on_the_page_works() -> None:
+def test_examples_on_the_page_work() -> None:
     page = (REPOSITORY / "docs" / "annotate" / "user.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     found: dict[str, Any] = {}
-    exec(compile(code, "my_annotators", "exec"), found)
-    batch = pa.record_batch({"text": pa.array(["a!!", "", "!?"], pa.large_string())})
-    result = found["exclamations"](batch)
+    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(compile(code, "my_annotators", "exec"), found)
+    batch = pa.record_batch({"text": pa.array(["a!!", "", "é[[x]]!?"], pa.large_string())})
+    result, spans = found["exclamations"](batch), found["markers"](batch)
     assert result.to_pydict() == {"exclamations": [2, 0, 1]}
     assert result.schema == getattr(found["exclamations"], DECLARED).schema
+    assert spans.to_pydict() == {"spans": [[], [], [{"start": 2, "stop": 7, "kind": "marker"}]]}
+    assert spans.schema == getattr(found["markers"], DECLARED).schema

@@ -37,3 +37,12 @@ def test_show_and_preview(tmp_path: Path) -> None:
     out, err = shown("rules", "preview", str(recipe), "--root", root, *changed)
     assert "a: 6 of 25 documents leave (24.0%)" in out and "retained" not in out
     assert "nothing was written; next: datakit run" in err
+
+
+def test_run_names_a_source_of_which_nothing_stays(tmp_path: Path) -> None:
+    rules = "[annotate.personal]\n[[rules]]\nname = 'all_of_b'\nwhere = 'true'\nsources = ['b']\n"
+    recipe, root = recipe_with(tmp_path, rules), str(tmp_path / "root")
+    out, _ = shown("run", str(recipe), "--root", root, "--until", "select")
+    assert [line for line in out.splitlines() if line.startswith("source ")] == [
+        "source b: none of its 12 documents stays (12 rule:all_of_b)"
+    ]

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from datakit.engine.exchange import exchange, merge, run_file, run_names
-from datakit.engine.exchange.exchange import ExchangeWriter, read_buckets
+from datakit.engine.exchange import exchange, merge, read_runs, run_file, run_names
+from datakit.engine.exchange.exchange import ExchangeWriter, in_pieces, read_buckets
 from datakit.engine.task import TaskContext
 from datakit.errors import ColumnError
 from datakit.storage import urls
@@ -144,6 +144,16 @@ def test_bytes_do_not_depend_on_table_boundaries(tmp_path: Path) -> None:
         runs = write_all(str(tmp_path / name), [Written(pieces)], 32, 40_000)
         assert len(runs) > 3
     assert files_below(tmp_path / "one") == files_below(tmp_path / "some") == files_below(tmp_path / "single")
+
+
+def test_a_large_table_is_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every row comes once, in order, and no piece holds more than it needs to reach the size."""
+    monkeypatch.setattr(read_runs, "PIECE_BYTES", 1_000)
+    tables = [pa.table({"n": pa.array(range(first, first + 999))}) for first in (0, 999)]
+    batches = [pa.Table.from_batches(table.to_batches(max_chunksize=30)) for table in tables]
+    pieces = list(in_pieces([*batches, tables[0].slice(0, 0)]))
+    assert pa.concat_tables(pieces).equals(pa.concat_tables(tables))
+    assert max(piece.num_rows for piece in pieces) <= 150  # five batches of 240 bytes
 
 
 def test_repeated_attempt_writes_equal_files(tmp_path: Path) -> None:

@@ -119,6 +119,21 @@ def test_line_shows_what_the_first_task_writes() -> None:
     assert "written" in heading and "34.0 GB" in row
 
 
+def test_line_of_a_download_has_a_rate_and_a_time_before_the_first_file_is_complete() -> None:
+    view = StepView("download web", "fetch", 2, running=2, copies=True, bytes_total=400_000_000_000)
+    view.phase_started -= 100
+    view.written_running = 5_000_000_000
+    line = "download web: fetch 0/2 done, 0 failed, 5.0 GB written, 50 MB/s, about 7,900 s left"
+    assert progress_line(view) == line.replace("0 failed, ", "") and len(line) > 80
+    view.name = "download a-source-with-quite-a-long-name-indeed"
+    assert progress_line(view) == "download a-source-with-quite-a-lon…: fetch 0/2 done, 50 MB/s, about 7,900 s left"
+    assert len(progress_line(view)) == 80
+    heading, row = table_lines([view], 100)
+    assert "MB/s" in heading and "50.0" in row and "7,900 s" in row
+    view.copies = False
+    assert view.left() is None
+
+
 def test_written_bytes_of_ended_and_running_attempts_add_up(tmp_path: Path) -> None:
     views, step = StepViews(), engine_tasks.number_step(str(tmp_path))
     views.step_started(step)

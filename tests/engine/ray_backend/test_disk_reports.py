@@ -48,7 +48,7 @@ def test_driver_sees_what_running_attempts_have_written(executor: RayExecutor, t
 
 
 def test_steps_that_run_together_have_totals_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = {"a-1": b"5", "a-2": b"6", "b-1": b"700"}
+    stored = {"a-1": b"5 one", "a-2": b"6 two", "b-1": b"700 one"}
     asked: list[str] = []
 
     def get(key: str, namespace: bytes) -> bytes | None:
@@ -63,4 +63,5 @@ def test_steps_that_run_together_have_totals_of_their_own(monkeypatch: pytest.Mo
         for own, total in ((keys[:2], 11), (keys[2:], 700)):
             reports.refresh(keys)
             assert reports.total(own) == total
+    assert [reports.node(key) for key in keys] == ["one", "two", "one", None]
     assert asked == keys, "each report is read once in REPORT_SECONDS, whatever the number of steps"

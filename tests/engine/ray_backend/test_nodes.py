@@ -33,7 +33,7 @@ def test_accelerator_nodes_are_used_only_alone(accelerators: dict[str, float]) -
     costly, plain = node("a", True, CPU=64.0, memory=900.0, **accelerators), node("b", CPU=4.0, memory=100.0)
     nodes = choose([costly, plain, node("c", alive=False, CPU=8.0), node("d", CPU=0.0)])
     assert (nodes.used, nodes.avoided, nodes.sparing, nodes.cpus) == ((plain,), ("a",), True, 4)
-    assert nodes.largest("memory") == 100
+    assert nodes.largest == (4, 100)
     alone = choose([costly])
     assert (alone.used, alone.avoided, alone.sparing, alone.cpus) == ((costly,), (), False, 64)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,3 +53,36 @@ def test_failing_preload_is_reported_with_its_reason() -> None:
     outcome = run_task("look_around", preloads=(engine_tasks.BAD_PRELOAD,))
     assert outcome.cause is Cause.REFUSED
     assert outcome.message == "the tokenizer has no vocabulary"
+
+
+LATE_NAME = """
+import ctypes, threading, time
+from datakit.engine.worker.child import require_one_thread
+from datakit.errors import TaskError
+
+PR_SET_NAME = 15
+library, end = ctypes.CDLL(None), threading.Event()
+
+def run(name):
+    time.sleep(0.3)  # as if the machine were busy
+    library.prctl(PR_SET_NAME, name)
+    end.wait()
+
+for name in (b"jemalloc_bg_thd", b"other"):
+    threading.Thread(target=run, args=(name,), daemon=True).start()
+    try:
+        require_one_thread("the libraries")
+        print("one thread")
+    except TaskError as error:
+        print(error)
+"""
+
+
+def test_new_threads_may_take_their_time_to_name_themselves() -> None:
+    """Until then, the harmless thread of pyarrow's allocator has the name of the process."""
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # as in a fork server; otherwise, numpy starts threads
+    command = [sys.executable, "-c", LATE_NAME]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    first, second = done.stdout.splitlines()
+    assert first == "one thread"
+    assert second == "the libraries started threads (other), so the server cannot fork safely"

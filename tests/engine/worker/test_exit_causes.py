@@ -22,6 +22,8 @@ def test_causes_are_distinguished() -> None:
     crash = run_task("write_number", number=1, fault="segfault")
     assert (crash.cause, crash.error_type) == (Cause.CRASH, "SIGSEGV")
     assert "engine_tasks.py" in crash.message  # faulthandler says where
+    slow = run_task("write_number", number=1, fault="cpu limit")
+    assert (slow.cause, slow.error_type) == (Cause.HANG, "CpuLimit") and "more CPU time" in slow.message
     assert run_task("write_number", number=1, fault="exit").cause is Cause.CRASH
     memory = run_task("write_number", number=1, fault="memory", memory_bytes=200 << 20)
     assert (memory.cause, memory.error_type) == (Cause.MEMORY, "OverBudget")

@@ -10,6 +10,7 @@ import pytest
 from datakit.errors import LoaderError
 from datakit.loader import (
     Component,
+    Exclusion,
     Loader,
     Mixture,
     Packing,
@@ -20,6 +21,7 @@ from datakit.loader import (
     load_mixture_file,
     open_source,
 )
+from datakit.loader.mixture.run_file import data_settings, mixture_of_run
 from tests.support.loader.mixture_files import cache, changed, mixture
 
 __all__ = ["cache", "mixture"]  # fixtures
@@ -74,6 +76,16 @@ def test_file_accepts_every_setting(mixture: Path) -> None:
     assert words_only.components["code"].packing == Packing("drop")
 
 
+def test_a_run_file_adds_exclusions_to_those_of_its_mixture_file(mixture: Path) -> None:
+    changed(mixture, "steps = 60", 'exclusions = [{ documents = ["a"] }]')
+    settings = {"mixture": "changed.toml", "exclusions": [{"start_step": 7, "documents": ["b", "c"]}]}
+    found = mixture_of_run(data_settings(settings, mixture, "root"), mixture, None)
+    assert found.mixture.exclusions == (Exclusion(["a"], 0), Exclusion(["b", "c"], 7))
+    wrong = {**settings, "exclusions": [{"start_step": 7}]}
+    with pytest.raises(LoaderError, match="exclusion 0: 'documents' is missing"):
+        mixture_of_run(wrong, mixture, None)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
@@ -92,6 +104,9 @@ def test_file_accepts_every_setting(mixture: Path) -> None:
         ("[[0, 64], [40, 128]]", "[[5, 64]]", "a schedule must start at step 0"),
         ("[[0, 64], [40, 128]]", '"long"', "sequence_length: Expected"),
         ("steps = 60", "steps = 0", "steps is 0"),
+        ("steps = 60", "exclusions = [{ start_stp = 1, documents = ['a'] }]", "unknown key 'start_stp'"),
+        ("steps = 60", "exclusions = [{ start_step = 1 }]", "exclusion 0: 'documents' is missing"),
+        ("steps = 60", "exclusions = [{ documents = [] }]", "the list of documents from step 0 on is empty"),
         ('source = "web"', 'source = "wob"', "component 'web': "),
         ('cache = "cache"\nsource = "web"\n', 'source = "web"\n', "component 'web': 'cache' is missing"),
         ('cache = "cache"\nsource = "web"', 'cache = "nowhere"', "nowhere holds no finished token cache"),

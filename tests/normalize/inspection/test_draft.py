@@ -32,7 +32,7 @@ def texts(tmp_path: Path) -> Path:
     (folder / "notes" / "one.md").write_text(prose(50))
     (folder / "notes" / "two.txt.gz").write_bytes(gzip.compress(prose(51).encode()))
     pq.write_table(pa.table({"uuid": ["a", "b"], "text": [prose(60), prose(1)]}), folder / "books.parquet")
-    (folder / "array.json").write_text('[\n{"text": "a"}\n]\n')
+    (folder / "old.json").write_bytes(b"\xff\xfe{\0}\0\n\0")
     write_lines(folder / "ids" / "numbers.jsonl", [])
     (folder / "ids" / "numbers.jsonl").write_text('{"input_ids": [1, 2]}\n')
     (folder / "slides.pptx").write_bytes(b"?")
@@ -59,10 +59,10 @@ def test_draft_runs_through_all_stages(texts: Path, tmp_path: Path, monkeypatch:
 
 def test_unusable_groups_are_comments_with_the_reason(texts: Path) -> None:
     draft = draft_recipe(inspect_source(str(texts)))
-    assert "# array.json is one JSON array" in draft
+    assert "# old.json contains UTF-16 text" in draft
     assert "# Each folder, format and pattern of file names has a source of its own" in draft
     assert "# no column of strings was found" in draft
-    assert '# include = ["/array.json"]' in draft
+    assert '# include = ["/old.json"]' in draft
 
 
 def test_draft_of_a_file_is_a_recipe_for_it(texts: Path) -> None:
@@ -100,7 +100,7 @@ def test_draft_of_a_file_cut_after_its_sample_runs(tmp_path: Path) -> None:
     whole = gzip.compress(lines.encode())
     (tmp_path / "cut.jsonl.gz").write_bytes(whole[: len(whole) * 9 // 10])
     report = inspect_source(str(tmp_path / "cut.jsonl.gz"))
-    assert any("cut.jsonl.gz: the file ends inside the compressed stream" in problem for problem in report.problems)
+    assert any("the file ends inside the compressed stream" in problem for problem in report.problems)
     (tmp_path / "r.toml").write_text(draft_recipe(report))
     result = datakit.run(tmp_path / "r.toml", tmp_path / "root", workers=1, until="normalize")
     assert result.steps_of("normalize")[0].manifest.quarantine.records == 1
@@ -140,3 +140,8 @@ def test_draft_promises_nothing_if_a_file_cannot_be_read(tmp_path: Path) -> None
     draft = draft_recipe(report)
     assert "All sampled records can be used" not in draft
     assert "ends with exit code 3" in draft.replace("says so and ends", "ends") and "# max_quarantined = 0.001" in draft
+    (tmp_path / "r.toml").write_text(draft)
+    assert tomllib.loads(draft)["normalize"] == {"drop": ["meta"]}
+    assert tomllib.loads(draft)["sources"][0]["text"] == "Body"
+    result = datakit.run(tmp_path / "r.toml", tmp_path / "root", workers=1, until="normalize")
+    assert result.steps_of("normalize")[0].manifest.totals.rows == 300

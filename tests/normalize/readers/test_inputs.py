@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from datakit.download.listing import list_source, listing_digest
+from datakit.download.listing import listing_digest
 from datakit.engine.exchange import exchange
 from datakit.engine.observe.observer import Observer
 from datakit.engine.task import Phase, Step
@@ -25,7 +25,7 @@ from datakit.normalize.stage import plan as normalize_plan
 from datakit.pipeline import running
 from datakit.recipe import Recipe, load_recipe
 from datakit.storage.manifest import Manifest
-from tests.support.normalize.sources import normalize, normalize_step, run_plan_inline
+from tests.support.normalize.sources import list_source, normalize, normalize_step, run_plan_inline
 
 RECORDS = 100
 CHANGED = r"a\.\w+(\.gz)? (has changed since it was listed|was listed but (no longer exists|is no longer a regular))"

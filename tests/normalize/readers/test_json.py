@@ -26,7 +26,7 @@ def test_records_equal_the_oracle(
     try:
         found, counts = read_json(tmp_path_factory.mktemp("json"), data, block)
     except InputError as error:
-        assert re.search("contains .* data, but its name|one JSON array", str(error)), error
+        assert re.search("contains .* data, but its name", str(error)), error
         return
     if data.startswith(b"\xef\xbb\xbf"):
         return  # tested separately

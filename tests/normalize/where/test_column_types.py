@@ -133,3 +133,48 @@ def test_text_cannot_be_declared_a_number(tmp_path: Path) -> None:
     write_lines(tmp_path / "in.jsonl", OLD)
     with pytest.raises(RecipeError, match="'text' is the text column, which always holds strings; cast it in `where`"):
         normalize(tmp_path, tmp_path / "in.jsonl", where="text > 1", types={"text": "int64"})
+
+
+WITH_FIELDS = [
+    {"text": "a", "meta": {"lang": "en", "n": 1}, "m": [{"role": "user"}]}, {"text": "b", "meta": None}, {"text": "c"},
+    {"text": "d", "meta": {"lang": "de", "n": "2"}}, {"text": "e", "meta": {"n": "30"}, "m": []},
+    {"text": "f", "a.b": 5},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("where", "types", "expected"),
+    [
+        ("meta.lang = 'en'", {}, "a"),
+        ("meta.lang is null", {}, "bcef"),
+        ("records.meta.lang <> 'en'", {}, "d"),
+        ("meta.n > '2'", {}, "e"),
+        ("meta.n >= 2", {"meta.n": "int64"}, "de"),
+        ("meta.n >= 2 and meta.lang = 'de'", {"meta.n": "int64"}, "d"),
+        ("m[1].role = 'user'", {}, "a"),
+        ('"a.b" = 5', {}, "f"),
+    ],
+)
+@pytest.mark.parametrize("cut", [False, True])
+def test_fields_are_seen_whichever_chunks_have_them(
+    tmp_path: Path, where: str, types: dict[str, str], expected: str, cut: bool
+) -> None:
+    write_lines(tmp_path / "in.jsonl", *WITH_FIELDS)
+    with patch.object(slices, "SLICE_BYTES", 20 if cut else 1 << 20), patch.object(slices, "FILE_OVERHEAD", 0):
+        assert kept(tmp_path, tmp_path / "in.jsonl", where=where, types=types) == set(expected)
+
+
+def test_declared_fields_need_no_pass_over_the_source(tmp_path: Path) -> None:
+    write_lines(tmp_path / "in.jsonl", *WITH_FIELDS)
+    with patch("datakit.normalize.stage.FIND_TYPES", "nowhere:missing"):
+        assert kept(tmp_path, tmp_path / "in.jsonl", where="meta.n > 1", types={"meta.n": "int64"}) == {"d", "e"}
+
+
+def test_a_field_of_another_type_is_refused(tmp_path: Path) -> None:
+    write_lines(tmp_path / "in.jsonl", {"text": "a", "meta": {"n": 1.5}})
+    with pytest.raises(
+        RecipeError, match=r"where: column 'meta' of in\.jsonl has a value that is not struct<n: int64>"
+    ):
+        normalize(tmp_path / "1", tmp_path / "in.jsonl", where="meta.n > 1", types={"meta.n": "int64"})
+    with pytest.raises(RecipeError, match=r"types: `where` does not read the column 'meta\.m'; did you mean 'meta\.n'"):
+        normalize(tmp_path / "2", tmp_path / "in.jsonl", where="meta.n > 1", types={"meta.m": "int64"})

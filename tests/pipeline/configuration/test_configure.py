@@ -13,14 +13,19 @@ from datakit.dedup.minhash.signatures_stage import SignatureConfig
 from datakit.dedup.stage import Config as DedupConfig
 from datakit.engine.task import TOLERANCES
 from datakit.errors import NoInputError, RecipeError, TokenizerError
+from datakit.normalize.config import LATER as LATER_IN_NORMALIZE
 from datakit.normalize.stage import Config as NormalizeConfig
 from datakit.pipeline import planning
 from datakit.pipeline.configuration.configure import configure
 from datakit.pipeline.configuration.tables import READING_KEYS
 from datakit.recipe import Source, load_recipe
+from datakit.store_access import KEYS
+from datakit.tokenize.config import LATER as LATER_IN_TOKENIZE
 from datakit.tokenize.stage import Config as TokenizeConfig
 from datakit.tokenize.train_stage import Config as TrainConfig
 
+# Keys of later versions, which are in the fingerprint only if they are set.
+LATER = {"normalize": LATER_IN_NORMALIZE, "tokenize": LATER_IN_TOKENIZE}
 CONFIGS = {
     ("normalize", "letters"): NormalizeConfig,
     ("signatures", "letters"): SignatureConfig,
@@ -35,14 +40,27 @@ CONFIGS = {
 def test_every_default_is_in_the_fingerprint(shelf: Path, stage: str, source: str | None) -> None:
     settings = configure(load_recipe(shelf))[stage][source]
     names = {entry.name for entry in fields(CONFIGS[stage, source])}
-    assert set(settings.content) - {"source"} == names - set(TOLERANCES)
+    assert set(settings.content) - {"source"} == names - set(TOLERANCES) - set(LATER.get(stage, ()))
     assert set(settings.operations) == names & set(TOLERANCES)
+
+
+def test_keys_of_later_versions_are_in_the_fingerprint_if_they_are_set(shelf: Path) -> None:
+    """A recipe that does not use them keeps the steps that an earlier version made."""
+    recipe = load_recipe(shelf)
+    for setting, key, value in (
+        ("extract='trafilatura'", "extract", "trafilatura"),
+        ("extract_seconds=5", "extract_seconds", 5),
+    ):
+        content = configure(recipe.with_overrides([f"sources.letters.{setting}"]))["normalize"]["letters"].content
+        assert content[key] == value and set(content) & set(LATER_IN_NORMALIZE) == {key}
+    same = configure(recipe.with_overrides(["normalize.extract='resiliparse'", "normalize.extract_seconds=60"]))
+    assert same["normalize"]["letters"].content == configure(recipe)["normalize"]["letters"].content
 
 
 def test_settings_of_select_are_in_the_fingerprint_if_they_have_an_effect(shelf: Path) -> None:
     recipe = load_recipe(shelf)
     assert set(configure(recipe)["select"][None].content) == {"drop"}
-    bucket = 'select.buckets=[{name = "high", where = "source = \'a\'"}]'
+    bucket = 'select.buckets=[{name = "high", where = "source = \'letters\'"}]'
     assert set(configure(recipe.with_overrides([bucket]))["select"][None].content) == {"drop", "buckets"}
 
 
@@ -158,5 +176,6 @@ def test_missing_tokenizer_file_is_an_input_error(shelf: Path, tmp_path: Path) -
 
 
 def test_every_source_key_has_a_meaning() -> None:
-    used = {*READING_KEYS, "name", "url", "include", "exclude", "outside_links", "revision", "license"}
+    places = {"url", "include", "exclude", "splits", "outside_links", "revision", "files", "private_redirects", *KEYS}
+    used = {*READING_KEYS, *places, "name", "license"}
     assert {entry.name for entry in fields(Source)} == used

@@ -88,3 +88,20 @@ def test_counts_are_given_when_the_files_are_gone(dataset: Path) -> None:
         assert "forum: its files were not read again. Records left out: 1 without" in answer(dataset, "blank")
     finally:
         file.with_suffix(".away").rename(file)
+
+
+def test_reasons_are_found_for_texts_that_are_made(tmp_path: Path) -> None:
+    titles = ["null", '" "', '"a"', '"b"', '"c"', '"d"']
+    lines = [f'{{"id": "r{number}", "t": {{"x": {title}}}}}\n' for number, title in enumerate(titles)]
+    (tmp_path / "in.jsonl").write_text("".join(lines))
+    (tmp_path / "r.toml").write_text(
+        'name = "made"\n[[sources]]\nname = "forum"\nurl = "in.jsonl"\ntext = { columns = ["t.x"] }\nlimit = 2\n'
+    )
+    datakit.run(tmp_path / "r.toml", tmp_path / "root", workers=1, until="consolidate")
+    reasons = {
+        "r0": "it has no text in the column 't.x'",
+        "r1": "its text is blank",
+        "r5": "it comes after the first 2 documents (`limit`)",
+    }
+    for source_id, reason in reasons.items():
+        assert reason in answer(tmp_path / "root" / "made", source_id)

@@ -81,6 +81,7 @@ FAULTS = {
     "refuse": _refuse,
     "memory": _eat_memory,
     "segfault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "cpu limit": lambda: (signal.setitimer(signal.ITIMER_PROF, 0.05), sum(range(1 << 62))),
     "exit": lambda: os._exit(3),
     "nap": lambda: time.sleep(5),
     "sleep": lambda: time.sleep(600),

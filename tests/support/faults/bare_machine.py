@@ -38,7 +38,7 @@ def refused() -> set[str]:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     extras = {name: each for name, each in project["optional-dependencies"].items() if name != "dev"}
     every = {_name(line) for line in [*project["dependencies"], *(line for each in extras.values() for line in each)]}
-    return {name.replace("-", "_") for name in every - installed() - TRANSITIVE}
+    return {name.replace("-", "_") for name in every - installed() - TRANSITIVE - {"datakit"}}
 
 
 def _name(requirement: str) -> str:

@@ -45,13 +45,15 @@ class Proxy:
     dice: random.Random
     seconds_ahead: float = 0.0
     requests: Counter[str] = field(default_factory=Counter)  # by method
+    log: list[tuple[str, str]] = field(default_factory=list)  # the method and the path of each request, in order
     injected: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def fault(self, method: str) -> str:
+    def fault(self, method: str, path: str) -> str:
         """Count a request and choose its fault; "" for none."""
         with self.lock:
             self.requests[method] += 1
+            self.log.append((method, path))
             if self.dice.random() >= self.share:
                 return ""
             fault = list(FAULTS)[self.injected.total() % len(FAULTS)]
@@ -79,6 +81,18 @@ def faulty_proxy(share: float, seed: int = 1) -> Iterator[Proxy]:
             s3fs.S3FileSystem.clear_instance_cache()
 
 
+def request_body(handler: BaseHTTPRequestHandler) -> bytes:
+    """Read the body of a request, which may be chunked."""
+    if handler.headers.get("Transfer-Encoding", "").lower() != "chunked":
+        return handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
+    parts = []
+    while size := int(handler.rfile.readline().split(b";")[0], 16):
+        parts.append(handler.rfile.read(size))
+        handler.rfile.readline()
+    handler.rfile.readline()
+    return b"".join(parts)
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Serves one client connection; opens a connection to the server for each request."""
 
@@ -87,8 +101,8 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def _handle(self) -> None:
-        fault = self.proxy.fault(self.command)
-        body = self._body()
+        fault = self.proxy.fault(self.command, self.path)
+        body = request_body(self)
         if fault and not fault.endswith("Afterwards"):
             self._refuse(fault)
             return
@@ -115,16 +129,6 @@ class _Handler(BaseHTTPRequestHandler):
     def date_time_string(self, timestamp: float | None = None) -> str:
         """Return the `Date` header, shifted by `seconds_ahead`."""
         return super().date_time_string((timestamp or time.time()) + self.proxy.seconds_ahead)
-
-    def _body(self) -> bytes:
-        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        parts = []
-        while size := int(self.rfile.readline().split(b";")[0], 16):
-            parts.append(self.rfile.read(size))
-            self.rfile.readline()
-        self.rfile.readline()
-        return b"".join(parts)
 
     def _refuse(self, fault: str) -> None:
         status, message = FAULTS[fault]

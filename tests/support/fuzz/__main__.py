@@ -11,7 +11,7 @@ import traceback
 
 from tests.support.fuzz.rounds import Tally, fuzz
 
-FUZZERS = ("json_sources", "csv_files", "dedup_runs", "tokenizer_files", "mixtures")
+FUZZERS = ("json_sources", "json_arrays", "csv_files", "dedup_runs", "tokenizer_files", "mixtures")
 WIDTH = 80
 FRAMES = 3  # of the error; the reduced case says the rest
 

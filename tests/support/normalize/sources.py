@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import xxhash
 
 from datakit.download import stage as download_stage
-from datakit.download.listing import list_source, listing_digest, source_base
+from datakit.download.listing import listed, listing_digest, source_base
+from datakit.download.source_file import SourceFile
 from datakit.engine.task import Output, Plan, Step, StepInput, TaskResult
 from datakit.normalize import stage as normalize_stage
 from datakit.normalize.origins import lists_of_duplicates, origins_path
@@ -84,6 +85,13 @@ def write_lines(path: Path, *records: Any) -> None:
     """Write records as JSON Lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records))
+
+
+def list_source(
+    url: str, include: Sequence[str], exclude: Sequence[str], *rest: Any, **options: Any
+) -> list[SourceFile]:
+    """The files of a source; the parameters are those of `listed`."""
+    return listed(url, include, exclude, *rest, **options).files
 
 
 def download_step(url: str, directory: str, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> Step:

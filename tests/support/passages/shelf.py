@@ -18,7 +18,7 @@ from datakit.passages.config import SearchConfig
 HEADER = "Ünïversal header: Cookies 🍪 – 日本語, all rights reserved\n"
 FOOTER = "© 2024 Footer, Straße 12\n\n\n"
 TEXTS = {
-    "web": [f"{HEADER}Text {n} über Dinge.\n\n{FOOTER}The end {n}\n{'Yes. ' * 9}\n{'Yes.  ' * 9}" for n in range(40)],
+    "web": [f"{HEADER}Text {n} über Dinge.\n\n{FOOTER}The end {n}\n{'Yes. ' * 14}\n{'Yes.  ' * 14}" for n in range(40)],
     "books": [f"Chapter {n}\n\n{FOOTER.lower()}Nothing else {n}." for n in range(20)],
 }
 TABLES = """
@@ -37,6 +37,15 @@ above = 5
 unit = "line"
 within = "document"
 min_bytes = 40
+[passages.parts]
+unit = "substring"
+min_bytes = 32
+ignore = []
+[passages.stuck]
+unit = "substring"
+within = "document"
+min_bytes = 32
+ignore = []
 [select.edits.boilerplate]
 spans = "passages.lines"
 action = "cut"
@@ -52,6 +61,8 @@ SEARCHES = {
         "paragraph", min_bytes=20, ignore=("white_space", "case", "digits", "punctuation"), keep=0, above=5
     ),
     "repeats": SearchConfig("line", "document", min_bytes=40),
+    "parts": SearchConfig("substring", min_bytes=32, ignore=()),
+    "stuck": SearchConfig("substring", "document", min_bytes=32, ignore=()),
 }
 
 

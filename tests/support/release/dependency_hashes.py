@@ -70,13 +70,14 @@ class Resolution:
 
 def groups() -> dict[str, list[str]]:
     """Return the requirements of each lock file, from `pyproject.toml`: `runtime` is the package alone, `release` is
-    what builds and checks it, and `all` is both with all extras. An extra that names datakit itself only repeats other
-    extras.
+    what builds and checks it, and `all` is both with all extras except `gpu`, because CI has no GPU and its libraries
+    take 3 GB. An extra that names datakit itself only repeats other extras.
     """
     document = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
     project, build = document["project"], document["build-system"]["requires"]
     extras = project["optional-dependencies"]
-    every = [*project["dependencies"], *build, *(text for texts in extras.values() for text in texts)]
+    locked = [text for extra, texts in extras.items() if extra != "gpu" for text in texts]
+    every = [*project["dependencies"], *build, *locked]
     return {
         "all": [text for text in every if Requirement(text).name != project["name"]],
         "release": [*build, *extras["release"]],

@@ -19,7 +19,7 @@ from datakit.pipeline.run_packing import pack_mixture
 from datakit.trainer.commands import train_file
 from tests.support.run_files import MODEL
 from tests.support.small_shelf import prose, write_lines
-from tests.support.trainer_runs import silent
+from tests.support.trainer.trainer_runs import silent
 
 RECIPE = """
 name = "shelf"

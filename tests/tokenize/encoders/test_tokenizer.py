@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tokenizers
 
+from datakit.cache import zarr_arrays
 from datakit.cache.contract import Contract, frame
 from datakit.cache.reader import open_cache
 from datakit.errors import TokenizerError
@@ -143,6 +144,21 @@ def test_tokenizer_is_prepared_before_the_fork(tmp_path: Path, monkeypatch: pyte
     assert prepared.long_texts(encoder).splitter is not None
     expected = loaded.encoder().encode_batch(words(3, 20))
     assert [array.tolist() for array in encoder.encode_batch(words(3, 20))] == [array.tolist() for array in expected]
+
+
+@pytest.mark.parametrize(("highest", "compressed"), [(65_535, False), (65_536, True)])
+def test_tensorstore_is_prepared_if_the_ids_do_not_fit_in_uint16(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, highest: int, compressed: bool
+) -> None:
+    """The highest id decides, and not the number of entries, which is 400."""
+    definition = json.loads(trained())
+    vocabulary = definition["model"]["vocab"]
+    vocabulary[max(vocabulary, key=vocabulary.__getitem__)] = highest
+    (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
+    calls: list[bool] = []
+    monkeypatch.setattr(zarr_arrays, "prepare", lambda: calls.append(True))
+    tokenizer = load_for_tasks(str(tmp_path / "tokenizer.json"))
+    assert (tokenizer.vocabulary_size, bool(calls)) == (highest + 1, compressed)
 
 
 def test_truncation_and_padding_are_switched_off(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from datakit.trainer.checkpoints.candidates import candidates
 from datakit.trainer.checkpoints.checkpoint import MARKER, commit
 from datakit.trainer.checkpoints.select import restore_newest
 from datakit.trainer.train import trainer_of
-from tests.support.trainer_runs import checkpoints_of, saving_run
+from tests.support.trainer.trainer_runs import checkpoints_of, saving_run
 
 pytestmark = pytest.mark.xdist_group("training-runs")  # as in test_train.py
 CANARY = "canary.make"

@@ -17,7 +17,7 @@ from datakit.trainer.checkpoints.select import restore_newest
 from datakit.trainer.train import trainer_of
 from tests.support.paths import REPOSITORY
 from tests.support.processes import fake_devices
-from tests.support.trainer_runs import checkpoints_of, directory_in, saving_run
+from tests.support.trainer.trainer_runs import checkpoints_of, directory_in, saving_run
 
 pytestmark = pytest.mark.xdist_group("training-runs")  # as in test_train.py
 
@@ -60,7 +60,7 @@ def test_an_error_of_orbax_is_followed_by_the_older_checkpoint(
 
 FILLED = """
 import sys
-from tests.support.trainer_runs import TextBytes, saving_run, train
+from tests.support.trainer.trainer_runs import TextBytes, saving_run, train
 from datakit.cli.console import note
 from datakit.errors import DatakitError
 try:

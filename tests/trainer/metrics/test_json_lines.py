@@ -12,7 +12,7 @@ import pytest
 from datakit.errors import NoSpaceError, UsageError
 from datakit.trainer.metrics.json_lines import FILE_NAME, HISTOGRAMS, JsonLines, last_row, read_metrics
 from datakit.trainer.metrics.trackers import flatten
-from tests.support.trainer_runs import silent
+from tests.support.trainer.trainer_runs import silent
 
 
 def steps(folder: Path, name: str = FILE_NAME) -> list[int]:

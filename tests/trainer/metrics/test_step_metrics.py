@@ -16,7 +16,7 @@ from datakit.trainer.metrics.json_lines import read_metrics
 from datakit.trainer.metrics.step_metrics import training_flops
 from datakit.trainer.models import grug
 from datakit.trainer.train import train
-from tests.support.trainer_runs import PowerCut, growing_batches, silent, small_run, tiny_run
+from tests.support.trainer.trainer_runs import PowerCut, growing_batches, silent, small_run, tiny_run
 
 
 class Cut(Loader):

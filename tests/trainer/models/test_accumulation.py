@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from datakit.trainer.models import grug, layers, olmoe, weights
-from tests.support.small_models import FAMILY, SMALL, random_batch
+from datakit.trainer.models import layers, weights
+from datakit.trainer.models.attention.attention import attention
+from tests.support.trainer.small_models import MODELS, random_batch
 
 ACCUMULATING = ("reduce_sum", "scatter-add", "cumsum", "psum", "reduce_window_sum", "cumlogsumexp")
 BACKENDS = ("tiles", "ragged")
@@ -52,16 +53,18 @@ def narrow_sums(module: Any, config: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("module", "config"), [(grug, SMALL), (olmoe, FAMILY)], ids=["grug", "olmoe"])
-def test_every_long_sum_is_in_fp32(module: Any, config: Any, backend: Any) -> None:
-    bfloat16 = dataclasses.replace(config, compute="bfloat16", moe_backend=backend, remat="recompute_all")
+@pytest.mark.parametrize("name", [*MODELS])
+def test_every_long_sum_is_in_fp32(name: str, backend: Any) -> None:
+    module, config = MODELS[name]
+    backends = {} if name == "dense" else {"moe_backend": backend}
+    bfloat16 = dataclasses.replace(config, compute="bfloat16", remat="recompute_all", **backends)
     assert narrow_sums(module, bfloat16) == set()
 
 
 def test_groups_of_queries_add_their_gradients_of_a_key_in_fp32() -> None:
     def attended(query: Any, key: Any, value: Any) -> Any:
         segments = jnp.ones(key.shape[:2], jnp.int32)
-        return jnp.sum(layers.attention(query, key, value, segments, 256, 256).astype(jnp.float32))
+        return jnp.sum(attention(query, key, value, segments, 256).astype(jnp.float32))
 
     query, key = (jnp.ones((1, 256, heads, 8), jnp.bfloat16) for heads in (2, 1))
     program = jax.make_jaxpr(jax.grad(attended, (1, 2)))(query, key, key)

@@ -13,9 +13,10 @@ import pytest
 
 from datakit.errors import UsageError
 from datakit.trainer.models import grug, layers, olmoe, weights
+from datakit.trainer.models.attention import blocked
 from datakit.trainer.models.protocol import Tokens
 from datakit.trainer.models.weights import Tree, leaves
-from tests.support.small_models import FAMILY, SMALL, dense, random_batch
+from tests.support.trainer.small_models import MODELS, SMALL, dense, encoded, random_batch
 
 
 @functools.cache
@@ -29,25 +30,26 @@ def parameters(config: Any, module: Any = grug) -> Tree:
 
 @functools.cache
 def encoder(config: Any, module: Any, block: int) -> Any:
-    """The compiled forward pass up to the final hidden states; `block` is `layers.SMALLEST_BLOCK` while tracing."""
-    if module is olmoe:
-        return jax.jit(lambda p, b: olmoe.encode(p, b, config)[0])
-    return jax.jit(lambda p, b: grug.encode(p, grug.initial_state(config), b, config)[0])
+    """The compiled forward pass up to the final hidden states; `block` is `blocked.BLOCK` while tracing."""
+    return jax.jit(lambda p, b: encoded(module, p, b, config))
 
 
 def hidden_states(config: Any, batch: Tokens, module: Any = grug) -> Any:
     """The final hidden states."""
-    return encoder(config, module, layers.SMALLEST_BLOCK)(parameters(config, module), batch)
+    return encoder(config, module, blocked.BLOCK)(parameters(config, module), batch)
 
 
-def loss_and_gradients(config: Any, batch: Tokens, params: Tree | None = None) -> tuple[Any, dict[str, Any]]:
+def loss_and_gradients(
+    config: Any, batch: Tokens, params: Tree | None = None, module: Any = grug
+) -> tuple[Any, dict[str, Any]]:
     """The training loss and its gradients by path."""
 
     def loss(params: Tree, batch: Tokens) -> Any:
-        output = grug.apply(params, grug.initial_state(config), batch, config)
+        output = module.apply(params, module.initial_state(config), batch, config)
         return jnp.sum(output.losses * output.weights) / jnp.sum(output.weights) + output.auxiliary
 
-    value, gradients = jax.jit(jax.value_and_grad(loss))(parameters(config) if params is None else params, batch)
+    params = parameters(config, module) if params is None else params
+    value, gradients = jax.jit(jax.value_and_grad(loss))(params, batch)
     return value, leaves(gradients)
 
 
@@ -65,7 +67,7 @@ def assert_same(ours: tuple[Any, dict[str, Any]], theirs: tuple[Any, dict[str, A
         np.testing.assert_allclose(ours[1][path], value, atol=limit, rtol=0, err_msg=path)
 
 
-@pytest.mark.parametrize(("module", "config"), [(grug, SMALL), (olmoe, FAMILY)], ids=["grug", "olmoe"])
+@pytest.mark.parametrize(("module", "config"), [*MODELS.values()], ids=[*MODELS])
 def test_no_position_sees_later_ones(module: Any, config: Any) -> None:
     batch = random_batch(config)
     changed = batch._replace(tokens=batch.tokens.at[:, 25].add(1) % config.vocabulary)
@@ -74,7 +76,7 @@ def test_no_position_sees_later_ones(module: Any, config: Any) -> None:
     assert np.abs(before[:, 25:] - after[:, 25:]).max(axis=(0, 2)).min() > 1e-4
 
 
-@pytest.mark.parametrize(("module", "config"), [(grug, SMALL), (olmoe, FAMILY)], ids=["grug", "olmoe"])
+@pytest.mark.parametrize(("module", "config"), [*MODELS.values()], ids=[*MODELS])
 def test_no_document_sees_another(module: Any, config: Any) -> None:
     batch = random_batch(config, segments=3)
     first = batch.segments == 1
@@ -147,7 +149,7 @@ def test_query_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = random_batch(config, segments=2)
     small_blocks = loss_and_gradients(config, batch)
     for block in (40, 16):  # all at once; two whole blocks and a rest
-        monkeypatch.setattr(layers, "SMALLEST_BLOCK", block)
+        monkeypatch.setattr(blocked, "BLOCK", block)
         assert_same(loss_and_gradients(config, batch), small_blocks, 1e-5)
 
 
@@ -173,15 +175,25 @@ def test_bilinear_experts_have_no_nonlinearity() -> None:
     np.testing.assert_array_equal(doubled, 4 * layers.bilinear_gate(jnp.arange(8.0)))
 
 
-@pytest.mark.parametrize(("compute", "replicas", "backend"), [("float32", 2, "tiles"), ("bfloat16", 1, "dense")])
-def test_eight_devices_compute_what_one_does(compute: Any, replicas: int, backend: Any) -> None:
-    config = dataclasses.replace(SMALL, compute=compute, remat="save_moe", layers=2, moe_backend=backend)
-    batch, params = random_batch(config, rows=8, segments=2), parameters(config)
-    one = loss_and_gradients(config, batch, params)
+@pytest.mark.parametrize(
+    ("name", "compute", "replicas", "backend"),
+    [
+        ("grug", "float32", 2, "tiles"),
+        ("grug", "bfloat16", 1, "dense"),
+        ("mixed", "float32", 2, "tiles"),
+        ("latent", "float32", 1, "tiles"),
+    ],
+)
+def test_eight_devices_compute_what_one_does(name: str, compute: Any, replicas: int, backend: Any) -> None:
+    module, config = MODELS[name]
+    depth = 4 if name == "mixed" else 2
+    config = dataclasses.replace(config, compute=compute, remat="save_moe", layers=depth, moe_backend=backend)
+    batch, params = random_batch(config, rows=8, segments=2), parameters(config, module)
+    one = loss_and_gradients(config, batch, params, module)
     mesh = weights.make_mesh(replicas)
     with jax.set_mesh(mesh):
-        placed = jax.device_put(params, weights.shardings(grug.weights(config), mesh))
-        many = loss_and_gradients(config, batch, placed)
+        placed = jax.device_put(params, weights.shardings(module.weights(config), mesh))
+        many = loss_and_gradients(config, batch, placed, module)
     assert_same(many, one, 2e-5 if compute == "float32" else 5e-2)
 
 

@@ -13,17 +13,18 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from benchmarks.trainer.gpu_check import dense_buffers
 from datakit.trainer.models import grug, olmoe, router, weights
 from datakit.trainer.models.protocol import Tokens
-from tests.support.small_models import FAMILY, SMALL
+from tests.support.trainer.small_models import FAMILY, SMALL
 
 DEVICES, ROWS, LENGTH, EXPERTS = 8, 16, 29, 11  # sizes that no other axis has
 SUMS = re.compile(r"= \S+ all-reduce(?:-start)?\(")
 
 
-def compiled(module: Any, config: Any) -> str:
+def compiled(module: Any, config: Any, experts: int = 1, tensor: int = 1, length: int = LENGTH) -> str:
     """The optimized program of the loss, the gradients and the next state, for a mesh of eight devices."""
-    mesh = weights.make_mesh()
+    mesh = weights.make_mesh(experts=experts, tensor=tensor)
     split = weights.shardings(module.weights(config), mesh)
 
     def step(params: Any, state: Any, batch: Tokens) -> Any:
@@ -38,7 +39,7 @@ def compiled(module: Any, config: Any) -> str:
         params = jax.tree.map(lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at), shapes, split)
         rows: Any = NamedSharding(mesh, P(weights.BATCH))
         kinds = (jnp.int32, jnp.int32, jnp.bool_)
-        arrays: Any = (jax.ShapeDtypeStruct((ROWS, LENGTH), kind, sharding=rows) for kind in kinds)
+        arrays: Any = (jax.ShapeDtypeStruct((ROWS, length), kind, sharding=rows) for kind in kinds)
         return jax.jit(step).lower(params, module.initial_state(config), Tokens(*arrays)).compile().as_text() or ""
 
 
@@ -51,6 +52,36 @@ def test_no_device_holds_the_scores_of_the_whole_batch(module: Any, config: Any,
     found = set(re.findall(rf"\w+\[(?:\d+,)*{tokens},{EXPERTS}(?:,\d+)*\]", program))
     found |= set(re.findall(rf"\w+\[(?:\d+,)*{ROWS},{LENGTH},{EXPERTS}(?:,\d+)*\]", program))
     assert not found
+
+
+@pytest.mark.parametrize(
+    ("module", "config", "how"),
+    [
+        (grug, SMALL, {"exchange": "ring"}),
+        (olmoe, FAMILY, {"exchange": "all_to_all", "capacity_factor": 1.5, "capacity_rows": 2, "capacity_groups": 4}),
+    ],
+    ids=["grug-ring", "olmoe-all-to-all"],
+)
+def test_expert_parallel_programs_hold_no_dense_buffer(module: Any, config: Any, how: Any) -> None:
+    parts, experts, tokens = 4, 20, ROWS * LENGTH
+    how |= {"experts": experts, "moe_backend": "tiles", "remat": "recompute_all"}
+    program = compiled(module, dataclasses.replace(config, **how), parts)
+    assert ("all-to-all" in program) == (how["exchange"] == "all_to_all")
+    assert not re.findall(rf"\w+\[(?:\d+,)*{tokens},{experts}(?:,\d+)*\]", program)
+    assert f"f32[{experts // parts},{config.hidden},{2 * config.expert_width}]" in program  # a device's own experts
+    for count in (experts, experts // parts):
+        assert not dense_buffers(program, count, tokens // DEVICES)
+
+
+def test_devices_of_the_tensor_axis_hold_their_heads_and_ids_only() -> None:
+    vocabulary, width = 106, 72  # ids; 12 heads of 6
+    sizes: dict[str, Any] = {"vocabulary": vocabulary, "heads": 12, "kv_heads": 2, "head_width": 6, "loss_piece": 15}
+    config = dataclasses.replace(FAMILY, attention_backend="dense", **sizes)  # whose scores are easy to find
+    program = compiled(olmoe, config, tensor=2, length=30)
+    assert f"f32[32,{vocabulary // 2}]" in program and f"[32,{width // 2}]" in program
+    assert not re.findall(rf"f32\[(?:\d+,)*(?:{vocabulary}|{width})(?:,\d+)*\]", program)
+    assert not re.findall(r"f32\[\d+,2,6,\d+,\d+\]", program)  # scores of all heads
+    assert re.findall(r"f32\[\d+,1,6,\d+,\d+\]", program)
 
 
 def test_a_quantile_takes_eight_sums_over_the_mesh() -> None:

@@ -1,4 +1,4 @@
-"""Models are found by name or import path."""
+"""Models are found by name, import path or file, and a fingerprint names the code that ran."""
 
 from __future__ import annotations
 
@@ -8,31 +8,84 @@ from pathlib import Path
 import pytest
 
 from datakit.errors import UsageError
-from datakit.trainer.config import read_run_file
-from datakit.trainer.models import grug, load_model, olmoe
+from datakit.trainer.config import Run, read_run_file
+from datakit.trainer.models import grug, identity, load_model, olmoe
 
 RUN = 'name = "own"\nsteps = 1\n[model]\nhidden = 32\n'
+GRUG = Path(grug.__file__).read_text()
 
 
-def test_models_are_found_by_name_or_path() -> None:
+def run_with(folder: Path, kind: str) -> Run:
+    """The run of a run file in `folder`."""
+    path = folder / "run.toml"
+    path.write_text(f'{RUN}kind = "{kind}"\n')
+    return read_run_file(path).run(256)
+
+
+def test_models_are_found_by_name_or_import_path() -> None:
     assert load_model("grug") is grug
     assert load_model("datakit.trainer.models.olmoe") is olmoe
     with pytest.raises(UsageError, match="did you mean 'grug'"):
         load_model("grugg")
-    with pytest.raises(UsageError, match="cannot be imported"):
-        load_model("nobody.has.this")
+    for name in ("nobody.has.this", "", ".mine", "a b"):
+        with pytest.raises(UsageError, match=f"no model '{name}'.*give the path of its file"):
+            load_model(name)
     with pytest.raises(UsageError, match=r"json/__init__.py does not define Config, weights, .*see models/protocol.py"):
         load_model("json")
 
 
-def test_a_model_beside_the_run_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    path = tmp_path / "run.toml"
-    path.write_text(RUN + 'kind = "copied_grug"\n')
-    with pytest.raises(UsageError, match=rf"put copied_grug.py into {tmp_path}, or give its import path"):
-        read_run_file(path).run(256)
-    (tmp_path / "copied_grug.py").write_text(Path(grug.__file__).read_text())
-    run = read_run_file(path).run(256)
-    assert run.kind == "copied_grug"
-    assert type(run.model).__module__ == "copied_grug"
+@pytest.mark.parametrize("kind", ["mine.py", "parts/mine.py"])
+def test_a_model_file_is_found_from_the_run_file(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=rf"{kind} cannot be read: No such file .* `kind` is relative to the run file"):
+        run_with(tmp_path, kind)
+    (tmp_path / kind).parent.mkdir(exist_ok=True)
+    (tmp_path / kind).write_text(GRUG)
+    before, modules = [*sys.path], {*sys.modules}
+    run = run_with(tmp_path, kind)
     assert (run.model.hidden, run.model.vocabulary) == (32, 256)
+    assert isinstance(run.model, load_model(run.kind).Config)
+    assert sys.path == before
+    assert not {"mine", "parts"} & {*sys.modules}
+    assert all(name.startswith("datakit_model_") for name in {*sys.modules} - modules)
+
+
+def test_the_source_of_a_file_is_in_the_fingerprint_and_its_folder_is_not(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+        (folder / "mine.py").write_text(GRUG)
+    run, moved = run_with(first, "mine.py"), run_with(second, "mine.py")
+    assert run.fingerprint({}) == moved.fingerprint({})
+    assert run.content({})["kind"] == "mine.py"
+    (first / "mine.py").write_text(GRUG + "# changed\n")
+    assert run.fingerprint({}) == moved.fingerprint({})  # this process has loaded the file as it was
+    changed = run_with(first, "mine.py")
+    assert changed.fingerprint({}) != moved.fingerprint({})
+    assert changed.content({}) == moved.content({}) | identity(changed.kind)
+
+
+def test_what_a_package_s_model_was_is_in_the_fingerprint_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a_model_of_mine.py").write_text(GRUG)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    named = identity("a_model_of_mine")
+    assert named["kind"] == "a_model_of_mine"
+    (tmp_path / "elsewhere.py").write_text(GRUG)
+    assert identity(str(tmp_path / "elsewhere.py")) == named | {"kind": "elsewhere.py"}
+    assert identity("grug") == {"kind": "grug"}
+
+
+def test_a_file_that_is_no_model_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("import a_file_beside_it\n")
+    with pytest.raises(UsageError, match=r"mine.py: No module named 'a_file_beside_it'. .* keep the model in one file"):
+        load_model(str(path))
+    path.write_text("Config = int\n")
+    with pytest.raises(UsageError, match=r"mine.py does not define weights, .*see models/protocol.py"):
+        load_model(str(path))
+    path.write_text("\n1 / 0\n")
+    with pytest.raises(UsageError, match=r"mine.py, line 2: ZeroDivisionError: division by zero"):
+        load_model(str(path))
+    assert not [name for name in sys.modules if getattr(sys.modules[name], "__file__", None) == str(path)]
+    path.write_text(GRUG)
+    with pytest.raises(UsageError, match=r'write kind = "mine\.py" for the file beside the run file'):
+        run_with(tmp_path, "mine")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import re
 from typing import Any
 
 import jax
@@ -14,10 +12,8 @@ import pytest
 
 from datakit.trainer.models import grug, layers, olmoe, weights
 from datakit.trainer.models.protocol import Tokens
-from tests.support.small_models import FAMILY, SMALL
-
-LARGEST = 1 << 20  # bytes of one constant
-DENSE = re.compile(r"stablehlo\.constant dense<.*?> : tensor<((?:\d+x)+)([a-z]+)(\d+)>")
+from tests.support.trainer.programs import LARGEST, constants
+from tests.support.trainer.small_models import FAMILY, SMALL
 
 
 def lowered(module: Any, config: Any, length: int) -> Any:
@@ -32,16 +28,6 @@ def lowered(module: Any, config: Any, length: int) -> Any:
     tokens: Any = jax.ShapeDtypeStruct((1, length), jnp.int32)
     mask: Any = jax.ShapeDtypeStruct((1, length), bool)
     return jax.jit(jax.grad(loss)).lower(params, Tokens(tokens, tokens, mask))
-
-
-def constants(program: str) -> list[int]:
-    """The bytes of each constant that holds more than one value repeated."""
-    found = []
-    for line in program.splitlines():
-        match = DENSE.search(line)
-        if match and ('dense<"0x' in line or "dense<[" in line):
-            found.append(math.prod(int(size) for size in match[1].split("x")[:-1]) * max(1, int(match[3]) // 8))
-    return found
 
 
 @pytest.mark.parametrize("length", [4096, 32_768, 131_072])

@@ -7,7 +7,7 @@ import numpy as np
 
 from datakit.trainer.models import grug, weights
 from datakit.trainer.models.weights import leaves
-from tests.support.small_models import SMALL, dense
+from tests.support.trainer.small_models import SMALL, dense
 
 
 def test_parameters_depend_only_on_their_path() -> None:

@@ -4,7 +4,7 @@ The number of rows in a batch is chosen so that a batch takes about 8 MiB, accor
 cannot be decoded, or decoding it exhausts the memory, the rest of its row group is decoded row by row (see
 `row_by_row.py`). The first row that cannot be decoded is lost with all later rows of the row group; if the footer is
 unreadable, all rows of the file are lost. In either case, a quarantine entry gives the index of the first lost row. A
-row that is larger than `longest_record` allows is quarantined. A column in `drop` is not decoded at all.
+row that is larger than `longest_record` allows is quarantined. A column that is not needed is not decoded at all.
 
 Cost: 500 to 900 MB/s of text per core.
 """
@@ -129,5 +129,5 @@ class _RowGroup:
         yield from row_by_row(self.context.task, self.path, batches, rows, self.file.schema_arrow)
 
     def _decode(self, file: pq.ParquetFile, rows: int) -> Iterator[pa.RecordBatch]:
-        names = [name for name in file.schema_arrow.names if name not in self.context.config.drop]
+        names = [name for name in file.schema_arrow.names if self.context.choice.reads(name)]
         return file.iter_batches(rows, row_groups=[self.number], columns=names or None, use_threads=False)

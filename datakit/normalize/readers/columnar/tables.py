@@ -24,7 +24,6 @@ from datakit.normalize.readers.base import (
     ReadContext,
     longest_record,
     require_unique_columns,
-    without_columns,
 )
 from datakit.normalize.readers.valid_strings import with_valid_strings
 from datakit.printable import one_line
@@ -67,11 +66,11 @@ def chunks_of(context: ReadContext, path: str, table: pa.Table, row: int) -> Chu
     table: a table that `check_arrays` has accepted.
     """
     require_unique_columns(path, table.column_names)
-    table = without_columns(table, context.config.drop)
+    table = context.choice.read_columns(table)
     for start, stop in _pieces(context, path, table, row):
         piece = plain(table.slice(start, stop - start))
         context.counts.add_read(piece.num_rows)
-        valid = with_valid_strings(path, piece, context.config.text, context.counts)
+        valid = with_valid_strings(path, piece, context.config.text_column, context.counts)
         yield Chunk(path, valid, row + np.arange(start, stop), piece.nbytes)
 
 

@@ -13,7 +13,17 @@ from datakit.dedup.phase_data import Labelled, Reduced, Runs
 from datakit.engine.task import Task, TaskResult
 from datakit.pipeline.simulate.corpus import share
 from datakit.pipeline.simulate.document_counts import clustered
-from datakit.pipeline.simulate.effects import Effect, Exchange, PhaseOf, Reading, Run, Written, read_runs, write_runs
+from datakit.pipeline.simulate.effects import (
+    Effect,
+    Exchange,
+    PhaseOf,
+    Reading,
+    Run,
+    Written,
+    parquet_reads,
+    read_runs,
+    write_runs,
+)
 
 LAST_NODES = 1000  # if fewer nodes would remain after a round, none remain
 
@@ -25,10 +35,15 @@ def label(about: PhaseOf) -> Run:
     def run(task: Task) -> Effect:
         rows = clustered(about)
         written = write_runs(about, LABELS, "all", buckets, rows=rows, size=rows * PAIR_BYTES, budget=WRITER_BYTES)
-        files = len(task.arguments["forests"])
-        return _labelled(about, written, rows, Reading(3 * files, task.input_bytes))
+        reads = _forest_reads(task, len(task.arguments["forests"]))
+        return _labelled(about, written, rows, Reading(reads, task.input_bytes))
 
     return run
+
+
+def _forest_reads(task: Task, files: int) -> int:
+    """Return the number of requests that read the files of some forests."""
+    return files * parquet_reads(task.input_bytes // max(1, files))
 
 
 def link(about: PhaseOf) -> Run:
@@ -40,7 +55,9 @@ def link(about: PhaseOf) -> Run:
         result = TaskResult(
             written.outputs, details=msgspec.to_builtins(Runs(written.runs)), bytes_read=task.input_bytes
         )
-        return Effect(result, 3 * len(work["forests"]), len(written.outputs), task.input_bytes, written.bytes)
+        return Effect(
+            result, _forest_reads(task, len(work["forests"])), len(written.outputs), task.input_bytes, written.bytes
+        )
 
     return run
 

@@ -11,7 +11,7 @@ from datakit.dedup.clusters.bands import COUNTED as SKIPPED
 from datakit.dedup.clusters.bands import ROW_BYTES
 from datakit.dedup.exact_duplicates import EXCHANGE as COPIES
 from datakit.dedup.giant_rows import EXCHANGE as GIANTS
-from datakit.dedup.partitions import all_parts
+from datakit.dedup.partitions import Part, all_parts
 from datakit.dedup.phase_data import Described, ForestFiles, Judged, PartRange, Routed, Runs, Shared
 from datakit.dedup.phase_data import Written as Removed
 from datakit.dedup.survivor_cuts import SAMPLES
@@ -45,17 +45,19 @@ def sign_partition(about: PhaseOf) -> Run:
     """Simulate the signatures of a partition."""
     (source,) = about.step.inputs_of("normalize")
     partitions = source.manifest.partitions
+    sizes = about.corpus.signature_sizes.get(about.step.dataset, ())
 
     def run(task: Task) -> Effect:
         part = partitions[int(task.key)]
-        size = 2000 + about.corpus.signature_bytes * part.rows
+        known = len(sizes) == len(partitions)
+        size = sizes[int(task.key)] if known else 2000 + about.corpus.signature_bytes * part.rows
         skipped = int(part.rows * about.corpus.skipped)
         counters = {"signatures/documents": part.rows, "signatures/shingles": task.input_bytes // 6,
                     "signatures/too_short": skipped, "signatures/saturated": 0,
                     "signatures/quarantined": 0}  # fmt: skip
         output = OutputFile(task.arguments["path"], size, CHECKSUM, part.rows)
         result = TaskResult((output,), counters, records=part.rows, bytes_read=task.input_bytes)
-        return Effect(result, parquet_reads(part.bytes, task.input_bytes >> 24), 1, part.bytes)
+        return Effect(result, parquet_reads(part.bytes, task.input_bytes), 1, part.bytes)
 
     return run
 
@@ -72,12 +74,13 @@ def find_copies(about: PhaseOf) -> Run:
     signature_bytes = sum(part.signature_bytes for part in parts)
 
     def run(task: Task) -> Effect:
-        number, overlapping = task.arguments["range"], max(1, len(task.arguments["parts"]))
+        number = task.arguments["range"]
+        reads = sum(parquet_reads(part["signature_bytes"]) for part in task.arguments["parts"])
         mine, gone = share(rows, number, count), share(copies, number, count)
         written = write_runs(about, COPIES, task.key, buckets, rows=gone, size=gone * COPY_BYTES, budget=64 << 20)
         read = signature_bytes * 34 // about.corpus.signature_bytes // count
         result = TaskResult(written.outputs, details=_runs(written.runs), records=mine, bytes_read=mine * 32)
-        return Effect(result, overlapping * parquet_reads(read // overlapping), len(written.outputs), read,
+        return Effect(result, reads, len(written.outputs), read,
                       written.bytes)  # fmt: skip
 
     return run
@@ -143,13 +146,20 @@ def route_shingles(about: PhaseOf) -> Run:
         written = write_runs(about, "shingles", task.key, work.buckets, **left, budget=128 << 20)
         known = _read_rows(exchange, len(runs), buckets, work)
         stored = sum(int(part.text_bytes * corpus.normalized) + part.signature_bytes for part in mine)
-        reads = known.reads + sum(2 * parquet_reads(part.text_bytes >> 2, part.text_bytes >> 24) for part in mine)
+        reads = known.reads + sum(_shingle_reads(about, part) for part in mine if rows)
         details = msgspec.to_builtins(Routed(written.runs, giants.runs, _described(about, work.first, there)))
         outputs = written.outputs + giants.outputs
         result = TaskResult(outputs, details=details, records=rows, bytes_read=text)
-        return Effect(result, reads, len(outputs), stored + known.bytes, written.bytes + giants.bytes)
+        return Effect(result, reads, len(outputs), stored + known.bytes, written.bytes + giants.bytes,
+                      work=task.input_bytes if rows else 0)  # fmt: skip
 
     return run
+
+
+def _shingle_reads(about: PhaseOf, part: Part) -> int:
+    """Return the number of requests that read a part's signatures and texts."""
+    stored = int(part.text_bytes * about.corpus.normalized)
+    return parquet_reads(part.signature_bytes) + parquet_reads(stored, part.text_bytes)
 
 
 def _described(about: PhaseOf, first: int, rows: int) -> list[Described]:
@@ -189,7 +199,7 @@ def judge(about: PhaseOf) -> Run:
 
 
 def write_attributes(about: PhaseOf) -> Run:
-    """Simulate the attribute files of a range of parts. The verdicts are read again for each earlier source."""
+    """Simulate the attribute files of a range of parts. The verdicts on the first copies are read, too."""
     shared, corpus = about.phase.shared, about.corpus
     exact, verdicts, buckets = shared["exact_runs"], shared["verdict_runs"], _buckets(about)
     copies_of, verdicts_of = (about.world.exchange(about.step, runs) for runs in (exact, verdicts))
@@ -210,10 +220,11 @@ def write_attributes(about: PhaseOf) -> Run:
         some, none = ("0" * 32, "f" * 32), (None, None)
         bounds: list[tuple[str | None, str | None]] = [some if sum(gone) else none for gone in removed]
         first = _read_rows(copies_of, len(exact), buckets, work)
-        again = 1 + (max(1, mine[-1].source_number) if copies else 0)
+        first_copies = _read_anywhere(verdicts_of, len(verdicts), buckets, mine[0].first_row, copies)
         later = _read_rows(verdicts_of, len(verdicts), buckets, work)
         result = TaskResult(outputs, counters, msgspec.to_builtins(Removed(removed, bounds)), records=copies + near)
-        return Effect(result, first.reads + again * later.reads, len(outputs), first.bytes + again * later.bytes)
+        reads = first.reads + later.reads + first_copies.reads
+        return Effect(result, reads, len(outputs), first.bytes + later.bytes + first_copies.bytes)
 
     return run
 
@@ -229,6 +240,19 @@ def _read_rows(exchange: Exchange, runs: int, buckets: RowBuckets, work: PartRan
         return Reading(0, 0)
     ends = bucket_of(np.array([first, stop - 1], np.uint64), buckets).tolist()
     return read_runs(exchange, runs, (ends[1] + 1 - ends[0]) / buckets.count, ends[0] / buckets.count)
+
+
+def _read_anywhere(exchange: Exchange, runs: int, buckets: RowBuckets, before: int, rows: int) -> Reading:
+    """Return the cost of reading the buckets with some rows among the first `before` rows: all of these buckets at once
+    or, if there are fewer rows than buckets, one at a time.
+    """
+    if not rows:
+        return Reading(0, 0)
+    count = 1 + (bucket_of(np.array([max(1, before) - 1], np.uint64), buckets).tolist()[0])
+    if rows >= count:
+        return read_runs(exchange, runs, count / buckets.count, 0.0)
+    one = read_runs(exchange, runs, 1 / buckets.count)
+    return Reading(rows * one.reads, rows * one.bytes)
 
 
 def _runs(runs: list[str]) -> dict[str, Any]:

@@ -130,7 +130,8 @@ def encode(about: PhaseOf) -> Run:
             "tokenize/verified_bytes": corpus.document_bytes * len(shards),
         }
         read = sum(int(part["text_bytes"] * corpus.normalized) for part in parts)
-        reads = sum(parquet_reads(int(p["text_bytes"] * corpus.normalized), p["text_bytes"] >> 24) for p in parts)
+        reads = sum(parquet_reads(int(p["text_bytes"] * corpus.normalized), p["text_bytes"]) for p in parts)
+        reads += sum(parquet_reads(0) for p in parts if p["leaving"])
         done = counters["tokenize/documents"], counters["tokenize/text_bytes"]
         result = TaskResult(outputs, counters, {"shards": msgspec.to_builtins(shards)}, (), *done)
         return Effect(result, reads, len(outputs), read)
@@ -155,7 +156,7 @@ def encode_range(about: PhaseOf) -> Run:
         made = EncodedRange(path, rows, tokens, text, 0)
         result = TaskResult((file,), counters, {"range": msgspec.to_builtins(made)}, (), rows, text)
         read = int(text * corpus.normalized)
-        return Effect(result, parquet_reads(read, text >> 24), 1, read, file.bytes)
+        return Effect(result, parquet_reads(read, text), 1, read, file.bytes)
 
     return run
 

@@ -8,7 +8,7 @@ import msgspec
 
 from datakit.conditions.phase_data import ID_BYTES, RuleCounts, Shared, Work
 from datakit.engine.task import OutputFile, Task, TaskResult
-from datakit.pipeline.simulate.effects import CHECKSUM, Effect, PhaseOf, Run, parquet_reads
+from datakit.pipeline.simulate.effects import CHECKSUM, Effect, PhaseOf, Run, id_reads, parquet_reads
 from datakit.select.edit_documents import WrittenEdits, edit_counters
 from datakit.select.final.assign_buckets import Assigned, BucketCounts
 from datakit.select.final.equal_texts import ROW_BYTES, Compared
@@ -70,9 +70,7 @@ def find_equal(about: PhaseOf) -> Run:
     def run(task: Task) -> Effect:
         parts = msgspec.convert(task.arguments["partitions"], list[Compared])
         rows = sum(part.rows for part in parts)
-        reads = sum(
-            parquet_reads(ID_BYTES * part.rows, part.rows * about.corpus.document_bytes >> 24) for part in parts
-        )
+        reads = sum(id_reads(about.corpus, part.rows) for part in parts)
         result = TaskResult((), details={"runs": [], "equal": {}}, records=rows, bytes_read=ID_BYTES * rows)
         return Effect(result, reads, 0, ID_BYTES * rows)
 
@@ -104,6 +102,5 @@ def assign_buckets(about: PhaseOf) -> Run:
 
 def _reads(about: PhaseOf, works: list[Work]) -> int:
     """Return the number of requests that read the partitions' ids, tables and lists."""
-    groups = [work.rows * about.corpus.document_bytes >> 24 for work in works]
-    ids = sum(parquet_reads(ID_BYTES * work.rows, group) for work, group in zip(works, groups, strict=True))
+    ids = sum(id_reads(about.corpus, work.rows) for work in works)
     return ids + sum(parquet_reads(work.table_bytes) * (len(work.part.tables) + 2) for work in works)

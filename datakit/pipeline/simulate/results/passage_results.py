@@ -5,12 +5,14 @@ from __future__ import annotations
 import msgspec
 
 from datakit.engine.task import OutputFile, Task, TaskResult
-from datakit.passages.config import DATASET
+from datakit.passages.config import DATASET, SUBSTRING
+from datakit.passages.exchange_sizes import STRETCHES_EACH
 from datakit.passages.phase_data import (
     COPIES,
     PASSAGES,
     REPEATS,
     ROW_BYTES,
+    STRETCHES,
     Copied,
     Part,
     PartRange,
@@ -19,11 +21,22 @@ from datakit.passages.phase_data import (
     Search,
     SearchCounts,
     Shared,
+    Tables,
     Written,
 )
 from datakit.passages.stage import parts_of
+from datakit.passages.substrings.rows import STRETCH_BYTES
 from datakit.pipeline.simulate.corpus import share
-from datakit.pipeline.simulate.effects import CHECKSUM, Effect, PhaseOf, Run, parquet_reads, read_runs, write_runs
+from datakit.pipeline.simulate.effects import (
+    CHECKSUM,
+    Effect,
+    PhaseOf,
+    Run,
+    id_reads,
+    parquet_reads,
+    read_runs,
+    write_runs,
+)
 from datakit.storage.manifest import Partition
 
 PASSAGE_BYTES = 200  # bytes of text per passage that is long enough: a guess
@@ -32,46 +45,63 @@ SPAN_BYTES, STORED_BYTES = 17, 12  # bytes of a span in the exchange and in a ta
 BUDGET = 128 << 20
 
 
-def _found(part: Part, search: Search) -> int:
-    return part.text_bytes // max(PASSAGE_BYTES, search.config.min_bytes)
+def found_in(part: Part, search: Search) -> int:
+    """Return the number of passages of a part."""
+    each = 1 if search.config.unit == SUBSTRING else max(PASSAGE_BYTES, search.config.least)
+    return part.text_bytes // each
 
 
-def _marked(passages: int) -> int:
-    return int(passages * COPIED)
+def is_routed(search: Search) -> bool:
+    """Return True for a search for substrings in the dataset."""
+    return search.config.unit == SUBSTRING and search.config.within == DATASET
+
+
+def stretches_in(part: Part, search: Search) -> int:
+    """Return the number of stretches of substrings that a part writes to the exchange."""
+    return part.text_bytes * STRETCHES_EACH // search.config.least if is_routed(search) else 0
+
+
+def marked_in(part: Part, search: Search) -> int:
+    """Return the number of spans of a part."""
+    return int(part.text_bytes // max(PASSAGE_BYTES, search.config.least) * COPIED)
 
 
 def route(about: PhaseOf) -> Run:
     """Simulate the search for the passages of a range of parts. No document is assumed to leave."""
     common = msgspec.convert(about.phase.shared, Shared)
-    dataset, document = (
-        [one for one in common.searches if (one.config.within == DATASET) == whole] for whole in (True, False)
-    )
+    dataset = [one for one in common.searches if one.config.within == DATASET and not is_routed(one)]
+    document = [one for one in common.searches if one.config.within != DATASET]
 
     def run(task: Task) -> Effect:
         work = msgspec.convert(task.arguments, PartRange)
-        read = [Read(part.rows, 0, [_found(part, one) for one in common.searches]) for part in work.parts]
-        rows = sum(_found(part, one) for part in work.parts for one in dataset)
-        spans = sum(_marked(_found(part, one)) for part in work.parts for one in document)
+        read = [Read(part.rows, 0, [found_in(part, one) for one in common.searches]) for part in work.parts]
+        rows = sum(found_in(part, one) for part in work.parts for one in dataset)
+        spans = sum(marked_in(part, one) for part in work.parts for one in document)
         passages = write_runs(
             about, PASSAGES, task.key, common.buckets, rows=rows, size=rows * ROW_BYTES, budget=BUDGET
         )
         repeats = write_runs(
             about, REPEATS, task.key, common.by_row.count, rows=spans, size=spans * SPAN_BYTES, budget=BUDGET
         )
+        number = sum(stretches_in(part, one) for part in work.parts for one in common.searches)
+        stretches = write_runs(
+            about, STRETCHES, task.key, common.stretches, rows=number, size=number * STRETCH_BYTES, budget=BUDGET
+        )
         repeated = [
-            0 if one in dataset else sum(_marked(_found(part, one)) for part in work.parts) for one in common.searches
+            sum(marked_in(part, one) for part in work.parts) if one in document else 0 for one in common.searches
         ]
         documents = sum(part.rows for part in work.parts)
         counters = {"passages/documents": documents, "passages/left_out": 0}
         counters |= {f"passages/found/{one.name}": sum(each.found[one.number] for each in read)
                      for one in common.searches}  # fmt: skip
-        details = msgspec.to_builtins(Routed(passages.runs, repeats.runs, read, repeated))
-        outputs = (*passages.outputs, *repeats.outputs)
+        details = msgspec.to_builtins(Routed(passages.runs, repeats.runs, stretches.runs, read, repeated))
+        outputs = (*passages.outputs, *repeats.outputs, *stretches.outputs)
         size = int(task.input_bytes * about.corpus.normalized)
-        reads = sum(parquet_reads(int(part.text_bytes * about.corpus.normalized), part.text_bytes >> 24)
-                    for part in work.parts)  # fmt: skip
+        reads = sum(
+            parquet_reads(int(part.text_bytes * about.corpus.normalized), part.text_bytes) for part in work.parts
+        )
         result = TaskResult(outputs, counters, details, records=documents, bytes_read=task.input_bytes)
-        return Effect(result, reads, len(outputs), size, passages.bytes + repeats.bytes)
+        return Effect(result, reads, len(outputs), size, passages.bytes + repeats.bytes + stretches.bytes)
 
     return run
 
@@ -80,10 +110,10 @@ def find_copies(about: PhaseOf) -> Run:
     """Simulate the search for copies in a bucket. The passages are spread evenly over the buckets."""
     common = msgspec.convert(about.phase.shared, Shared)
     exchange, count = about.world.exchange(about.step, common.runs), len(about.phase.tasks)
-    searches = [one for one in common.searches if one.config.within == DATASET]
+    searches = [one for one in common.searches if one.config.within == DATASET and not is_routed(one)]
     parts = parts_of(about.step)
-    found = [sum(_found(part, one) for part in parts) if one in searches else 0 for one in common.searches]
-    marked = [sum(_marked(_found(part, one)) for part in parts) if one in searches else 0 for one in common.searches]
+    found = [sum(found_in(part, one) for part in parts) if one in searches else 0 for one in common.searches]
+    marked = [sum(marked_in(part, one) for part in parts) if one in searches else 0 for one in common.searches]
 
     def run(task: Task) -> Effect:
         number = int(task.arguments["bucket"])
@@ -93,7 +123,7 @@ def find_copies(about: PhaseOf) -> Run:
             about, COPIES, task.key, common.by_row.count, rows=spans, size=spans * SPAN_BYTES, budget=BUDGET
         )
         reading = read_runs(exchange, len(common.runs), 1 / count, number / count)
-        counters = {f"passages/repeated/{one.name}": gone[one.number] for one in common.searches}
+        counters = {f"passages/repeated/{one.name}": gone[one.number] for one in searches}
         details = msgspec.to_builtins(Copied(written.runs, read, gone, gone))
         result = TaskResult(written.outputs, counters, details, records=sum(read), bytes_read=sum(read) * ROW_BYTES)
         return Effect(result, reading.reads, len(written.outputs), reading.bytes, written.bytes)
@@ -109,7 +139,7 @@ def write_tables(about: PhaseOf) -> Run:
     def written(part: Part) -> Written:
         counts = [
             SearchCounts(0, marked, marked * PASSAGE_BYTES, min(marked, part.rows))
-            for marked in (_marked(_found(part, one)) for one in common.searches)
+            for marked in (marked_in(part, one) for one in common.searches)
         ]
         rows = max((one.documents for one in counts), default=0)
         size = 1000 + 32 * rows + STORED_BYTES * sum(one.marked for one in counts)
@@ -128,8 +158,10 @@ def write_tables(about: PhaseOf) -> Run:
         outputs = tuple(OutputFile(one.path, one.bytes, CHECKSUM, one.rows) for one in (t.partition for t in tables))
         rows = sum(part.rows for part in work.parts)
         reading = read_runs(exchange, len(common.runs), rows / max(1, common.by_row.rows))
-        ids = sum(parquet_reads(32 * part.rows, part.text_bytes >> 24) for part in work.parts)
-        result = TaskResult(outputs, counters, {"parts": msgspec.to_builtins(tables)}, records=rows)
+        ids = sum(id_reads(about.corpus, part.rows, part.text_bytes) for part in work.parts)
+        read = [sum(table.counts[one.number].marked for table in tables) for one in common.searches]
+        details = msgspec.to_builtins(Tables(tables, read))
+        result = TaskResult(outputs, counters, details, records=rows)
         return Effect(result, reading.reads + ids, len(outputs), reading.bytes + 32 * rows)
 
     return run

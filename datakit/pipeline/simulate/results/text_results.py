@@ -16,7 +16,8 @@ from datakit.engine.exchange.run_names import buckets_each
 from datakit.engine.task import OutputFile, Task, TaskResult
 from datakit.normalize import route
 from datakit.normalize.config import Config
-from datakit.normalize.record_counts import ADDED, IN, OUT, REMOVED, REPAIRED
+from datakit.normalize.readers.slices import EXPANSION
+from datakit.normalize.record_counts import ADDED, IN, LIMITED, OUT, REMOVED, REPAIRED
 from datakit.normalize.where.predicate import Predicate
 from datakit.pipeline.simulate.corpus import SourceText, share
 from datakit.pipeline.simulate.effects import (
@@ -35,6 +36,7 @@ from datakit.storage import urls
 from datakit.storage.fingerprint import config_of
 from datakit.storage.ids import partition_name
 from datakit.storage.manifest import data_path, table_path
+from datakit.storage.urls import READ_AHEAD_BYTES
 
 SCORES = "simulated_scores"  # the key, in `Step.operations`, of the numeric columns that dedup reads
 ATTRIBUTE_BYTES = 100  # of a document in one table (a guess)
@@ -52,6 +54,29 @@ def fetch_file(about: PhaseOf) -> Run:
     return run
 
 
+def index_archive(about: PhaseOf) -> Run:
+    """Simulate the search for the places at which a web archive is cut: it is one member, which is not cut."""
+
+    def run(task: Task) -> Effect:
+        size = task.stored_bytes or 0
+        details = {"cuts": [], "content_bytes": size * EXPANSION}
+        return Effect(TaskResult(details=details, bytes_read=size), reads=_slice_reads(task), read=size)
+
+    return run
+
+
+def fetch_repository(about: PhaseOf) -> Run:
+    """Simulate the download of a Git repository."""
+
+    def run(task: Task) -> Effect:
+        size = task.input_bytes
+        outputs = (OutputFile(task.arguments["path"], size, CHECKSUM), OutputFile("left_out.parquet", 0, CHECKSUM))
+        result = TaskResult(outputs, {"download/bytes": size}, bytes_read=size)
+        return Effect(result, reads=2, writes=2, read=size)
+
+    return run
+
+
 def find_types(about: PhaseOf) -> Run:
     """Simulate the search for the column types of a slice."""
 
@@ -59,6 +84,16 @@ def find_types(about: PhaseOf) -> Run:
         details = {"schemas": [[task.arguments["pieces"][0]["path"], _schema(about)]], "large": []}
         size = task.stored_bytes or 0
         return Effect(TaskResult(details=details, bytes_read=size), reads=_slice_reads(task), read=size)
+
+    return run
+
+
+def count_documents(about: PhaseOf) -> Run:
+    """Simulate the count of the documents of a slice, as if the limit of the source were never reached."""
+
+    def run(task: Task) -> Effect:
+        size = task.stored_bytes or 0
+        return Effect(TaskResult(details={"documents": 0}, bytes_read=size), reads=_slice_reads(task), read=size)
 
     return run
 
@@ -84,7 +119,7 @@ def route_slice(about: PhaseOf) -> Run:
                 for i in range(len(files))]  # fmt: skip
         details = {"runs": written.runs, "schemas": [[files[0], schema]], "large": [], "documents": False,
                    "value_bytes": size, "heavy": [], "files": each, "giants": []}  # fmt: skip
-        counters = dict.fromkeys((*REMOVED, *REPAIRED, ADDED), 0) | {IN: records}
+        counters = dict.fromkeys((*(name for name in REMOVED if name != LIMITED), *REPAIRED, ADDED), 0) | {IN: records}
         read = task.stored_bytes or 0
         result = TaskResult(written.outputs, counters, details, records=records, bytes_read=read)
         return Effect(result, _slice_reads(task), len(written.outputs), read, written.bytes)
@@ -164,7 +199,7 @@ def ask_partition(about: PhaseOf) -> Run:
         details = {"digests": dict.fromkeys(servers, CHECKSUM)}
         result = TaskResult(tuple(files), {"annotate/quarantined": 0}, details, records=part.rows)
         stored = len(servers) * max(1, part.rows // BATCH)
-        return Effect(result, parquet_reads(part.bytes, task.input_bytes >> 24), len(files) + 2 * stored, part.bytes)
+        return Effect(result, parquet_reads(part.bytes), len(files) + 2 * stored, part.bytes)
 
     return run
 
@@ -181,7 +216,7 @@ def annotate_partition(about: PhaseOf) -> Run:
         counters = {"annotate/documents": part.rows, "annotate/quarantined": 0}
         counters |= {f"annotate/{one}": part.rows for one in annotators}
         result = TaskResult(tuple(files), counters, records=part.rows, bytes_read=task.input_bytes)
-        return Effect(result, parquet_reads(part.bytes, task.input_bytes >> 24), len(files), part.bytes)
+        return Effect(result, parquet_reads(part.bytes), len(files), part.bytes)
 
     return run
 
@@ -192,14 +227,20 @@ def _source(about: PhaseOf) -> SourceText:
 
 def _slice_reads(task: Task) -> int:
     """Return the number of requests for a slice: each file is looked up, and then read in pieces."""
-    return sum(parquet_reads(piece["weight"] // 4) for piece in task.arguments["pieces"])
+    pieces, stored = task.arguments["pieces"], task.stored_bytes or 0
+    weight = max(1, sum(piece["weight"] for piece in pieces))
+
+    def reads(path: str, size: int) -> int:
+        return parquet_reads(size) if path.endswith(".parquet") else 1 + max(1, math.ceil(size / READ_AHEAD_BYTES))
+
+    return sum(reads(piece["path"], stored * piece["weight"] // weight) for piece in pieces)
 
 
 def _schema(about: PhaseOf) -> str:
     """Return the columns of a slice other than the text, as a routing task reports them."""
     config = config_of(about.phase.shared["config"], Config)
     names = [config.id, *(Predicate(config.where).columns if config.where else [])]
-    fields = [(name, pa.string()) for name in dict.fromkeys(names) if name and name != config.text]
+    fields = [(name, pa.string()) for name in dict.fromkeys(names) if name and name != config.text_name]
     fields += [(name, pa.float64()) for name in about.step.operations.get(SCORES, ())]
     return pa.schema(fields).serialize().to_pybytes().hex()
 

@@ -11,16 +11,18 @@ from datakit.conditions.phase_data import Applied, Ranked, RuleCounts, SearchSta
 from datakit.conditions.ranks import BITS, DIGIT
 from datakit.consolidate.write_partitions import Written as Consolidated
 from datakit.engine.task import OutputFile, Task, TaskResult
-from datakit.pipeline.simulate.effects import CHECKSUM, Effect, PhaseOf, Run, parquet_reads
+from datakit.pipeline.simulate.corpus import Corpus
+from datakit.pipeline.simulate.effects import CHECKSUM, Effect, PhaseOf, Run, id_reads, parquet_reads
 from datakit.select.edit_documents import WrittenEdits, edit_counters
 from datakit.select.stage import REASONS
 from datakit.select.write_selections import DRAFT, ID_BYTES, selection_counters
 from datakit.select.write_selections import Written as Selected
+from datakit.storage import urls
 from datakit.storage.manifest import Partition
 
 EMPTY_LIST = 1000  # bytes of a list without rows
 SPREAD = 16  # the values of `by` are assumed to differ in each digit of their keys in so many ways
-COPY_REQUESTS = 2  # requests that compare a file with its checksum before the store copies it
+COPY_REQUESTS = 6  # requests that look up both files before and after a copy within the store
 EDITED, EDIT_BYTES = 0.05, 60  # the share of documents that are edited, and the size of their entries: guesses
 
 
@@ -36,7 +38,7 @@ def count_ranks(about: PhaseOf) -> Run:
         keys = [["0" * (BITS // 4)] * number if one.lists else [] for one, number in zip(searches, left, strict=True)]
         details = msgspec.to_builtins(Ranked(counts, keys))
         result = TaskResult(details=details, records=rows, bytes_read=ID_BYTES * rows)
-        return Effect(result, _rule_reads(works, about.corpus.document_bytes), 0, ID_BYTES * rows)
+        return Effect(result, _rule_reads(about.corpus, works), 0, ID_BYTES * rows)
 
     return run
 
@@ -53,6 +55,11 @@ def _remaining(keys: int, search: SearchState) -> int:
         digit = int(search.prefix, 16) >> shift & ((1 << DIGIT) - 1)
         keys = dict(_digits(keys)).get(digit, 0)
     return keys
+
+
+def check_tables(about: PhaseOf) -> Run:
+    """Simulate the check of the tables' columns, which reads the size and the footer of one file for each table."""
+    return lambda task: Effect(TaskResult(), 2 * sum(map(len, task.arguments["tables"])))
 
 
 def apply_rules(about: PhaseOf) -> Run:
@@ -75,15 +82,14 @@ def apply_rules(about: PhaseOf) -> Run:
         counters |= {f"rules/{rule.action}_{rule.name}": 0 for rule in rules}
         details = {"partitions": msgspec.to_builtins(written)}
         result = TaskResult(outputs, counters, details, records=rows, bytes_read=ID_BYTES * rows)
-        return Effect(result, _rule_reads(works, about.corpus.document_bytes), len(outputs), ID_BYTES * rows)
+        return Effect(result, _rule_reads(about.corpus, works), len(outputs), ID_BYTES * rows)
 
     return run
 
 
-def _rule_reads(works: list[Work], document_bytes: int) -> int:
+def _rule_reads(corpus: Corpus, works: list[Work]) -> int:
     """Return the number of requests that read the partitions' ids and tables."""
-    groups = [work.rows * document_bytes >> 24 for work in works]
-    ids = sum(parquet_reads(ID_BYTES * work.rows, group) for work, group in zip(works, groups, strict=True))
+    ids = sum(id_reads(corpus, work.rows) for work in works)
     return ids + sum(parquet_reads(work.table_bytes) * len(work.part.tables) for work in works)
 
 
@@ -123,7 +129,9 @@ def select_and_edit(about: PhaseOf) -> Run:
         files = (*_files(written), *(entry.file for entry in lists))
         records, size = sum(entry.rows_in for entry in written), sum(one["text_bytes"] for one in pairs)
         reads = sum(
-            _reads(about, one["pair"]) + parquet_reads(one["text_bytes"], one["text_bytes"] >> 24) for one in pairs
+            _reads(about, one["pair"])
+            + parquet_reads(int(one["text_bytes"] * about.corpus.normalized), one["text_bytes"])
+            for one in pairs
         )
         result = TaskResult(files, counters, details, records=records, bytes_read=size)
         return Effect(result, reads, len(files), size)
@@ -134,7 +142,10 @@ def select_and_edit(about: PhaseOf) -> Run:
 def _selected(about: PhaseOf, pair: dict[str, Any], drop: list[str]) -> Selected:
     corpus, first = about.corpus, about.step.inputs_of("normalize")[0].source
     rows, marked = pair["rows"], dict.fromkeys(REASONS, 0)
-    if pair["marks"]:
+    known = corpus.removed_in.get(f"{pair['source']}/{urls.name(pair['output'])}")
+    if pair["marks"] and known is not None:
+        marked["exact"], marked["fuzzy"] = known
+    elif pair["marks"]:
         marked["exact"] = int(rows * corpus.exact) if pair["source"] != first else 0
         marked["fuzzy"] = min(int(rows * corpus.fuzzy), rows - marked["exact"])
     leaving = {reason: count for reason, count in marked.items() if reason in drop and count}
@@ -151,9 +162,9 @@ def _files(written: list[Selected]) -> tuple[OutputFile, ...]:
 
 def _reads(about: PhaseOf, pair: dict[str, Any]) -> int:
     """Return the number of requests that read the ids of a partition and its marks."""
-    return parquet_reads(ID_BYTES * pair["rows"], pair["rows"] * about.corpus.document_bytes >> 24) + 3 * len(
-        pair["marks"]
-    )
+    source = about.corpus.sources[pair["source"]]
+    text = source.text_bytes * pair["rows"] // max(1, source.documents)
+    return id_reads(about.corpus, pair["rows"], text) + 2 * len(pair["marks"])
 
 
 def consolidate(about: PhaseOf) -> Run:
@@ -184,12 +195,13 @@ def consolidate(about: PhaseOf) -> Run:
         }
         parts = [pair["partition"] for pair in pairs if not _is_copied(pair)]
         read = sum(part["bytes"] for part in parts)
-        reads = sum(5 + parquet_reads(part["bytes"], (part["text_bytes"] or 0) >> 24) for part in parts)
+        reads = sum(4 + parquet_reads(part["bytes"], part["text_bytes"] or 0) for part in parts)
         reads += COPY_REQUESTS * (len(pairs) - len(parts))
         details = {"partitions": msgspec.to_builtins(written)}
         records = sum(pair["partition"]["rows"] for pair in pairs)
         result = TaskResult(outputs, counters, details, records=records, bytes_read=read)
-        return Effect(result, reads, len(outputs), read)
+        work = sum(part["text_bytes"] or part["bytes"] for part in parts)
+        return Effect(result, reads, len(outputs), read, work=work)
 
     return run
 

@@ -179,6 +179,18 @@ def test_killed_idle_child_is_replaced() -> None:
 
 
 @pytest.mark.usefixtures("idle_for_long")
+def test_child_that_is_stopped_does_not_outlive_an_attempt_that_the_engine_fails() -> None:
+    with fresh_executor(1) as executor:
+        (first,) = pids(executor, leaving())
+        child = psutil.Process(first)
+        os.kill(first, signal.SIGSTOP)
+        with patch.object(executor, "_lend_slot", side_effect=RuntimeError("broken")):
+            (outcome,) = run_all(executor, [replace(leaving(), hang_seconds=MANY_SECONDS)])
+        assert outcome.cause is Cause.INFRASTRUCTURE and "the engine itself failed" in outcome.message
+        wait_until(lambda: ended(child))
+
+
+@pytest.mark.usefixtures("idle_for_long")
 def test_idle_child_dies_with_its_fork_server() -> None:
     with fresh_executor(1) as executor:
         (first,) = pids(executor, leaving())

@@ -13,7 +13,8 @@ from tests.support.paths import REPOSITORY
 SCRIPT = """
 import sys
 from datakit.engine.worker.reuse.process_state import differences, process_state
-from tests.support.engine.children.leaving_tasks import EFFECTS
+from tests.support.engine.children.leaving_tasks import EFFECTS, wait_for_idle_threads
+wait_for_idle_threads()
 before = process_state()
 EFFECTS[sys.argv[1]]()
 print(*differences(before, process_state()), sep=", ")

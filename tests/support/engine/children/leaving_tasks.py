@@ -76,8 +76,15 @@ def _result() -> TaskResult:
 def _use_arrow_threads() -> None:
     table = pa.table({"number": pa.array(range(100_000))})
     table.group_by("number", use_threads=True).aggregate([])
+    wait_for_idle_threads()
+
+
+def wait_for_idle_threads() -> None:
+    """Wait until the threads of libraries sleep. Those that an import starts, such as OpenBLAS's, may run for a while;
+    on a busy machine, they go to sleep late.
+    """
     deadline = time.monotonic() + 60
-    while process_state()["threads"][1] and time.monotonic() < deadline:  # on a busy machine, they go to sleep late
+    while process_state()["threads"][1] and time.monotonic() < deadline:
         time.sleep(0.001)
 
 

@@ -1,0 +1,1 @@
+"""Holds the commands that list, describe and write recipes."""

@@ -1,0 +1,1 @@
+"""Implements the commands that train, evaluate and size models."""

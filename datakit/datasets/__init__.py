@@ -1,0 +1,1 @@
+"""Describes public datasets: their licenses, sizes, columns and traps, and how a recipe reads them."""

@@ -1,0 +1,1 @@
+"""Reads the files of Git repositories at a revision."""

@@ -1,0 +1,1 @@
+"""Reads files that hold one JSON array of records."""

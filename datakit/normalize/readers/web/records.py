@@ -1,0 +1,229 @@
+"""Cuts an archive's content into records, and goes on at the next record behind a broken one.
+
+A WARC record is a first line (`WARC/1.0`), header lines, a blank line, a block of Content-Length bytes, and two line
+ends. An ARC record is a line that ends with the length of its block, the block, and a line end. A record is broken if
+
+- no record begins where the one before ended: what lies there, up to the next record, counts as one broken record;
+- its header does not end within HEADER_BYTES, or states no length or several lengths;
+- its block is not followed by line ends, by another record or by the end of a member: then its length is wrong;
+- the content ends inside it, or a damaged member lies in it.
+
+After a broken record, the next one is searched for from the end of its header on, so that a length that is too large
+does not swallow the records that follow. There, a record is recognized by its first line. FastWARC, which this reader
+uses for headers and messages, stops at the first broken record, and reads no ARC files (version 2.0).
+
+A block longer than `longest` is passed over. Only its beginning is kept, which suffices to see what it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from datakit.normalize.formats import ARC, WARC, compression_of
+from datakit.normalize.readers.base import ReadContext
+from datakit.normalize.readers.web.members import ARC_LINE, WARC_LINE, members
+from datakit.normalize.readers.web.window import LONGEST_LINE, Window
+from datakit.normalize.record_counts import IN
+
+HEADER_BYTES = 64 << 10  # FastWARC allows 32 KiB
+BEGINNING_BYTES = 64 << 10  # what is kept of a block that is too long
+LINES = {WARC: WARC_LINE, ARC: ARC_LINE}
+FIRST_LINES = {kind: re.compile(rb"(?m)^" + line.pattern) for kind, line in LINES.items()}
+LINE_END = re.compile(rb"\r?\n")
+# Begins with a line end rather than ^: then the search jumps from line end to line end. The first line is no match.
+LENGTH = re.compile(rb"(?im)\ncontent-length[ \t]*:[ \t]*([^\r\n]*?)[ \t]*\r?$")
+NUMBER = re.compile(rb"\d{1,18}")
+SEPARATORS = {WARC: re.compile(rb"\r?\n\r?\n"), ARC: re.compile(rb"\r?\n")}
+SEPARATOR_BYTES = 4
+CARRIAGE_RETURN = ord("\r")
+FILE_ENDS = "the file ends inside this record"
+
+
+class Record(NamedTuple):
+    """A record with its bytes as the archive stores them.
+
+    position: its byte offset in the uncompressed file. stored: see `Window.stored`. may_be_cut: see
+    `Window.may_be_cut`. header: its header without the blank line, or the line of an ARC record. whole: False if the
+    block is longer than permitted; `block` then holds its beginning.
+    """
+
+    position: int
+    stored: int
+    may_be_cut: bool
+    header: bytes
+    block: bytes
+    whole: bool = True
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A place in an archive that cannot be read as a record. The fields are those of `Record`."""
+
+    position: int
+    stored: int
+    reason: str
+
+
+def header_end(data: bytes, start: int, stop: int) -> tuple[int, int] | None:
+    r"""Return where the end of a header's last line begins, and where the blank line behind it ends; None if they do
+    not both lie in data[start:stop].
+
+    This finds what the pattern `\r?\n\r?\n` would find. A search for the pattern would take several times as long,
+    because it would try every byte.
+
+    >>> header_end(b"A: 1\r\nB: 2\r\n\r\ntext", 0, 99), header_end(b"A: 1\n\ntext", 0, 5)
+    ((10, 14), None)
+    """
+    at, size = data.find(b"\n\r\n", start, stop), 3
+    bare = data.find(b"\n\n", start, stop if at < 0 else at + 1)
+    if bare >= 0:
+        at, size = bare, 2
+    if at < 0:
+        return None
+    return at - (at > start and data[at - 1] == CARRIAGE_RETURN), at + size
+
+
+def line_end(data: bytes, start: int, stop: int) -> tuple[int, int] | None:
+    """Return where the first line end in data[start:stop] begins and ends, or None if there is none."""
+    found = LINE_END.search(data, start, stop)
+    return found.span() if found else None
+
+
+class RecordCutter:
+    """Cuts the content of one archive into records. kind: WARC or ARC. longest: the longest permitted block."""
+
+    def __init__(self, window: Window, kind: str, longest: int) -> None:
+        self._window, self._longest, self._kind = window, longest, kind
+        self._first_line, self._separator = FIRST_LINES[kind], SEPARATORS[kind]
+
+    def records(self) -> Iterator[Record | Broken]:
+        """Yield the records, and the broken places between them, in order."""
+        window = self._window
+        while True:
+            unfinished: Broken | None = None
+            while window.pass_line_ends():
+                unfinished = None
+                found = self._record()
+                if isinstance(found, Broken) and not window.left and not window.fill(1):
+                    unfinished = found
+                    break
+                yield found
+            damage, window.damage = window.damage, None
+            if damage is not None:
+                # a record that a damaged member cuts off, and this member, are one broken record
+                place = unfinished or Broken(window.position, damage.stored, "")
+                yield Broken(place.position, place.stored, damage.reason)
+            elif unfinished is not None:
+                yield unfinished
+            if damage is None:
+                return
+
+    def _record(self) -> Record | Broken:
+        """Read what begins at the current place, and move behind it."""
+        window = self._window
+        place = window.position, window.stored()
+        cut = window.may_be_cut()
+        line = self._line(cut)
+        if line is None:
+            window.advance(1)
+            window.find(self._first_line)
+            return Broken(*place, "no record begins here")
+        header = self._header()
+        if header is None:
+            ended = window.left < HEADER_BYTES
+            window.advance(line.end() - line.start())
+            window.find(self._first_line)
+            reason = FILE_ENDS if ended and not window.left else f"its header does not end within {HEADER_BYTES} bytes"
+            return Broken(*place, reason)
+        header, size = header
+        length = self._length(header)
+        window.advance(size)
+        if isinstance(length, str):
+            window.find(self._first_line)
+            return Broken(*place, length)
+        if length > self._longest:
+            return self._long_record(place, cut, header, length)
+        ended = not window.fill(length + SEPARATOR_BYTES) and window.left < length
+        if not ended and self._is_followed_well(length):
+            block = window.data[window.at : window.at + length]
+            window.advance(length)
+            return Record(*place, cut, header, block)
+        window.find(self._first_line)
+        if ended and not window.left:
+            return Broken(*place, FILE_ENDS)
+        return Broken(*place, f"its length, {length} bytes, is wrong: no record follows its block")
+
+    def _line(self, begins: bool) -> re.Match[bytes] | None:
+        """Match a record's first line at the current place. begins: True if a member may begin here; then the line
+        before need not have an end.
+        """
+        window = self._window
+        first_line = LINES[self._kind] if begins else self._first_line
+        found = first_line.match(window.data, window.at)
+        if found is None and window.left < LONGEST_LINE:
+            window.fill(LONGEST_LINE)
+            found = first_line.match(window.data, window.at)
+        return found
+
+    def _header(self) -> tuple[bytes, int] | None:
+        """Return the header at the current place, and its size with the line ends; None if it does not end."""
+        window, end_of = self._window, line_end if self._kind == ARC else header_end
+        end = end_of(window.data, window.at, window.at + HEADER_BYTES)
+        if end is None and window.left < HEADER_BYTES:
+            window.fill(HEADER_BYTES)
+            end = end_of(window.data, window.at, window.at + HEADER_BYTES)
+        return None if end is None else (window.data[window.at : end[0]], end[1] - window.at)
+
+    def _length(self, header: bytes) -> int | str:
+        """Return the length of the block, or why it is not known."""
+        if self._kind == ARC:
+            line = ARC_LINE.match(header + b"\n")
+            found = [line["length"]] if line else []
+        else:
+            found = list(dict.fromkeys(LENGTH.findall(header)))
+        if not found:
+            return "it states no Content-Length"
+        if len(found) > 1:
+            return "it states several values of Content-Length"
+        return int(found[0]) if NUMBER.fullmatch(found[0]) else "its length is not a number"
+
+    def _is_followed_well(self, length: int) -> bool:
+        """Return True if, after `length` bytes, there are line ends, another record, a new member or the end."""
+        window = self._window
+        if window.left == length or self._separator.match(window.data, window.at + length):
+            return True
+        if window.begins_member(length):
+            return True
+        window.fill(length + LONGEST_LINE)
+        following = window.data[window.at + length : window.at + length + LONGEST_LINE].lstrip(b"\r\n")
+        return not following or LINES[self._kind].match(following) is not None
+
+    def _long_record(self, place: tuple[int, int], cut: bool, header: bytes, length: int) -> Record | Broken:
+        window = self._window
+        window.fill(BEGINNING_BYTES)
+        beginning = window.data[window.at : window.at + BEGINNING_BYTES]
+        if not window.advance(length):
+            return Broken(*place, FILE_ENDS)
+        return Record(*place, cut, header, beginning, whole=False)
+
+
+def records_of(
+    context: ReadContext, path: str, kind: str, *, start: int = 0, stop: int | None = None, origin: int = 0
+) -> Iterator[Record | Broken]:
+    """Yield the records of an archive that begin in bytes [start, stop) of the stored file, and report progress. At
+    both places, records must begin. origin: the offset of byte `start` in the uncompressed file. Raises
+    UnreadableError.
+    """
+
+    def report(position: int) -> None:
+        context.task.report(context.counts.counters[IN], position - origin)
+
+    with context.inputs.open(path) as file:
+        window = Window(members(file, path, start), origin, compression_of(path) is None, report)
+        for found in RecordCutter(window, kind, context.config.max_document_bytes).records():
+            if stop is not None and found.stored >= stop:
+                return
+            yield found

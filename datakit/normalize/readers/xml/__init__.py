@@ -1,0 +1,1 @@
+"""Reads MediaWiki's XML dumps."""

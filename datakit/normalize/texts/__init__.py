@@ -1,0 +1,1 @@
+"""Makes the texts of documents from columns: nested values, several columns, templates and chat messages."""

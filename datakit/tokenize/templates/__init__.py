@@ -1,0 +1,1 @@
+"""Renders conversations with the chat template of a tokenizer, in a separate process with restricted rights."""

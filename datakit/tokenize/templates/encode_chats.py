@@ -1,0 +1,182 @@
+"""Encodes conversations that a chat template renders, and turns the spans of the targets into a loss mask.
+
+The whole text of a conversation is encoded at once, as `apply_chat_template` of `transformers` does, so the ids equal
+its ids. A token is a target if it shares a character with a span. For byte-level tokenizers, the positions of
+tokens in the text follow from the sizes of the vocabulary's entries, which takes almost no time. For other tokenizers,
+and if a normalizer has changed the text, the reference library encodes the text again and returns the positions, which
+takes about thirty times as long as encoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import tokenizers
+from tokenizers import decoders
+
+from datakit.cache.contract import ChatTemplate
+from datakit.cache.lengths import starts_of
+from datakit.errors import TokenizerError
+from datakit.tokenize.encoders.added_tokens import added_tokens
+from datakit.tokenize.encoders.long_texts import LongTexts
+from datakit.tokenize.encoders.tokenizer import Tokenizer
+from datakit.tokenize.encoders.word_models import token_sizes
+from datakit.tokenize.templates.chats import Chat, Piece, SpecialStrings, chats, pieces, serializable
+from datakit.tokenize.templates.renderer import Lost, Rendered, Renderer
+
+Spans = list[tuple[int, int]]
+NO_TEXT_PIECES = (
+    "it holds the string of a special token, which this tokenizer cannot encode as ordinary text inside a conversation"
+)
+
+
+@dataclass(frozen=True)
+class EncodedChats:
+    """The conversations of a batch that were rendered, in order. rows: their rows in the batch, int64 [N]. texts: as
+    they were encoded, without marks. ids: uint32 [T]. lengths: int64 [N]. mask: uint8 [T]. lost: the reason for each
+    row that was not rendered. ordinary: bool [N], False for conversations with marked strings.
+    """
+
+    rows: np.ndarray
+    texts: list[str]
+    ids: np.ndarray
+    lengths: np.ndarray
+    mask: np.ndarray
+    lost: dict[int, str]
+    ordinary: np.ndarray
+
+
+@dataclass
+class TemplateEncoder:
+    """Encodes conversations in one task. texts: encodes special tokens' strings as these tokens. contents: encodes them
+    as ordinary text. sizes: the size of each token in bytes [V], or None if the tokenizer is not byte-level.
+    """
+
+    renderer: Renderer
+    texts: LongTexts
+    contents: LongTexts
+    reference: tokenizers.Tokenizer
+    special: SpecialStrings
+    sizes: np.ndarray | None = field(repr=False)
+
+    @classmethod
+    def of(cls, template: ChatTemplate, tokenizer: Tokenizer, texts: LongTexts, contents: LongTexts) -> TemplateEncoder:
+        """Return the encoder of a task; its process starts with the first conversation."""
+        special = SpecialStrings(tokenizer.special_tokens)
+        return cls(Renderer(template), texts, contents, tokenizer.reference, special, sizes_of(tokenizer))
+
+    def encode(self, messages: pa.Array, tools: pa.Array | None, place: str) -> EncodedChats:
+        """Encode the conversations of a column. Raises ColumnError and TokenizerError."""
+        found: list[tuple[int, Rendered, Chat]] = []
+        lost: dict[int, str] = {}
+        for row, chat in enumerate(chats(messages, tools, self.special, place)):
+            result = self._rendered(chat)
+            if isinstance(result, Lost):
+                lost[row] = result.reason
+            else:
+                found.append((row, result, chat))
+        plain = [one.text for _, one, chat in found if not chat.marked]
+        encoded = iter(_split(*self.texts.encode_batch(plain)))
+        parts: list[tuple[int, str, np.ndarray, np.ndarray, bool]] = []
+        for row, one, chat in found:
+            text, spans, ids = (one.text, one.spans, next(encoded)) if not chat.marked else self._marked(one)
+            places = self._places(text, ids, chat.marked)
+            if places is None:
+                lost[row] = NO_TEXT_PIECES
+            else:
+                parts.append((row, text, ids, _mask(text, spans, places), chat.marked))
+        return _joined(parts, lost)
+
+    def _rendered(self, chat: Chat) -> Rendered | Lost:
+        if chat.mistake:
+            return Lost(chat.mistake)
+        if chat.marked and self.sizes is None:
+            return Lost(NO_TEXT_PIECES)
+        if not serializable(chat):
+            return Lost("it has values that are neither text, numbers, booleans, lists nor objects")
+        return self.renderer.render(chat.messages, chat.tools)
+
+    def _marked(self, rendered: Rendered) -> tuple[str, Spans, np.ndarray]:
+        """Return the text of a marked conversation without its marks, the spans in it, and its ids."""
+        parts, spans = pieces(rendered.text, rendered.spans)
+        ids = [self._encoder(part).encode_batch([part.text])[0] for part in parts]
+        return "".join(part.text for part in parts), spans, np.concatenate([np.empty(0, np.uint32), *ids])
+
+    def _encoder(self, part: Piece) -> LongTexts:
+        return self.contents if part.as_text else self.texts
+
+    def _places(self, text: str, ids: np.ndarray, marked: bool) -> np.ndarray | None:
+        """Return the first byte of each token and the byte after its last, int64 [T, 2]; None if the text was encoded
+        in pieces, so that the positions cannot be computed.
+        """
+        if self.sizes is not None:
+            starts = starts_of(self.sizes[ids])
+            if starts[-1] == len(text.encode()):
+                return np.stack([starts[:-1], starts[1:]], axis=1)
+        return None if marked else self._by_reference(text, ids)
+
+    def _by_reference(self, text: str, ids: np.ndarray) -> np.ndarray:
+        self.reference.encode_special_tokens = False
+        encoding = self.reference.encode(text, add_special_tokens=False)
+        if encoding.ids != ids.tolist():
+            raise TokenizerError(
+                f"{self.texts.encoder.name} and `tokenizers` give a conversation different ids; set tokenize.encoder "
+                "to 'tokenizers', which is slower but exact"
+            )
+        offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+        return bytes_before(text)[offsets]
+
+    def close(self) -> None:
+        """End the process that renders."""
+        self.renderer.close()
+
+
+def sizes_of(tokenizer: Tokenizer) -> np.ndarray | None:
+    """Return the size of each token in bytes, int64 [V]; None if the tokenizer is not byte-level."""
+    vocabulary = tokenizer.definition.get("model", {}).get("vocab")
+    if not isinstance(tokenizer.reference.decoder, decoders.ByteLevel) or not isinstance(vocabulary, dict):
+        return None
+    known = token_sizes(vocabulary)
+    sizes = np.zeros(max(tokenizer.vocabulary_size, len(known)), np.int64)
+    sizes[: len(known)] = known
+    for token in added_tokens(tokenizer.definition):
+        sizes[token["id"]] = len(token["content"].encode())
+    return sizes
+
+
+def bytes_before(text: str) -> np.ndarray:
+    """Return how many bytes of UTF-8 precede each character of a text, and how many it has in all, int64 [C + 1].
+
+    >>> bytes_before("aé漢").tolist()
+    [0, 1, 3, 6]
+    """
+    points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    return starts_of(1 + (points > 0x7F).astype(np.int64) + (points > 0x7FF) + (points > 0xFFFF))
+
+
+def _mask(text: str, spans: Spans, places: np.ndarray) -> np.ndarray:
+    """Return the loss mask of a conversation, uint8 [T]: 1 for each token that shares a byte with a span. places: see
+    `_places`. Spans count characters.
+    """
+    mask = np.zeros(len(places), np.uint8)
+    before = np.arange(len(text) + 1) if text.isascii() else bytes_before(text)
+    for start, stop in spans:
+        inside = (places[:, 0] < before[stop]) & (places[:, 1] > before[start])
+        mask[inside] = stop > start
+    return mask
+
+
+def _split(ids: np.ndarray, lengths: np.ndarray) -> Sequence[np.ndarray]:
+    return np.split(ids, np.cumsum(lengths)[:-1]) if len(lengths) else []
+
+
+def _joined(parts: list[tuple[int, str, np.ndarray, np.ndarray, bool]], lost: dict[int, str]) -> EncodedChats:
+    rows = np.array([part[0] for part in parts], np.int64)
+    ids = np.concatenate([np.empty(0, np.uint32), *(part[2] for part in parts)]).astype(np.uint32)
+    mask = np.concatenate([np.empty(0, np.uint8), *(part[3] for part in parts)])
+    lengths = np.array([len(part[2]) for part in parts], np.int64)
+    ordinary = np.array([not part[4] for part in parts], bool)
+    return EncodedChats(rows, [part[1] for part in parts], ids, lengths, mask, lost, ordinary)

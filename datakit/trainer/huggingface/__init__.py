@@ -1,0 +1,1 @@
+"""Reads models of the Hugging Face Hub and starts runs from them, and converts trained models back."""

@@ -1,0 +1,1 @@
+"""Computes attention: the backends, and the choice between them."""

@@ -1,0 +1,1 @@
+"""Computes routed experts: the backends, and the order of rows that they share."""

@@ -1,0 +1,1 @@
+"""Sizes models and runs for a compute budget."""

@@ -1,0 +1,1 @@
+"""Buckets for tests: stores, and a proxy that misbehaves on order."""

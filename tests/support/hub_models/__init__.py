@@ -1,0 +1,1 @@
+"""Folders with tiny models in the format of the model hub."""

@@ -1,0 +1,1 @@
+"""Runs, models and optimizers for the trainer's tests."""
