@@ -27,6 +27,7 @@ FAST_COMPILE = (
 )
 MOST_COMPILED_BYTES = 256 << 20  # a run of all tests writes about 20 MB
 SHAPED = ("models", "optimizers")
+LONGEST_ID = 300  # characters of a parameter in the id of a test
 
 XLA_FLAGS = f"--xla_force_host_platform_device_count={FAKE_DEVICES} {FAST_COMPILE}"
 if XLA_FLAGS not in os.environ.get("XLA_FLAGS", ""):  # the flags are part of the compilation cache's keys
@@ -77,6 +78,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     grouped = [item.nodeid for item in items if item.get_closest_marker("xdist_group")]
     if config.getoption("loadgroup", False) and not all("@" in name for name in grouped):
         raise pytest.UsageError("this pytest-xdist does not group tests with this pytest; install constraints.txt")
+
+
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """Shorten the ids of long texts. pytest puts the id of a running test into the environment, and Linux starts no
+    program with more than 128 KiB in one variable.
+    """
+    return f"{argname}-of-{len(val)}" if isinstance(val, (str, bytes)) and len(val) > LONGEST_ID else None
 
 
 def pytest_report_header() -> str:

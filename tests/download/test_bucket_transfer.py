@@ -28,6 +28,7 @@ from tests.support.buckets.stores import KINDS, Store, bucket_store
 from tests.support.paths import REPOSITORY
 
 BIG = random.Random(1).randbytes(20_000_003)  # two parts of a partial file
+OBJECTS = {"empty": b"", "small": b"0123456789", "big": BIG}
 IN_FLIGHT = 3 << 20  # more than a broken connection can lose on the way: 2 MiB, and what the sockets hold
 
 
@@ -35,7 +36,7 @@ IN_FLIGHT = 3 << 20  # more than a broken connection can lose on the way: 2 MiB,
 def filled_store(request: pytest.FixtureRequest) -> Iterator[Store]:
     """A bucket with an empty object, a small and a large one."""
     with bucket_store(request.param) as store:
-        store.put_all({"empty": b"", "small": b"0123456789", "big": BIG})
+        store.put_all(OBJECTS)
         yield store
 
 
@@ -64,9 +65,9 @@ def assert_nothing_is_left(folder: Path, copies: int) -> None:
     assert len([*(folder / "out").glob("*")]) == copies
 
 
-@pytest.mark.parametrize(("path", "content"), [("empty", b""), ("small", b"0123456789"), ("big", BIG)])
-def test_an_object_is_read_by_one_request(store: Store, tmp_path: Path, path: str, content: bytes) -> None:
-    done = list[int]()
+@pytest.mark.parametrize("path", OBJECTS)
+def test_an_object_is_read_by_one_request(store: Store, tmp_path: Path, path: str) -> None:
+    done, content = list[int](), OBJECTS[path]
     file = listed(store, path)
     copy = bucket_transfer.fetch(file, str(tmp_path / "out/copy"), tmp_path / "partial", done.append)
     assert (copy.bytes, copy.xxh3) == (len(content), xxh3(content))
