@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from datakit.engine.freed_memory import keep_all_freed_memory
 from datakit.trainer.models import olmoe
 from datakit.trainer.models.protocol import Tokens
 from datakit.trainer.models.weights import make_mesh, parameter_count
@@ -125,6 +126,7 @@ def main() -> None:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
     options = vars(parser.parse_args())
     sizes = Sizes(*(options[name] for name in Sizes._fields))
+    keep_all_freed_memory()  # as `datakit train` does
     theirs, ours = Theirs(options["python"], sizes), Ours(sizes)
     print(f"{sizes}\nparameters: {ours.parameters:,} and {theirs.about['parameters']:,}; {theirs.about}")
     for side in (ours, theirs):

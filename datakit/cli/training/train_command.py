@@ -93,9 +93,11 @@ def train_model(
         raise UsageError(f"give a run file or the name of a built-in run, or else all of {', '.join(sizes)}")
     if without and (run is None or dry_run):
         raise UsageError("--without needs a run that has begun, and --dry-run trains nothing; leave one of them out")
+    from datakit.engine.freed_memory import keep_all_freed_memory
     from datakit.trainer import require_jax
 
     require_jax()
+    keep_all_freed_memory()
     _end_at_sigterm()
     if run is None:
         assert flops is not None and hidden is not None and cache is not None
