@@ -7,7 +7,7 @@ shingles are mistaken for one another in any of these comparisons is about 10^-6
 In ASCII text, word boundaries are computed arithmetically, without a branch that the processor could mispredict. The
 positions are unsigned, because numba tests in each step whether a signed index counts from the end; with signed ones,
 finding words took 1.5 times as long (measured). Words are processed in blocks that fit in the L1 cache, so memory use
-does not grow with the document. Words are found and hashed at 500 to 900 MB of text per CPU-second.
+does not grow with the document. Words are found and hashed at over 500 MB of text per CPU-second.
 """
 
 # ruff: noqa: PLR0917 - numba kernels take their arguments by position
