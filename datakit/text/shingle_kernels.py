@@ -92,7 +92,7 @@ def hash_words(
             if entry & ALONE:
                 hashes[filled] = np.uint64(entry) * GOLDEN
                 filled += _ONE
-    return np.int64(at), np.int64(filled), open_word
+    return np.int64(at), np.int64(filled), open_word  # pyright: ignore[reportReturnType] - numba's int
 
 
 @kernel
