@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 SET_CHILD_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER in linux/prctl.h
 SHOWN_LINES = 20  # of the output of a command that failed
 ORPHAN_SECONDS = 10.0  # time for processes that outlive the command
@@ -28,12 +29,17 @@ class Usage:
 def measured(command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> Usage:
     """Run a command in this process's directory; its output goes to `log`. Processes that lose their parent become
     children of this process, so they count, too. This process must have no other children. Raises CalledProcessError.
+
+    The command may keep the bytecode of the modules that it imports, as installed packages do. Otherwise, each process
+    of a command in a checkout would compile datakit's modules again, which takes 0.2 to 0.5 s per process.
     """
+    chosen = dict(os.environ if environment is None else environment)
+    chosen.pop(NO_BYTECODE, None)
     ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with log.open("wb") as output:
         started = time.monotonic()
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=chosen
         )
         _, status, usage = os.wait4(process.pid, 0)
         wall = time.monotonic() - started

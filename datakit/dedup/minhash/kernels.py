@@ -7,9 +7,10 @@ the search for words.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numba import njit
 
 from datakit.text import hash_mixing, shingle_kernels, unicode_words
 from datakit.text.numba_cache import Decorator, cached_njit
@@ -17,9 +18,12 @@ from datakit.text.shingle_kernels import mix, new_scratch, next_block
 
 ELIGIBLE, TOO_SHORT, SATURATED = 0, 1, 2
 TINY = np.uint32(256)  # most minima are below this only in documents with over ten million distinct shingles
+STRIDE = 8  # shingles whose values are computed at a time
 SATURATED_SHARE = 7 / 8  # a document is saturated if at least this share of its minima is below TINY
 _ZERO, _ONE, _HALF = np.uint64(0), np.uint64(1), np.uint64(32)
 _TOP = np.uint32(0xFFFFFFFF)
+
+Four: TypeAlias = tuple[np.uint32, np.uint32, np.uint32, np.uint32]
 
 kernel: Decorator = cached_njit(hash_mixing, shingle_kernels, unicode_words)
 
@@ -43,19 +47,37 @@ class Signatures(NamedTuple):
     keys: np.ndarray
 
 
+@njit(cache=True, nogil=True, inline="always")
+def _smallest(values: Four, multiplier: np.uint32, addend: np.uint32) -> Any:
+    """Return the smallest of four values under a permutation."""
+    a, b, c, d = values
+    first, second = np.uint32(a * multiplier + addend), np.uint32(b * multiplier + addend)
+    third, fourth = np.uint32(c * multiplier + addend), np.uint32(d * multiplier + addend)
+    return min(first, second, third, fourth)
+
+
 @kernel
 def _minimize(
     shingles: np.ndarray, count: int, short: np.ndarray, permutations: Permutations, minima: np.ndarray
 ) -> None:
-    """Update `minima` with the first `count` shingles. `short` is scratch space for the shingles' upper 32 bits."""
+    """Update `minima` with the first `count` shingles. short: uint32 [at least `count` + STRIDE], scratch space for the
+    shingles' upper 32 bits.
+
+    The inner loop runs over the permutations, for STRIDE shingles at a time; the last shingle is repeated to fill the
+    last stride. A loop over the shingles for each permutation takes twice as long for documents of 60 shingles, and as
+    long for documents of 1,000 (measured).
+    """
     multipliers, addends = permutations
     for i in range(count):
         short[i] = np.uint32(shingles[i] >> _HALF)
-    for p in range(len(minima)):
-        smallest, multiplier, addend = minima[p], multipliers[p], addends[p]
-        for i in range(count):
-            smallest = min(smallest, np.uint32(short[i] * multiplier + addend))
-        minima[p] = smallest
+    short[count : count + STRIDE] = short[count - 1]
+    for i in range(0, count, STRIDE):
+        left = short[i], short[i + 1], short[i + 2], short[i + 3]
+        right = short[i + 4], short[i + 5], short[i + 6], short[i + 7]
+        for p in range(len(minima)):
+            multiplier, addend = multipliers[p], addends[p]
+            smallest = min(_smallest(left, multiplier, addend), _smallest(right, multiplier, addend))
+            minima[p] = min(minima[p], smallest)
 
 
 @kernel
@@ -107,7 +129,7 @@ def sign(
 ) -> None:
     """Write the signatures of `len(offsets) - 1` documents to `signatures`, which must contain only zeros."""
     scratch, minima = new_scratch(ngram), np.empty(len(permutations.multipliers), np.uint32)
-    short, known = np.empty(len(scratch.shingles), np.uint32), np.empty(min_shingles, np.uint64)
+    short, known = np.empty(len(scratch.shingles) + STRIDE, np.uint32), np.empty(min_shingles, np.uint64)
     band_keys = np.empty(len(signatures.keys), np.uint64)
     for document in range(len(offsets) - 1):
         position, stop, count, open_word = offsets[document], offsets[document + 1], 0, _ZERO
