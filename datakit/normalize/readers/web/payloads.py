@@ -36,15 +36,18 @@ IgzipDecompressor: Any = igzip_lib.IgzipDecompressor
 ERRORS = (*DECODING_ERRORS, brotli.error)
 
 
-def decoded(payload: bytes, encodings: tuple[str, ...], limit: int) -> bytes:
+def decoded(payload: memoryview, encodings: tuple[str, ...], limit: int) -> memoryview:
     """Return a payload without its encodings. encodings: in the order in which they were applied. limit: in bytes.
 
     Raises BrokenRecordError.
     """
     if len(encodings) > MOST_ENCODINGS:
         raise BrokenRecordError(f"it states {len(encodings)} encodings")
-    for name in reversed(encodings):
-        payload = _decoded(payload, name, limit)
+    if encodings:
+        found = bytes(payload)
+        for name in reversed(encodings):
+            found = _decoded(found, name, limit)
+        payload = memoryview(found)
     if len(payload) > limit:
         raise BrokenRecordError(f"its payload is longer than max_document_bytes ({limit})")
     return payload

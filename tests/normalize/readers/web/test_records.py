@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from datakit.errors import UnreadableError
 from datakit.normalize.formats import ARC, WARC
 from datakit.normalize.readers.web import members, records, window
-from datakit.normalize.readers.web.records import Broken, Record, header_end
+from datakit.normalize.readers.web.headers import header_end
+from datakit.normalize.readers.web.records import Broken, Record
 from tests.support.normalize.web_archives import COMPRESSIONS, cut, page, response, warc_record, write_archive
 
 BLOCKS = st.lists(
