@@ -36,7 +36,7 @@ def _decoded(digits: str, size: int) -> bytes | None:
     """Return a digest given in base 16 or base 32, or None if it is in neither."""
     digits = digits.rstrip("=")
     if 5 * len(digits) == 8 * size and digits.isascii():  # SHA-1; base64.b32decode would take 6 µs
-        return _from_base_32(digits.encode("ascii"), size)
+        return from_base_32(digits.encode("ascii"), size)
     try:
         if len(digits) == 2 * size:
             return bytes.fromhex(digits)
@@ -46,10 +46,10 @@ def _decoded(digits: str, size: int) -> bytes | None:
         return None
 
 
-def _from_base_32(digits: bytes, size: int) -> bytes | None:
+def from_base_32(digits: bytes, size: int) -> bytes | None:
     """Return the number that is written in base 32, as `size` bytes; None if another digit occurs.
 
-    >>> _from_base_32(b"AAAAAAAB", 5), _from_base_32(b"aaaaaaa7", 5), _from_base_32(b"AAAA_AA1", 5)
+    >>> from_base_32(b"AAAAAAAB", 5), from_base_32(b"aaaaaaa7", 5), from_base_32(b"AAAA_AA1", 5)
     (b'\\x00\\x00\\x00\\x00\\x01', b'\\x00\\x00\\x00\\x00\\x1f', None)
     """
     try:

@@ -24,7 +24,7 @@ from datakit.errors import UnreadableError
 from datakit.normalize.formats import MAGIC, WARC_MARK, check_head, compression_of, is_skippable
 from datakit.normalize.readers.streams import DECODING_ERRORS, HEAD_BYTES, OPENERS, OUTPUT_BYTES
 from datakit.normalize.readers.web.pieces import Damage, Piece
-from datakit.normalize.readers.web.small_members import HEADER_BYTES, MARK_BYTES, small_members
+from datakit.normalize.readers.web.small_members import small_members
 from datakit.printable import one_line
 
 INPUT_BYTES = 64 << 10  # small, because a decompressor copies what follows a member; a record takes about 10 KB
@@ -89,14 +89,11 @@ class _Members:
 
     def pieces(self) -> Iterator[Piece | Damage]:
         """Yield the content of all members, and the damaged members between them."""
-        compared = HEADER_BYTES
         while True:
             if self._kind == "gzip":
                 self._data, self._position = yield from small_members(
-                    self._file, self._data, self._position,
-                    compared=compared, input_bytes=INPUT_BYTES, longest=HELD_BYTES,
-                )  # fmt: skip
-                compared = MARK_BYTES  # perhaps their headers differ
+                    self._file, self._data, self._position, input_bytes=INPUT_BYTES, longest=HELD_BYTES
+                )
             if not self._pass_padding():
                 return
             begin = self._position

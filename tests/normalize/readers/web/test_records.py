@@ -73,6 +73,24 @@ def test_all_records_are_found_whatever_they_hold(
     assert sound(found) == expected and not broken(found)
 
 
+@settings(deadline=None, max_examples=60)
+@given(BLOCKS, st.lists(st.sampled_from([b"", b"\n", b"\r\n", b"x"]), min_size=8, max_size=8), st.integers(100, 2000))
+def test_records_alone_in_their_members_are_those_of_the_general_case(
+    folder: Path, blocks: list[bytes], ends: list[bytes], longest: int
+) -> None:
+    path = folder / "e.warc.gz"
+    write_archive(path, [warc_record(block, number=n) + ends[n] for n, block in enumerate(blocks)])
+    found = list(cut(path, max_document_bytes=longest))
+    with patch.object(records.RecordCutter, "_lone_record", lambda self: None):
+        assert list(cut(path, max_document_bytes=longest)) == found
+
+
+def test_small_block_does_not_keep_its_window_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "a.warc").write_bytes(GOOD[0] + response(b"x" * 5000))
+    small, large = (one for one in cut(tmp_path / "a.warc") if isinstance(one, Record))
+    assert len(small.block.obj) == len(b"one") and len(large.block.obj) > 5000  # pyright: ignore[reportArgumentType]
+
+
 @given(st.text("\r\na", max_size=12), st.integers(0, 4), st.integers(0, 14))
 def test_a_header_ends_at_its_first_blank_line(text: str, start: int, stop: int) -> None:
     data = text.encode()
