@@ -18,6 +18,8 @@ import numpy as np
 import pyarrow as pa
 from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 
+from datakit.normalize.readers.web.pieces import View
+
 META_BYTES = 1024  # as the HTML standard says
 DETECTED_BYTES = 128 << 10
 MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
@@ -26,7 +28,7 @@ META = re.compile(rb"<meta[^>]{0,512}?charset\s*=\s*[\"']?\s*([A-Za-z0-9_.:-]{1,
 UTF_8 = "utf-8"
 
 
-def charset_of(payload: memoryview, stated: str | None, is_html: bool) -> str:
+def charset_of(payload: View, stated: str | None, is_html: bool) -> str:
     """Return the name, in Python, of a payload's charset. stated: the charset that the server states, if any."""
     if mark := mark_of(payload):
         return mark
@@ -51,13 +53,13 @@ def _known(name: str | None) -> str | None:
         return None
 
 
-def mark_of(payload: memoryview) -> str | None:
+def mark_of(payload: View) -> str | None:
     """Return the charset of which the payload begins with the byte order mark, or None."""
     first = bytes(payload[:LONGEST_MARK])
     return next((name for mark, name in MARKS if first.startswith(mark)), None)
 
 
-def is_utf8(payload: memoryview) -> bool:
+def is_utf8(payload: View) -> bool:
     """Return True if the payload is valid UTF-8. Arrow finds out several times as fast as decoding would."""
     ends = pa.py_buffer(np.array([0, len(payload)], np.int64))
     try:
@@ -67,7 +69,7 @@ def is_utf8(payload: memoryview) -> bool:
         return False
 
 
-def text_of(payload: memoryview, charset: str) -> tuple[str, bool]:
+def text_of(payload: View, charset: str) -> tuple[str, bool]:
     """Decode a payload without its byte order mark. Return the text, and whether invalid bytes had to be replaced."""
     try:
         text, replaced = str(payload, charset), False

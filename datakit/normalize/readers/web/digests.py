@@ -10,6 +10,7 @@ import binascii
 import hashlib
 
 from datakit.normalize.readers.web.errors import BrokenRecordError
+from datakit.normalize.readers.web.pieces import View
 
 DIGEST_SIZES = {"md5": 16, "sha1": 20, "sha256": 32, "sha512": 64}
 DIGITS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
@@ -20,7 +21,7 @@ BASE_32 = bytes(
 )
 
 
-def check_digest(stated: str | None, block: bytes | memoryview) -> None:
+def check_digest(stated: str | None, block: View) -> None:
     """Raise BrokenRecordError if the block has another digest than stated. A digest by an unknown algorithm, or in an
     unknown notation, is not compared.
     """

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 Content = bytes | bytearray
+View = bytes | memoryview  # of a part of a content, or a copy of it
 
 
 class Piece(NamedTuple):

@@ -108,8 +108,8 @@ class RecordCutter:
         if end is None:
             return None
         header = bytes(memoryview(data)[: end[0]])
-        length = self._length(header)
-        if length != len(data) - end[1] - len(LONE_END) or length > self._longest:
+        length = len(data) - end[1] - len(LONE_END)
+        if self._length(header) != length or length > self._longest:
             return None
         position = self._window.position
         self._window.at = len(data)

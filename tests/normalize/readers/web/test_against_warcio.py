@@ -62,7 +62,7 @@ def by_warcio(path: Path) -> Iterator[tuple[int, str, bytes]]:
 def by_datakit(path: Path) -> Iterator[tuple[int, str, bytes]]:
     for record in cut(path, kind_of(path)):
         assert isinstance(record, Record)
-        yield record.stored, type_of(record, kind_of(path)), record.block
+        yield record.stored, type_of(record, kind_of(path)), bytes(record.block)
 
 
 def type_of(record: Record, kind: str) -> str:

@@ -39,7 +39,7 @@ BLOCKS = st.lists(
 
 
 def sound(found: list[Record | Broken]) -> list[tuple[int, int, bytes]]:
-    return [(one.position, one.stored, one.block) for one in found if isinstance(one, Record)]
+    return [(one.position, one.stored, bytes(one.block)) for one in found if isinstance(one, Record)]
 
 
 def broken(found: list[Record | Broken]) -> list[tuple[int, str]]:
