@@ -95,6 +95,8 @@ SAME: dict[str, dict[str, int]] = {
         "normalize.readers.streams:ZSTD_INPUT_BYTES": 13,
         "normalize.readers.web.members:INPUT_BYTES": 61,
         "normalize.readers.web.members:HELD_BYTES": 300,
+        "normalize.readers.web.messages:USUAL_HEADER_BYTES": 20,
+        "normalize.readers.web.small_members:LARGEST_STORED": 150,
         "normalize.readers.web.window:SEARCHED_BYTES": 50,
         "normalize.readers.web.payloads:INPUT_BYTES": 11,
         "normalize.readers.web.payloads:ZSTD_BYTES": 13,

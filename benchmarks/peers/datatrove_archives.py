@@ -1,7 +1,9 @@
 """Reads web archives with datatrove's WarcReader, and extracts their texts with its Trafilatura. Prints JSON: pages,
 bytes of text, and CPU-seconds. Imports nothing from datakit.
 
-    python datatrove_archives.py FOLDER read|extract
+    python datatrove_archives.py FOLDER read|extract [zlib]
+
+With `zlib`, it inflates with zlib even if isal is installed.
 """
 
 from __future__ import annotations
@@ -11,13 +13,16 @@ import resource
 import sys
 import time
 
+if sys.argv[3:] == ["zlib"]:
+    sys.modules["isal"] = None  # pyright: ignore[reportArgumentType]  # so that importing it fails
+
 from datatrove.pipeline.extractors import Trafilatura  # pyright: ignore[reportMissingImports]
 from datatrove.pipeline.readers import WarcReader  # pyright: ignore[reportMissingImports]
 
 
 def main() -> None:
     """Read the archives of a folder; with `extract`, also extract their texts with the settings that datakit uses."""
-    folder, what = sys.argv[1:]
+    folder, what = sys.argv[1:3]
     documents = WarcReader(folder, glob_pattern="*.warc.gz").run()
     if what == "extract":
         extractor = Trafilatura(favour_precision=False, deduplicate=False, timeout=60)

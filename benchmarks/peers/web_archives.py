@@ -7,8 +7,8 @@ Crawl packs them: per page a request, a response with its digest and its recogni
 gzip member. `read` decodes all pages and extracts nothing. `extract` extracts a part of them (--extracted, in MB). The
 programs take turns in every round, and each runs in a process of its own; the numbers are medians of MB of content per
 CPU-second. The extractor alone is called in a loop over the decoded pages, which are already in memory. datatrove
-inflates with isal if the peers' Python has it, which takes about a third off its time; its extra `io` does not install
-it.
+inflates with isal if the peers' Python has it, which takes about a quarter off its time; its extra `io` does not
+install it, so it is also measured with zlib. The floor is explained in archive_floor.py.
 """
 
 from __future__ import annotations
@@ -151,7 +151,9 @@ def compare(sizes: dict[Path, int], large: Path, small: Path, python: str, round
     ours = [sys.executable, "-m", "benchmarks.peers.web_archives", "--measure"]
     programs = {
         "read: datakit": (large, [*ours, str(large), NO_EXTRACTION]),
-        "read: datatrove": (large, [python, str(PEER), str(large), "read"]),
+        "read: floor": (large, [sys.executable, "-m", "benchmarks.peers.archive_floor", str(large)]),
+        "read: datatrove, isal": (large, [python, str(PEER), str(large), "read"]),
+        "read: datatrove, zlib": (large, [python, str(PEER), str(large), "read", "zlib"]),
         "Resiliparse in datakit": (small, [*ours, str(small), RESILIPARSE]),
         "Resiliparse alone": (small, [*ours, str(small), f"{RESILIPARSE}-{ALONE}"]),
         "trafilatura in datakit": (small, [*ours, str(small), TRAFILATURA]),
@@ -166,6 +168,7 @@ def compare(sizes: dict[Path, int], large: Path, small: Path, python: str, round
             output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             results[name] = json.loads(output.splitlines()[-1])
             taken[name].append(results[name]["cpu_seconds"])
+    print("floor, last round:", results["read: floor"])
     print(f"{'program':<26}{'MB of content':>14}{'pages':>8}{'MB of text':>11}{'CPU s':>8}{'MB per CPU s':>14}")
     for name, (folder, _) in programs.items():
         seconds, content = statistics.median(taken[name]), sizes[folder] / 1e6

@@ -27,7 +27,6 @@ from datakit.normalize.readers.base import ReadContext
 from datakit.normalize.readers.inputs import Inputs
 from datakit.normalize.readers.slices import EXPANSION, NO_CUTS, SLICE_BYTES, Cuts, FileRange
 from datakit.normalize.readers.web.columns import require_libraries
-from datakit.normalize.readers.web.records import Record, records_of
 from datakit.normalize.record_counts import RecordCounts
 from datakit.storage.fingerprint import config_of, spelled_out
 
@@ -45,6 +44,8 @@ class IndexDetails:
 
 def index_archive(arguments: dict[str, Any], shared: dict[str, Any], task: TaskContext) -> TaskResult:
     """Find the places at which one archive is cut. Raises InputError."""
+    from datakit.normalize.readers.web.records import Record, records_of  # needs libraries that others do not need
+
     own, common = msgspec.convert(arguments, RouteArguments), msgspec.convert(shared, RouteShared)
     config, part = config_of(common.config, Config), own.ranges[0]
     context = ReadContext(own.inputs(common.base), config, RecordCounts(Tolerance(1 << 62)), task)

@@ -18,14 +18,17 @@ import numpy as np
 import pyarrow as pa
 from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 
+from datakit.normalize.readers.web.pieces import View
+
 META_BYTES = 1024  # as the HTML standard says
 DETECTED_BYTES = 128 << 10
 MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+LONGEST_MARK = 3  # in bytes
 META = re.compile(rb"<meta[^>]{0,512}?charset\s*=\s*[\"']?\s*([A-Za-z0-9_.:-]{1,40})", re.I)
 UTF_8 = "utf-8"
 
 
-def charset_of(payload: bytes, stated: str | None, is_html: bool) -> str:
+def charset_of(payload: View, stated: str | None, is_html: bool) -> str:
     """Return the name, in Python, of a payload's charset. stated: the charset that the server states, if any."""
     if mark := mark_of(payload):
         return mark
@@ -38,7 +41,7 @@ def charset_of(payload: bytes, stated: str | None, is_html: bool) -> str:
         return found
     if is_utf8(payload):
         return UTF_8
-    return _known(detect_encoding(payload, DETECTED_BYTES)) or "cp1252"
+    return _known(detect_encoding(bytes(payload), DETECTED_BYTES)) or "cp1252"
 
 
 def _known(name: str | None) -> str | None:
@@ -50,15 +53,14 @@ def _known(name: str | None) -> str | None:
         return None
 
 
-def mark_of(payload: bytes) -> str | None:
+def mark_of(payload: View) -> str | None:
     """Return the charset of which the payload begins with the byte order mark, or None."""
-    return next((name for mark, name in MARKS if payload.startswith(mark)), None)
+    first = bytes(payload[:LONGEST_MARK])
+    return next((name for mark, name in MARKS if first.startswith(mark)), None)
 
 
-def is_utf8(payload: bytes) -> bool:
+def is_utf8(payload: View) -> bool:
     """Return True if the payload is valid UTF-8. Arrow finds out several times as fast as decoding would."""
-    if payload.isascii():
-        return True
     ends = pa.py_buffer(np.array([0, len(payload)], np.int64))
     try:
         pa.Array.from_buffers(pa.large_string(), 1, [None, ends, pa.py_buffer(payload)]).validate(full=True)
@@ -67,10 +69,10 @@ def is_utf8(payload: bytes) -> bool:
         return False
 
 
-def text_of(payload: bytes, charset: str) -> tuple[str, bool]:
+def text_of(payload: View, charset: str) -> tuple[str, bool]:
     """Decode a payload without its byte order mark. Return the text, and whether invalid bytes had to be replaced."""
     try:
-        text, replaced = payload.decode(charset), False
+        text, replaced = str(payload, charset), False
     except UnicodeDecodeError:
-        text, replaced = payload.decode(charset, "replace"), True
+        text, replaced = str(payload, charset, "replace"), True
     return text.removeprefix("\ufeff"), replaced

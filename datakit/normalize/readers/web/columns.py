@@ -28,7 +28,7 @@ COLUMNS = pa.schema(
         ("status", pa.int64()), ("charset", pa.string()), ("offset", pa.int64()), ("truncated", pa.string()),
     ]
 )  # fmt: skip
-LIBRARIES = ("fastwarc", "resiliparse")
+LIBRARIES = ("deflate", "fastwarc", "resiliparse")
 
 
 def known_columns(config: Config) -> pa.Schema:

@@ -3,7 +3,8 @@
 A web archive is usually compressed record by record: each gzip member (or zstd frame) holds one record. Unlike other
 compressed files, such an archive therefore loses only one record if a member is damaged. A member's content is used
 only if the whole member is sound. For members of up to HELD_BYTES this costs nothing: their content is held until the
-checksum at their end has been compared. A larger member is decompressed twice, the first time only to check it. After
+checksum at their end has been compared. A larger member is decompressed twice, the first time only to check it. Small
+gzip members are decompressed in one call each (small_members.py), all other data by streams. After
 a damaged member, the search goes on at the next place where a member begins whose content looks like a record. A file
 that ends inside its last member is cut off: what could be decoded is used, as in other compressed files.
 
@@ -17,12 +18,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from datakit.errors import UnreadableError
 from datakit.normalize.formats import MAGIC, WARC_MARK, check_head, compression_of, is_skippable
 from datakit.normalize.readers.streams import DECODING_ERRORS, HEAD_BYTES, OPENERS, OUTPUT_BYTES
+from datakit.normalize.readers.web.pieces import Damage, Piece
+from datakit.normalize.readers.web.small_members import small_members
 from datakit.printable import one_line
 
 INPUT_BYTES = 64 << 10  # small, because a decompressor copies what follows a member; a record takes about 10 KB
@@ -37,25 +39,6 @@ ARC_LINE = re.compile(
     rb"(?P<mime>[^ \r\n]{1,250}) (?:(?P<code>\d{3}|-) [^ \r\n]{1,250} [^ \r\n]{1,4000} -?\d{1,20} [^ \r\n]{1,1000} )?"
     rb"(?P<length>[^ \r\n]{1,20})\r?\n"
 )
-
-
-class Piece(NamedTuple):
-    """A stretch of an archive's content. stored: the offset in the stored file at which the member begins whose content
-    this is; for a file that is not compressed, the offset of the stretch. first: True if the content of a member begins
-    here. In a file that is not compressed, `first` is False.
-    """
-
-    data: bytes
-    stored: int
-    first: bool
-
-
-@dataclass(frozen=True)
-class Damage:
-    """A member that cannot be used. stored: the offset in the stored file at which it begins."""
-
-    stored: int
-    reason: str
 
 
 def is_record_line(data: bytes) -> bool:
@@ -106,7 +89,13 @@ class _Members:
 
     def pieces(self) -> Iterator[Piece | Damage]:
         """Yield the content of all members, and the damaged members between them."""
-        while self._pass_padding():
+        while True:
+            if self._kind == "gzip":
+                self._data, self._position = yield from small_members(
+                    self._file, self._data, self._position, input_bytes=INPUT_BYTES, longest=HELD_BYTES
+                )
+            if not self._pass_padding():
+                return
             begin = self._position
             if not self._at_magic():
                 yield Damage(begin, f"no {self._kind} member begins at byte {begin} of the stored file")

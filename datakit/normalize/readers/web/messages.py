@@ -16,20 +16,16 @@ header lines.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
-import io
 import re
 from datetime import datetime
 from typing import NamedTuple
 
-from fastwarc.warc import HeaderMap
-
 from datakit.normalize.formats import ARC
+from datakit.normalize.readers.web.digests import check_digest
 from datakit.normalize.readers.web.errors import BrokenRecordError, LeftOutError
+from datakit.normalize.readers.web.headers import fields_of, first_values, header_end, parsed
 from datakit.normalize.readers.web.members import ARC_LINE
-from datakit.normalize.readers.web.records import Record, header_end
+from datakit.normalize.readers.web.records import Record
 from datakit.normalize.record_counts import OTHER_MEDIA_TYPE, OTHER_RECORD_TYPE, OTHER_STATUS
 
 DOCUMENT_TYPES = ("response", "resource", "conversion")
@@ -37,11 +33,12 @@ HTML_TYPES = ("text/html", "application/xhtml+xml")
 MEDIA_TYPES = (*HTML_TYPES, "text/plain")
 PARTIAL_CONTENT = 206
 HTTP_LINE = re.compile(rb"HTTP/\d[^\n]*\n")
-LINE_END = re.compile(rb"\r?\n")
+USUAL_HEADER_BYTES = 4 << 10
 HTTP_HEADER_BYTES = 256 << 10  # some servers send many cookies
-WARC_TYPE = re.compile(rb"(?im)^warc-type[ \t]*:[ \t]*([a-z]+)")
+# Begins with a line end, as `headers.LENGTH` does
+WARC_TYPE = re.compile(rb"(?i)\nwarc-type[ \t]*:[ \t]*([a-z]+)")
 PARAMETER = re.compile(r";\s*charset\s*=\s*[\"']?([^\s\"';]+)", re.I)
-DIGEST_SIZES = {"md5": 16, "sha1": 20, "sha256": 32, "sha512": 64}
+ENCODINGS = ("content-encoding", "transfer-encoding")
 
 
 class Page(NamedTuple):
@@ -49,7 +46,7 @@ class Page(NamedTuple):
     the content encodings, in the order in which they were applied. charset: the one that the server states.
     """
 
-    payload: bytes
+    payload: memoryview
     encodings: tuple[str, ...]
     charset: str | None
     kind: str
@@ -76,28 +73,29 @@ def page_of(record: Record, kind: str) -> Page:
 
 
 def _warc_page(record: Record) -> Page:
-    headers = _first_values(_headers(record.header))
+    headers = first_values(fields_of(parsed(record.header)))
     type_of_record, content_type = headers.get("warc-type", "").strip().lower(), headers.get("content-type", "")
     if type_of_record not in DOCUMENT_TYPES or headers.get("warc-segment-number"):
         raise LeftOutError(OTHER_RECORD_TYPE)
     url = _unbracketed(headers.get("warc-target-uri"))
     if (url or "").startswith("metadata:"):
         raise LeftOutError(OTHER_RECORD_TYPE)
-    payload, status, http = record.block, None, None
+    payload, http = record.block, None
     if type_of_record == "response" and content_type.lower().startswith("application/http"):
         http, payload = _http(record.block)
-        status = http.status_code
-        content_type = http.get("Content-Type") or ""
-    _check_status(status, http is not None)
+        content_type = http.values.get("content-type") or ""
+    _check_status(http)
     media_type = _media_type(headers.get("warc-identified-payload-type") or content_type)
     _check_media_type(media_type)
     if record.whole:
         check_digest(headers.get("warc-block-digest"), record.block)
-    language = headers.get("warc-identified-content-language") or (http.get("Content-Language") if http else None)
+    language = headers.get("warc-identified-content-language") or (
+        http.values.get("content-language") if http else None
+    )
     return Page(
         payload, _encodings(http) if http else (), _charset(content_type), type_of_record,
         _unbracketed(headers.get("warc-record-id")), url, headers.get("warc-date"), media_type,
-        language, status, headers.get("warc-truncated"),
+        language, http.status if http else None, headers.get("warc-truncated"),
     )  # fmt: skip
 
 
@@ -105,14 +103,14 @@ def _arc_page(record: Record) -> Page:
     line = ARC_LINE.match(record.header + b"\n")
     if line is None or line["url"].startswith(b"filedesc:"):
         raise LeftOutError(OTHER_RECORD_TYPE)
-    payload, status, http, content_type = record.block, None, None, line["mime"].decode("latin-1")
+    payload, http, content_type = record.block, None, line["mime"].decode("latin-1")
     if HTTP_LINE.match(record.block):
         http, payload = _http(record.block)
-        status, content_type = http.status_code, http.get("Content-Type") or content_type
-    _check_status(status, http is not None)
+        content_type = http.values.get("content-type") or content_type
+    _check_status(http)
     media_type = _media_type(content_type)
     _check_media_type(media_type)
-    language = http.get("Content-Language") if http else None
+    status, language = (http.status, http.values.get("content-language")) if http else (None, None)
     url, date = line["url"].decode("utf-8", "replace"), _iso_date(line["date"].decode())
     encodings = _encodings(http) if http else ()
     return Page(
@@ -120,33 +118,33 @@ def _arc_page(record: Record) -> Page:
     )
 
 
-def _headers(header: bytes) -> HeaderMap:
-    """Parse header lines after a first line. FastWARC wants them to end with CR LF."""
-    if header.count(b"\n") != header.count(b"\r\n"):
-        header = LINE_END.sub(b"\r\n", header)
-    found = HeaderMap()
-    found.parse(io.BytesIO(header + b"\r\n\r\n"))
-    return found
+class _Http(NamedTuple):
+    """The header of an HTTP response: its fields in order, the first value of each name, and the status."""
+
+    fields: list[tuple[str, str]]
+    values: dict[str, str]
+    status: int | None
 
 
-def _first_values(headers: HeaderMap) -> dict[str, str]:
-    """Return the first value of each name. The names are in lower case. A look-up in FastWARC's map takes 1 µs."""
-    return {name.lower(): value for name, value in reversed(list(headers.items()))}
-
-
-def _http(block: bytes) -> tuple[HeaderMap, bytes]:
+def _http(block: memoryview) -> tuple[_Http, memoryview]:
     """Return the header and the payload of an HTTP response. Raises BrokenRecordError."""
     if not HTTP_LINE.match(block):
         raise BrokenRecordError("its HTTP response has no status line")
-    end = header_end(block, 0, HTTP_HEADER_BYTES)
+    head, end = b"", None
+    for size in (USUAL_HEADER_BYTES, HTTP_HEADER_BYTES):
+        head = bytes(block[:size])
+        if (end := header_end(head, 0, size)) is not None:
+            break
     if end is None and len(block) > HTTP_HEADER_BYTES:
         raise BrokenRecordError(f"its HTTP header does not end within {HTTP_HEADER_BYTES} bytes")
-    header, payload = (block, b"") if end is None else (block[: end[0]], block[end[1] :])
-    return _headers(header), payload
+    header_stop, start = end or (len(block), len(block))
+    headers = parsed(head[:header_stop])
+    fields = fields_of(headers)
+    return _Http(fields, first_values(fields), headers.status_code), block[start:]
 
 
-def _check_status(status: int | None, is_http: bool) -> None:
-    if is_http and (status is None or not 200 <= status < 300 or status == PARTIAL_CONTENT):
+def _check_status(http: _Http | None) -> None:
+    if http and (http.status is None or not 200 <= http.status < 300 or http.status == PARTIAL_CONTENT):
         raise LeftOutError(OTHER_STATUS)
 
 
@@ -164,9 +162,11 @@ def _charset(content_type: str) -> str | None:
     return found[1] if found else None
 
 
-def _encodings(http: HeaderMap) -> tuple[str, ...]:
+def _encodings(http: _Http) -> tuple[str, ...]:
     """Return the content encodings and then the transfer encodings, in lower case."""
-    values = (*http.get_multiple("Content-Encoding"), *http.get_multiple("Transfer-Encoding"))
+    if not any(kind in http.values for kind in ENCODINGS):
+        return ()
+    values = [value for kind in ENCODINGS for name, value in http.fields if name == kind]
     names = (name.strip().lower() for value in values for name in value.split(","))
     return tuple(name for name in names if name and name != "identity")
 
@@ -185,28 +185,4 @@ def _iso_date(digits: str) -> str | None:
     try:
         return datetime.strptime(digits.ljust(14, "0")[:14], "%Y%m%d%H%M%S").strftime("%Y-%m-%dT%H:%M:%SZ")
     except ValueError:
-        return None
-
-
-def check_digest(stated: str | None, block: bytes) -> None:
-    """Raise BrokenRecordError if the block has another digest than stated. A digest by an unknown algorithm, or in an
-    unknown notation, is not compared.
-    """
-    algorithm, _, digits = (stated or "").strip().partition(":")
-    name = algorithm.lower().replace("-", "")
-    size = DIGEST_SIZES.get(name)
-    expected = _decoded(digits.strip(), size) if size else None
-    if expected is not None and hashlib.new(name, block, usedforsecurity=False).digest() != expected:
-        raise BrokenRecordError("its block does not have the digest that its header states")
-
-
-def _decoded(digits: str, size: int) -> bytes | None:
-    """Return a digest given in base 16 or base 32, or None if it is in neither."""
-    digits = digits.rstrip("=")
-    try:
-        if len(digits) == 2 * size:
-            return bytes.fromhex(digits)
-        found = base64.b32decode(digits.upper() + "=" * (-len(digits) % 8))
-        return found if len(found) == size else None
-    except (ValueError, binascii.Error):
         return None

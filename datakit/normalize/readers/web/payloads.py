@@ -24,6 +24,7 @@ from isal import igzip_lib
 from datakit.normalize.formats import MAGIC
 from datakit.normalize.readers.streams import DECODING_ERRORS, OPENERS, OUTPUT_BYTES
 from datakit.normalize.readers.web.errors import BrokenRecordError
+from datakit.normalize.readers.web.pieces import View
 
 CHUNK_LINE = re.compile(rb"[0-9A-Fa-f]{1,8}[ \t]*(;[^\r\n]*)?\r?\n")
 UNSUPPORTED = ("compress", "x-compress", "sdch", "exi", "pack200-gzip", "dcb", "dcz", "aes128gcm")
@@ -36,15 +37,18 @@ IgzipDecompressor: Any = igzip_lib.IgzipDecompressor
 ERRORS = (*DECODING_ERRORS, brotli.error)
 
 
-def decoded(payload: bytes, encodings: tuple[str, ...], limit: int) -> bytes:
+def decoded(payload: View, encodings: tuple[str, ...], limit: int) -> View:
     """Return a payload without its encodings. encodings: in the order in which they were applied. limit: in bytes.
 
     Raises BrokenRecordError.
     """
     if len(encodings) > MOST_ENCODINGS:
         raise BrokenRecordError(f"it states {len(encodings)} encodings")
-    for name in reversed(encodings):
-        payload = _decoded(payload, name, limit)
+    if encodings:
+        found = bytes(payload)
+        for name in reversed(encodings):
+            found = _decoded(found, name, limit)
+        payload = found
     if len(payload) > limit:
         raise BrokenRecordError(f"its payload is longer than max_document_bytes ({limit})")
     return payload

@@ -28,6 +28,7 @@ from datakit.normalize.readers.web.errors import BrokenRecordError, LeftOutError
 from datakit.normalize.readers.web.extractors import Extract, cpu_limit, extracted, extractor
 from datakit.normalize.readers.web.messages import HTML_TYPES, Page, may_be_document, page_of
 from datakit.normalize.readers.web.payloads import decoded
+from datakit.normalize.readers.web.pieces import View
 from datakit.normalize.readers.web.records import Broken, Record, records_of
 from datakit.normalize.record_counts import OTHER_RECORD_TYPE
 
@@ -39,7 +40,7 @@ class Row:
     """A page that becomes a document. replaced: True if some of its bytes were invalid in its charset."""
 
     page: Page
-    text: bytes | None
+    text: View | None
     charset: str
     replaced: bool
 
@@ -154,13 +155,13 @@ def _with_place(reason: str, found: Record | Broken) -> str:
     return f"{reason} (at byte {found.stored} of the stored file)"
 
 
-def _texts(texts: list[bytes | None]) -> pa.Array:
+def _texts(texts: list[View | None]) -> pa.Array:
     """Return texts as a column. Without nulls, joining takes a third of the time of Arrow's conversion, whose buffer
     grows step by step.
     """
     known = [text for text in texts if text is not None]
     if len(known) < len(texts):
-        return pa.array(texts, pa.large_binary())
+        return pa.array([None if text is None else bytes(text) for text in texts], pa.large_binary())
     ends = np.cumsum([0, *map(len, known)], dtype=np.int64)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(known))]
     return pa.Array.from_buffers(pa.large_binary(), len(known), buffers)

@@ -24,7 +24,9 @@ from typing import NamedTuple
 
 from datakit.normalize.formats import ARC, WARC, compression_of
 from datakit.normalize.readers.base import ReadContext
+from datakit.normalize.readers.web.headers import NO_LENGTH, as_length, content_length, header_end, line_end
 from datakit.normalize.readers.web.members import ARC_LINE, WARC_LINE, members
+from datakit.normalize.readers.web.pieces import Content
 from datakit.normalize.readers.web.window import LONGEST_LINE, Window
 from datakit.normalize.record_counts import IN
 
@@ -32,13 +34,9 @@ HEADER_BYTES = 64 << 10  # FastWARC allows 32 KiB
 BEGINNING_BYTES = 64 << 10  # what is kept of a block that is too long
 LINES = {WARC: WARC_LINE, ARC: ARC_LINE}
 FIRST_LINES = {kind: re.compile(rb"(?m)^" + line.pattern) for kind, line in LINES.items()}
-LINE_END = re.compile(rb"\r?\n")
-# Begins with a line end rather than ^: then the search jumps from line end to line end. The first line is no match.
-LENGTH = re.compile(rb"(?im)\ncontent-length[ \t]*:[ \t]*([^\r\n]*?)[ \t]*\r?$")
-NUMBER = re.compile(rb"\d{1,18}")
 SEPARATORS = {WARC: re.compile(rb"\r?\n\r?\n"), ARC: re.compile(rb"\r?\n")}
 SEPARATOR_BYTES = 4
-CARRIAGE_RETURN = ord("\r")
+LONE_END = b"\r\n\r\n"  # behind the block of a record that has a member of its own
 FILE_ENDS = "the file ends inside this record"
 
 
@@ -46,15 +44,16 @@ class Record(NamedTuple):
     """A record with its bytes as the archive stores them.
 
     position: its byte offset in the uncompressed file. stored: see `Window.stored`. may_be_cut: see
-    `Window.may_be_cut`. header: its header without the blank line, or the line of an ARC record. whole: False if the
-    block is longer than permitted; `block` then holds its beginning.
+    `Window.may_be_cut`. header: its header without the blank line, or the line of an ARC record. block: the bytes
+    where they lie in the window, if they fill most of it; else a copy. whole: False if the block is longer than
+    permitted; `block` then holds its beginning.
     """
 
     position: int
     stored: int
     may_be_cut: bool
     header: bytes
-    block: bytes
+    block: memoryview
     whole: bool = True
 
 
@@ -65,31 +64,6 @@ class Broken:
     position: int
     stored: int
     reason: str
-
-
-def header_end(data: bytes, start: int, stop: int) -> tuple[int, int] | None:
-    r"""Return where the end of a header's last line begins, and where the blank line behind it ends; None if they do
-    not both lie in data[start:stop].
-
-    This finds what the pattern `\r?\n\r?\n` would find. A search for the pattern would take several times as long,
-    because it would try every byte.
-
-    >>> header_end(b"A: 1\r\nB: 2\r\n\r\ntext", 0, 99), header_end(b"A: 1\n\ntext", 0, 5)
-    ((10, 14), None)
-    """
-    at, size = data.find(b"\n\r\n", start, stop), 3
-    bare = data.find(b"\n\n", start, stop if at < 0 else at + 1)
-    if bare >= 0:
-        at, size = bare, 2
-    if at < 0:
-        return None
-    return at - (at > start and data[at - 1] == CARRIAGE_RETURN), at + size
-
-
-def line_end(data: bytes, start: int, stop: int) -> tuple[int, int] | None:
-    """Return where the first line end in data[start:stop] begins and ends, or None if there is none."""
-    found = LINE_END.search(data, start, stop)
-    return found.span() if found else None
 
 
 class RecordCutter:
@@ -103,6 +77,8 @@ class RecordCutter:
         """Yield the records, and the broken places between them, in order."""
         window = self._window
         while True:
+            while (record := self._lone_record()) is not None:
+                yield record
             unfinished: Broken | None = None
             while window.pass_line_ends():
                 unfinished = None
@@ -111,6 +87,8 @@ class RecordCutter:
                     unfinished = found
                     break
                 yield found
+                while (record := self._lone_record()) is not None:
+                    yield record
             damage, window.damage = window.damage, None
             if damage is not None:
                 # a record that a damaged member cuts off, and this member, are one broken record
@@ -120,6 +98,22 @@ class RecordCutter:
                 yield unfinished
             if damage is None:
                 return
+
+    def _lone_record(self) -> Record | None:
+        """Return the record in the next member if it holds a record alone, as usual. Else leave it to `_record`."""
+        if self._kind == ARC or (piece := self._window.next_member()) is None:
+            return None
+        data = piece.data
+        end = header_end(data, 0, HEADER_BYTES) if data.endswith(LONE_END) and WARC_LINE.match(data) else None
+        if end is None:
+            return None
+        header = bytes(memoryview(data)[: end[0]])
+        length = len(data) - end[1] - len(LONE_END)
+        if self._length(header) != length or length > self._longest:
+            return None
+        position = self._window.position
+        self._window.at = len(data)
+        return Record(position, piece.stored, True, header, memoryview(data)[end[1] : end[1] + length])
 
     def _record(self) -> Record | Broken:
         """Read what begins at the current place, and move behind it."""
@@ -148,7 +142,7 @@ class RecordCutter:
             return self._long_record(place, cut, header, length)
         ended = not window.fill(length + SEPARATOR_BYTES) and window.left < length
         if not ended and self._is_followed_well(length):
-            block = window.data[window.at : window.at + length]
+            block = _block(window.data, window.at, length)
             window.advance(length)
             return Record(*place, cut, header, block)
         window.find(self._first_line)
@@ -175,20 +169,14 @@ class RecordCutter:
         if end is None and window.left < HEADER_BYTES:
             window.fill(HEADER_BYTES)
             end = end_of(window.data, window.at, window.at + HEADER_BYTES)
-        return None if end is None else (window.data[window.at : end[0]], end[1] - window.at)
+        return None if end is None else (bytes(window.data[window.at : end[0]]), end[1] - window.at)
 
     def _length(self, header: bytes) -> int | str:
         """Return the length of the block, or why it is not known."""
-        if self._kind == ARC:
-            line = ARC_LINE.match(header + b"\n")
-            found = [line["length"]] if line else []
-        else:
-            found = list(dict.fromkeys(LENGTH.findall(header)))
-        if not found:
-            return "it states no Content-Length"
-        if len(found) > 1:
-            return "it states several values of Content-Length"
-        return int(found[0]) if NUMBER.fullmatch(found[0]) else "its length is not a number"
+        if self._kind == WARC:
+            return content_length(header)
+        line = ARC_LINE.match(header + b"\n")
+        return as_length(line["length"]) if line else NO_LENGTH
 
     def _is_followed_well(self, length: int) -> bool:
         """Return True if, after `length` bytes, there are line ends, another record, a new member or the end."""
@@ -204,10 +192,16 @@ class RecordCutter:
     def _long_record(self, place: tuple[int, int], cut: bool, header: bytes, length: int) -> Record | Broken:
         window = self._window
         window.fill(BEGINNING_BYTES)
-        beginning = window.data[window.at : window.at + BEGINNING_BYTES]
+        beginning = memoryview(window.data[window.at : window.at + BEGINNING_BYTES])
         if not window.advance(length):
             return Broken(*place, FILE_ENDS)
         return Record(*place, cut, header, beginning, whole=False)
+
+
+def _block(data: Content, start: int, length: int) -> memoryview:
+    """Return a part of a window: a view if it is most of the window, else a copy, so that it does not hold the rest."""
+    view = memoryview(data)[start : start + length]
+    return view if 2 * length >= len(data) else memoryview(bytes(view))
 
 
 def records_of(

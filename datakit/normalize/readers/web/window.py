@@ -10,7 +10,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from datakit.normalize.readers.web.members import Damage, Piece
+from datakit.normalize.readers.web.pieces import Content, Damage, Piece
 
 LINE_ENDS = re.compile(rb"[\r\n]*")
 SEARCHED_BYTES = 1 << 20  # how much of the content is searched at a time
@@ -30,7 +30,7 @@ class Window:
         the content offset that has been reached.
         """
         self._pieces, self._plain, self._report = pieces, plain, report
-        self.data: bytes = b""
+        self.data: Content = b""
         self.at: int = 0
         self.damage: Damage | None = None
         self._origin = self._end = start  # the content offsets of the window's first byte and of its end
@@ -58,22 +58,45 @@ class Window:
         while missing > 0 and (piece := self._next()) is not None:
             parts.append(piece)
             missing -= len(piece)
-        self.data = b"".join(parts)
+        self.data = parts[0] if len(parts) == 1 else b"".join(parts)
         while len(self._members) > 1 and self._members[1][0] <= self.position:
             self._members.popleft()
         return missing <= 0
 
-    def _next(self) -> bytes | None:
+    def next_member(self) -> Piece | None:
+        """If all of the window has been passed, and ended with a line end, continue with the next piece alone. Return
+        this piece, now the whole window, if a member begins with it.
+        """
+        if self.at < len(self.data) or not (self.data.endswith(b"\n") or not self.data):
+            return None
+        self._origin, self.at, self.data = self._end, 0, b""
+        piece = self._next_piece()
+        if piece is None:
+            return None
+        self.data = piece.data
+        if not piece.first:
+            return None
+        self._members.clear()
+        self._members.append((self._origin, piece.stored))
+        return piece
+
+    def _next(self) -> Content | None:
+        piece = self._next_piece()
+        if piece is None:
+            return None
+        if piece.first:
+            self._members.append((self._end - len(piece.data), piece.stored))
+        return piece.data
+
+    def _next_piece(self) -> Piece | None:
         piece = None if self.damage is not None else next(self._pieces, None)
         if isinstance(piece, Damage):
             self.damage = piece
         if not isinstance(piece, Piece):
             return None
-        if piece.first:
-            self._members.append((self._end, piece.stored))
         self._end += len(piece.data)
         self._report(self._end)
-        return piece.data
+        return piece
 
     def advance(self, size: int) -> bool:
         """Move `size` bytes on. Return False if the content ends before; the current place is then its end."""

@@ -16,8 +16,9 @@ from resiliparse.extract.html2text import extract_plain_text
 from warcio.archiveiterator import ArchiveIterator
 
 from datakit.normalize.formats import ARC, WARC
+from datakit.normalize.readers.web.digests import check_digest
 from datakit.normalize.readers.web.errors import BrokenRecordError, LeftOutError
-from datakit.normalize.readers.web.messages import check_digest, may_be_document, page_of
+from datakit.normalize.readers.web.messages import may_be_document, page_of
 from datakit.normalize.readers.web.payloads import decoded
 from datakit.normalize.readers.web.records import Broken, Record
 from tests.support.data import need_data
@@ -61,7 +62,7 @@ def by_warcio(path: Path) -> Iterator[tuple[int, str, bytes]]:
 def by_datakit(path: Path) -> Iterator[tuple[int, str, bytes]]:
     for record in cut(path, kind_of(path)):
         assert isinstance(record, Record)
-        yield record.stored, type_of(record, kind_of(path)), record.block
+        yield record.stored, type_of(record, kind_of(path)), bytes(record.block)
 
 
 def type_of(record: Record, kind: str) -> str:

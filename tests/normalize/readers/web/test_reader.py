@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
+import sys
 from pathlib import Path
 
 import brotli
@@ -199,6 +201,11 @@ def test_missing_library_is_named_with_the_extra(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(web_columns, "LIBRARIES", ("fastwarc", "no_such_library"))
     with pytest.raises(UsageError, match=r"need no_such_library; run pip install '\.\[web\]'"):
         normalize(tmp_path, tmp_path / "in")
+
+
+def test_other_sources_need_none_of_the_libraries() -> None:
+    blocked = "".join(f"sys.modules[{name!r}] = None; " for name in (*web_columns.LIBRARIES, "brotli", "trafilatura"))
+    subprocess.run([sys.executable, "-c", f"import sys; {blocked}import datakit.normalize.stage"], check=True)
 
 
 def test_real_archives_add_up(tmp_path: Path) -> None:

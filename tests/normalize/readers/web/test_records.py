@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from datakit.errors import UnreadableError
 from datakit.normalize.formats import ARC, WARC
 from datakit.normalize.readers.web import members, records, window
-from datakit.normalize.readers.web.records import Broken, Record, header_end
+from datakit.normalize.readers.web.headers import header_end
+from datakit.normalize.readers.web.records import Broken, Record
 from tests.support.normalize.web_archives import COMPRESSIONS, cut, page, response, warc_record, write_archive
 
 BLOCKS = st.lists(
@@ -38,7 +39,7 @@ BLOCKS = st.lists(
 
 
 def sound(found: list[Record | Broken]) -> list[tuple[int, int, bytes]]:
-    return [(one.position, one.stored, one.block) for one in found if isinstance(one, Record)]
+    return [(one.position, one.stored, bytes(one.block)) for one in found if isinstance(one, Record)]
 
 
 def broken(found: list[Record | Broken]) -> list[tuple[int, str]]:
@@ -70,6 +71,24 @@ def test_all_records_are_found_whatever_they_hold(
         (place[0], place[1] if compression else place[0], block) for place, block in zip(places, blocks, strict=True)
     ]
     assert sound(found) == expected and not broken(found)
+
+
+@settings(deadline=None, max_examples=60)
+@given(BLOCKS, st.lists(st.sampled_from([b"", b"\n", b"\r\n", b"x"]), min_size=8, max_size=8), st.integers(100, 2000))
+def test_records_alone_in_their_members_are_those_of_the_general_case(
+    folder: Path, blocks: list[bytes], ends: list[bytes], longest: int
+) -> None:
+    path = folder / "e.warc.gz"
+    write_archive(path, [warc_record(block, number=n) + ends[n] for n, block in enumerate(blocks)])
+    found = list(cut(path, max_document_bytes=longest))
+    with patch.object(records.RecordCutter, "_lone_record", lambda self: None):
+        assert list(cut(path, max_document_bytes=longest)) == found
+
+
+def test_small_block_does_not_keep_its_window_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "a.warc").write_bytes(GOOD[0] + response(b"x" * 5000))
+    small, large = (one for one in cut(tmp_path / "a.warc") if isinstance(one, Record))
+    assert len(small.block.obj) == len(b"one") and len(large.block.obj) > 5000  # pyright: ignore[reportArgumentType]
 
 
 @given(st.text("\r\na", max_size=12), st.integers(0, 4), st.integers(0, 14))
