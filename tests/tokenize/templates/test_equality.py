@@ -26,7 +26,7 @@ def compare(templates: dict[str, str], results: dict[str, Any]) -> dict[str, int
     made = {kind: make() for kind, make in TOKENIZERS.items()}
     for name, template in templates.items():
         renderer = InlineRenderer(template)
-        compiled = renderer.made[0]
+        compiled, _ = renderer.made[0]
         for kind, tokenizer in made.items():
             chats = encoder_of(tokenizer, renderer)
             for title, conversation in CONVERSATIONS.items():

@@ -1,0 +1,55 @@
+"""Defines four marks, and reads them from a rendered text. What stands between OWN and OTHER was written by the template
+itself. What stands between BEGIN and END is the string of a special token in the conversation.
+
+The process that renders imports this module, so it imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from bisect import bisect_left
+from dataclasses import dataclass
+
+Span = tuple[int, int]
+BEGIN, END, OWN, OTHER = "\U0010fdd0", "\U0010fdd1", "\U0010fdd2", "\U0010fdd3"  # private-use characters
+MARK = re.compile(f"[{BEGIN}{END}{OWN}{OTHER}]")
+
+
+@dataclass(frozen=True)
+class Unmarked:
+    """A text without its marks. own: the spans that the template itself wrote, in order and not adjacent. quoted: the
+    spans between BEGIN and END, without those whose marks the template has separated.
+    """
+
+    text: str
+    own: list[Span]
+    quoted: list[Span]
+    places: list[int]
+
+    def moved(self, spans: list[Span]) -> list[Span]:
+        """Return spans of the text with marks as spans of the text without them."""
+        return [
+            (start - bisect_left(self.places, start), stop - bisect_left(self.places, stop)) for start, stop in spans
+        ]
+
+
+def unmarked(text: str) -> Unmarked:
+    """Return a rendered text without its marks.
+
+    >>> unmarked(f"{OWN}<e>{OTHER}a{BEGIN}<e>{END}")
+    Unmarked(text='<e>a<e>', own=[(0, 3)], quoted=[(4, 7)], places=[0, 4, 6, 10])
+    """
+    marks = [found.start() for found in MARK.finditer(text)]
+    own: list[Span] = []
+    quoted: list[Span] = []
+    for less, (before, after) in enumerate(itertools.pairwise(marks), 1):
+        span = (before + 1 - less, after - less)
+        kind = text[before] + text[after]
+        if kind == BEGIN + END:
+            quoted.append(span)
+        elif kind == OWN + OTHER and own and own[-1][1] == span[0]:
+            own[-1] = (own[-1][0], span[1])
+        elif kind == OWN + OTHER:
+            own.append(span)
+    return Unmarked(MARK.sub("", text), own, quoted, marks)
