@@ -12,42 +12,30 @@ out: a normalizer, for example, may turn other characters of a message into the 
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import tokenizers
-from tokenizers import decoders, normalizers
 
 from datakit.cache.contract import ChatTemplate
 from datakit.cache.lengths import starts_of
 from datakit.errors import TokenizerError
-from datakit.tokenize.encoders.added_tokens import added_tokens
 from datakit.tokenize.encoders.long_texts import LongTexts
 from datakit.tokenize.encoders.tokenizer import Tokenizer
-from datakit.tokenize.encoders.word_models import token_sizes
 from datakit.tokenize.templates.chats import Chat, chats, serializable
-from datakit.tokenize.templates.marks import Span
 from datakit.tokenize.templates.renderer import Lost, Rendered, Renderer
 from datakit.tokenize.templates.special_tokens import SpecialTokens
+from datakit.tokenize.templates.token_places import bytes_before, mask_of, sizes_of, unchanged
 
 NO_TEXT_PIECES = (
     "it holds the string of a special token, which this tokenizer cannot encode as ordinary text inside a conversation"
 )
-
 MADE_BY_TOKENIZER = (
     "the tokenizer encodes a part of it that is not the string of a special token as a special token, so a message "
     "could imitate one"
 )
-FORMS: dict[type, Literal["NFC", "NFD", "NFKC", "NFKD"]] = {
-    normalizers.NFC: "NFC",
-    normalizers.NFD: "NFD",
-    normalizers.NFKC: "NFKC",
-    normalizers.NFKD: "NFKD",
-}
 
 
 @dataclass(frozen=True)
@@ -106,7 +94,7 @@ class TemplateEncoder:
             elif not self.special.all_in(ids, one.text, one.quoted):
                 lost[row] = MADE_BY_TOKENIZER
             else:
-                parts.append((row, one.text, ids, _mask(one.text, one.spans, places), bool(one.quoted)))
+                parts.append((row, one.text, ids, mask_of(one.text, one.spans, places), bool(one.quoted)))
         return _joined(parts, lost)
 
     def _rendered(self, chat: Chat) -> Rendered | Lost:
@@ -155,49 +143,6 @@ class TemplateEncoder:
     def close(self) -> None:
         """End the process that renders."""
         self.renderer.close()
-
-
-def sizes_of(tokenizer: Tokenizer) -> np.ndarray | None:
-    """Return the size of each token in bytes, int64 [V]; None if the tokenizer is not byte-level."""
-    vocabulary = tokenizer.definition.get("model", {}).get("vocab")
-    if not isinstance(tokenizer.reference.decoder, decoders.ByteLevel) or not isinstance(vocabulary, dict):
-        return None
-    known = token_sizes(vocabulary)
-    sizes = np.zeros(max(tokenizer.vocabulary_size, len(known)), np.int64)
-    sizes[: len(known)] = known
-    for token in added_tokens(tokenizer.definition):
-        sizes[token["id"]] = len(token["content"].encode())
-    return sizes
-
-
-def unchanged(normalizer: Any, text: str) -> bool:
-    """Return True if a normalizer changes nothing in a text."""
-    form = FORMS.get(type(normalizer))
-    if normalizer is None or form:
-        return normalizer is None or unicodedata.is_normalized(form, text)
-    return normalizer.normalize_str(text) == text
-
-
-def bytes_before(text: str) -> np.ndarray:
-    """Return how many bytes of UTF-8 precede each character of a text, and how many it has in all, int64 [C + 1].
-
-    >>> bytes_before("aé漢").tolist()
-    [0, 1, 3, 6]
-    """
-    points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-    return starts_of(1 + (points > 0x7F).astype(np.int64) + (points > 0x7FF) + (points > 0xFFFF))
-
-
-def _mask(text: str, spans: list[Span], places: np.ndarray) -> np.ndarray:
-    """Return the loss mask of a conversation, uint8 [T]: 1 for each token that shares a byte with a span. places: see
-    `_places`. Spans count characters.
-    """
-    mask = np.zeros(len(places), np.uint8)
-    before = np.arange(len(text) + 1) if text.isascii() else bytes_before(text)
-    for start, stop in spans:
-        if stop > start:
-            mask[(places[:, 0] < before[stop]) & (places[:, 1] > before[start])] = 1
-    return mask
 
 
 def _split(ids: np.ndarray, lengths: np.ndarray) -> Sequence[np.ndarray]:

@@ -1,5 +1,5 @@
-"""Defines four marks, and reads them from a rendered text. What stands between OWN and OTHER was written by the template
-itself. What stands between BEGIN and END is the string of a special token in the conversation.
+"""Defines four marks, and reads them from a rendered text. Between OWN and OTHER is what the template itself wrote.
+Between BEGIN and END is the string of a special token in the conversation.
 
 The process that renders imports this module, so it imports nothing but the standard library.
 """
@@ -29,9 +29,8 @@ class Unmarked:
 
     def moved(self, spans: list[Span]) -> list[Span]:
         """Return spans of the text with marks as spans of the text without them."""
-        return [
-            (start - bisect_left(self.places, start), stop - bisect_left(self.places, stop)) for start, stop in spans
-        ]
+        ends = [place - bisect_left(self.places, place) for span in spans for place in span]
+        return list(zip(ends[::2], ends[1::2], strict=True))
 
 
 def unmarked(text: str) -> Unmarked:

@@ -19,6 +19,7 @@ Cost: nothing, unless a string is neither marked as the template's own nor as qu
 
 from __future__ import annotations
 
+import itertools
 import re
 from bisect import bisect_right
 from functools import cached_property
@@ -96,7 +97,7 @@ class SecondLook:
 
     def _shifted_text(self, text: str) -> str:
         places = [0, *(place for found in self._strings.finditer(text) for place in found.span()), len(text)]
-        parts = [text[start:stop] for start, stop in zip(places, places[1:], strict=False)]
+        parts = [text[start:stop] for start, stop in itertools.pairwise(places)]
         return "".join(part if odd % 2 else part.translate(self._table) for odd, part in enumerate(parts))
 
     @cached_property
@@ -119,9 +120,8 @@ class SecondLook:
         """What stands for the characters of special tokens' strings; for their other cases, too."""
         letters = {letter for string in self._special.strings for letter in string}
         cases = letters | {case for letter in letters for case in (letter.lower(), letter.upper())}
-        return {
-            ord(one): SHIFT + ord(one) for one in cases if len(one) == 1 and ord(one) < 0xFFFE and not one.isspace()
-        }
+        codes = [ord(one) for one in cases if len(one) == 1 and not one.isspace()]
+        return {code: SHIFT + code for code in codes if code < 0xFFFE}
 
 
 def _inside(span: Span, others: list[Span]) -> bool:

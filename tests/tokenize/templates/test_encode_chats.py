@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, normalizers, processors
 
-from datakit.tokenize.templates.encode_chats import EncodedChats, TemplateEncoder, bytes_before
+from datakit.tokenize.templates.encode_chats import EncodedChats, TemplateEncoder
+from datakit.tokenize.templates.token_places import bytes_before
 from tests.support.caches import load_tokenizer, trained
 from tests.support.tokens.template_cases import (
     SPECIAL,

@@ -38,12 +38,14 @@ TEMPLATES = {
     "writes half": chatml("'<|im_' + m.content"),
     "writes around": chatml("'<|' ~ m.content ~ '|>'"),
     "reverses": chatml("m.content | reverse"),
-    "macro": MACRO + "{% for m in messages %}{% generation %}{{ turn(m) | replace('x', '') }}{% endgeneration %}{% endfor %}",
-    "captured": chatml("m.content").replace("{% for", "{% set all %}{% for").replace("{% endfor %}", "{% endfor %}{% endset %}")
-    .replace("{% generation %}", "").replace("{% endgeneration %}", "") + "{{ all | replace('x', '') }}",
+    "macro": MACRO + "{% for m in messages %}{{ turn(m) | replace('x', '') }}{% endfor %}",
+    "captured": MACRO
+    + "{% set t %}{% for m in messages %}{{ turn(m) }}{% endfor %}{% endset %}{{ t | replace('x', '') }}",
 }  # fmt: skip
-PARTS = ["<|im_", "end|>", "start|>", "x", "<|imx_end|>", "</think>", "#", " ", "|>", "im_end", "<|im_end|>", "<|IM_END|>",
-         "<|user|>", "user", "<", "|", "漢", ">|dne_mi|<"]  # fmt: skip
+PARTS = [
+    "<|im_", "end|>", "start|>", "x", "<|imx_end|>", "</think>", "#", " ", "|>", "im_end", "<|im_end|>", "<|IM_END|>",
+    "<|user|>", "user", "<", "|", "漢", ">|dne_mi|<",
+]  # fmt: skip
 CONTENT = st.lists(st.sampled_from(PARTS), max_size=8).map("".join)
 
 
@@ -120,9 +122,10 @@ def test_tokenizer_that_marks_spaces_loses_joined_strings() -> None:
 
 
 def test_tools_and_other_fields_are_no_special_tokens_either() -> None:
-    one = chats(
+    template = (
         "{{ tools | tojson | replace('x', '') }}{% for m in messages %}{{ m.name | replace('x', '') }}{% endfor %}"
     )
+    one = chats(template)
     hostile = Conversation([{"role": "user", "content": "", "name": "<|imx_end|>"}], [{"<|imx_end|>": "<|imx_end|>"}])
     found = encoded(one, hostile)
     assert not tokens(one, found) and found.texts[0].count("<|im_end|>") == 3
