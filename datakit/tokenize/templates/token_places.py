@@ -39,10 +39,10 @@ def sizes_of(tokenizer: Tokenizer) -> np.ndarray | None:
 
 def unchanged(normalizer: Any, text: str) -> bool:
     """Return True if a normalizer changes nothing in a text."""
+    if normalizer is None:
+        return True
     form = FORMS.get(type(normalizer))
-    if normalizer is None or form:
-        return normalizer is None or unicodedata.is_normalized(form, text)
-    return normalizer.normalize_str(text) == text
+    return unicodedata.is_normalized(form, text) if form else normalizer.normalize_str(text) == text
 
 
 def bytes_before(text: str) -> np.ndarray:
