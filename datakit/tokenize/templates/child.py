@@ -76,7 +76,7 @@ def _set(kind: int, value: int) -> None:
 def _warm_up() -> None:
     """Import what renderings and their errors need, while files can still be opened."""
     for source in ("{% generation %}{{ messages|tojson }}{% endgeneration %}", "{{ raise_exception('x') }}", "{{ 1/0"):
-        guarded(None, lambda source=source: ({}, Template(source, {}, "", 99).render([{}], None)), source)
+        guarded(None, lambda source=source: ({}, Template(source, {}, "", 99).written([{}], None)), source)
 
 
 def _stop(number: int, frame: object) -> None:
@@ -105,7 +105,7 @@ def rendered(made: Templates, request: dict[str, Any]) -> tuple[dict[str, Any], 
     text = first.text
     text.encode()  # raises UnicodeEncodeError for half of a surrogate pair
     if not template.has_spans:
-        found = turns(lambda count, prompt: template.render(messages[:count], tools, prompt)[0], messages, text)
+        found = turns(lambda count, prompt: template.render(messages[:count], tools, prompt), messages, text)
         if found is None:
             return {"error": "inconsistent", "reason": INCONSISTENT}, None
         spans = found

@@ -24,7 +24,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from datakit.tokenize.templates.marks import MARK, Span, Unmarked, unmarked
-from datakit.tokenize.templates.own_text import compiled_tree, constants_of, mark_own_text, own, role_marker
+from datakit.tokenize.templates.own_text import compiled_tree, constants_of, filters_of, mark_own_text
 
 REASONING = ("reasoning_content", "thinking", "reasoning")  # the names under which datasets keep a message's reasoning
 NOW = "strftime_now"
@@ -140,34 +140,40 @@ class Template:
         self.has_spans: bool = self._environment.generation_tags > 0
         self.needs_date = any(name.name == NOW for name in tree.find_all(nodes.Name))
         self.constants = constants_of(tree)
-        self._environment.own_text, self._environment.own_role = own, role_marker(self.constants)
+        self._plain = environment.from_string(source)
+        environment.filters |= filters_of(self.constants)
         mark_own_text(tree, frozenset(variables))
-        self._template = compiled_tree(environment, tree)
+        self._marking = compiled_tree(environment, tree)
 
     def written(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, prompt: bool = False
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None
     ) -> tuple[Unmarked, list[Span]]:
         """Return the text of a conversation with the places of the marks in it, and the spans of its characters that
-        are inside `generation` tags. prompt: also render the head of the next answer. Raises OutputError,
-        MisplacedError, and whatever the template raises.
+        are inside `generation` tags. Raises OutputError, MisplacedError, and whatever the template raises.
         """
+        text, spans = self._rendered(self._marking, messages, tools, prompt=False)
+        made = unmarked(text)
+        return made, made.moved(spans)
+
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, prompt: bool = False) -> str:
+        """Return the text of a conversation. prompt: also render the head of the next answer. Raises what `written`
+        raises.
+        """
+        return MARK.sub("", self._rendered(self._plain, messages, tools, prompt=prompt)[0])
+
+    def _rendered(
+        self, template: jinja2.Template, messages: Sequence[Mapping[str, Any]], tools: Any, *, prompt: bool
+    ) -> tuple[str, list[Span]]:
         written = self._environment.written = Written()
-        text = "".join(self._pieces(written, [_with_reasoning(one) for one in messages], tools, prompt))
+        values = {"messages": [_with_reasoning(one) for one in messages], "tools": tools, "documents": None}
+        pieces = template.generate({**self._variables, **values, "add_generation_prompt": prompt})
+        text = "".join(self._counted(written, pieces))
         if not all(text.startswith(generated, start) for start, generated in written.generated):
             raise MisplacedError
-        made = unmarked(text)
-        return made, made.moved([(start, start + len(generated)) for start, generated in written.generated])
+        return text, [(start, start + len(generated)) for start, generated in written.generated]
 
-    def render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, prompt: bool = False
-    ) -> tuple[str, list[Span]]:
-        """Return the text that `written` returns, and the spans."""
-        made, spans = self.written(messages, tools, prompt)
-        return made.text, spans
-
-    def _pieces(self, written: Written, messages: list[dict[str, Any]], tools: Any, prompt: bool) -> Iterator[str]:
-        values = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": prompt}
-        for piece in self._template.generate({**self._variables, **values}):
+    def _counted(self, written: Written, pieces: Iterator[str]) -> Iterator[str]:
+        for piece in pieces:
             written.characters += len(piece)
             if written.characters > self._most:
                 raise OutputError

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 Span = tuple[int, int]
 BEGIN, END, OWN, OTHER = "\U0010fdd0", "\U0010fdd1", "\U0010fdd2", "\U0010fdd3"  # private-use characters
 MARK = re.compile(f"[{BEGIN}{END}{OWN}{OTHER}]")
+MARKS = re.compile(f"({MARK.pattern})")
 
 
 @dataclass(frozen=True)
@@ -39,16 +40,16 @@ def unmarked(text: str) -> Unmarked:
     >>> unmarked(f"{OWN}<e>{OTHER}a{BEGIN}<e>{END}")
     Unmarked(text='<e>a<e>', own=[(0, 3)], quoted=[(4, 7)], places=[0, 4, 6, 10])
     """
-    marks = [found.start() for found in MARK.finditer(text)]
+    parts = MARKS.split(text)  # texts at even places, marks at odd ones
+    texts, kinds = parts[::2], parts[1::2]
+    ends = list(itertools.accumulate(map(len, texts)))
     own: list[Span] = []
     quoted: list[Span] = []
-    for less, (before, after) in enumerate(itertools.pairwise(marks), 1):
-        span = (before + 1 - less, after - less)
-        kind = text[before] + text[after]
-        if kind == BEGIN + END:
-            quoted.append(span)
-        elif kind == OWN + OTHER and own and own[-1][1] == span[0]:
-            own[-1] = (own[-1][0], span[1])
-        elif kind == OWN + OTHER:
-            own.append(span)
-    return Unmarked(MARK.sub("", text), own, quoted, marks)
+    for before, after, start, stop in zip(kinds, kinds[1:], ends, ends[1:], strict=False):
+        if before == OWN and after == OTHER:
+            if own and own[-1][1] == start:
+                start = own.pop()[0]
+            own.append((start, stop))
+        elif before == BEGIN and after == END:
+            quoted.append((start, stop))
+    return Unmarked("".join(texts), own, quoted, [end + before for before, end in enumerate(ends[:-1])])

@@ -22,6 +22,7 @@ ROLES = (
     "system", "developer", "user", "assistant", "tool", "function", "model", "ipython", "observation", "environment",
     "tool_call", "tool_response", "function_call", "function_response", "human", "gpt", "bot", "context", "documents",
 )  # fmt: skip
+OWN_TEXT, OWN_ROLE = "own text", "own role"  # filters that no template can name
 
 
 def own(text: Any) -> Any:
@@ -52,18 +53,15 @@ def _mark(node: Any, variables: frozenset[str]) -> None:
     elif isinstance(node, (nodes.Add, nodes.Concat, nodes.Output, nodes.CondExpr, nodes.Assign)):
         for field, value in node.iter_fields():
             if isinstance(value, list):
-                setattr(node, field, [_called(one, variables) for one in value])
+                setattr(node, field, [_filtered(one, variables) for one in value])
             elif isinstance(value, nodes.Expr) and field not in ("test", "target"):
-                setattr(node, field, _called(value, variables))
+                setattr(node, field, _filtered(value, variables))
 
 
-def _called(node: Any, variables: frozenset[str]) -> Any:
-    """Return a call that marks the value of an expression, if this is a variable or a role; otherwise, the node."""
-    name = "own_text" if isinstance(node, nodes.Name) and node.name in variables else "own_role" * _is_role(node)
-    if not name:
-        return node
-    function = nodes.EnvironmentAttribute(name, lineno=node.lineno)
-    return nodes.Call(function, [node], [], None, None, lineno=node.lineno)
+def _filtered(node: Any, variables: frozenset[str]) -> Any:
+    """Return a filter that marks the value of an expression, if this is a variable or a role; otherwise, the node."""
+    name = OWN_TEXT if isinstance(node, nodes.Name) and node.name in variables else OWN_ROLE if _is_role(node) else ""
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno) if name else node
 
 
 def _is_role(node: Any) -> bool:
@@ -118,10 +116,10 @@ def _written_names(tree: nodes.Template) -> frozenset[str]:
         found = left
 
 
-def role_marker(constants: frozenset[str]) -> Any:
-    """Return the function that marks a role if the template or datakit names it."""
+def filters_of(constants: frozenset[str]) -> dict[str, Any]:
+    """Return the filters of a rewritten template. A role is marked if the template or datakit names it."""
     known = constants | {*ROLES}
-    return lambda role: own(role) if isinstance(role, str) and role in known else role
+    return {OWN_TEXT: own, OWN_ROLE: lambda role: own(role) if isinstance(role, str) and role in known else role}
 
 
 def compiled_tree(environment: jinja2.Environment, tree: nodes.Template) -> jinja2.Template:

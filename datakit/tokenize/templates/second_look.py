@@ -77,7 +77,7 @@ class SecondLook:
 
     def _second(self, messages: list[Any], tools: Any) -> str:
         try:
-            return self._template.render(self._shifted(messages), self._shifted(tools))[0]
+            return self._template.render(self._shifted(messages), self._shifted(tools))
         except (MemoryError, OutputError):
             raise
         except Exception as error:

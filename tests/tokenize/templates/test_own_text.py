@@ -44,7 +44,7 @@ def test_marked_parts(source: str, parts: list[str]) -> None:
 def test_texts_are_those_of_jinja2(tmp_path: object) -> None:
     """The conditions of templates do not see the marks."""
     source = "{% set t = 'a' %}{{ t }}{{ t | length }}{{ (t + 'b') | length }}{{ 'a' in t + 'b' }}{{ ['a', t] }}"
-    assert Template(source, {}, "", 99).render(MESSAGES, None)[0] == jinja2.Template(source).render()
+    assert Template(source, {}, "", 99).render(MESSAGES, None) == jinja2.Template(source).render()
     for name, template in stored_templates().items():
         one = Template(template, VARIABLES, DATE, 1 << 20)
         made, _ = one.written(CONVERSATIONS["one turn"].messages, None)
