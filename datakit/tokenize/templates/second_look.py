@@ -106,7 +106,7 @@ class SecondLook:
 
     @cached_property
     def _strings(self) -> re.Pattern[str]:
-        """What matches the template's strings that are kept within a value."""
+        """The pattern of the template's strings that are kept within a value."""
         special = self._special.strings
         kept = (
             one for one in self._template.constants
@@ -117,7 +117,7 @@ class SecondLook:
 
     @cached_property
     def _table(self) -> dict[int, int]:
-        """What stands for the characters of special tokens' strings; for their other cases, too."""
+        """The characters that stand for those of special tokens' strings, and for their other cases."""
         letters = {letter for string in self._special.strings for letter in string}
         cases = letters | {case for letter in letters for case in (letter.lower(), letter.upper())}
         codes = [ord(one) for one in cases if len(one) == 1 and not one.isspace()]
