@@ -1,7 +1,10 @@
 """Loads the tokenizer.json of a model on the Hugging Face Hub, such as `openai-community/gpt2`, and keeps a copy beside
-the steps of the dataset. The copy's file name contains the revision (commit) that the model's name stood for when the
-copy was made. Later runs use this copy, so the meaning of a model's name never changes within a dataset, and
-`--offline` works. A name such as `openai-community/gpt2@607a30d` selects a revision.
+the steps of the dataset. The copy's name contains the revision (commit) that the model's name stood for when the copy
+was made. Later runs use this copy, so the meaning of a model's name never changes within a dataset, and `--offline`
+works. A name such as `openai-community/gpt2@607a30d` selects a revision.
+
+If the dataset renders conversations with the model's chat template, the files that define it are loaded from the same
+commit. Then the copy is a folder, in which these files lie beside tokenizer.json.
 """
 
 from __future__ import annotations
@@ -14,43 +17,58 @@ from datakit.errors import TokenizerError
 from datakit.storage import atomic, urls
 
 FILE = "tokenizer.json"
+TEMPLATE_FILES = ("tokenizer_config.json", "chat_template.jinja", "additional_chat_templates/tool_use.jinja")
 COMMIT = re.compile("[0-9a-f]{40}")
 
 
-def hub_tokenizer(name: str, folder: str, *, offline: bool, dry_run: bool) -> tuple[str, str]:
+def hub_tokenizer(name: str, folder: str, *, template: bool, offline: bool, dry_run: bool) -> tuple[str, str]:
     """Return the commit that a model's name stands for, and the path of its tokenizer.json. The file is copied to
-    `folder` unless a copy is there already. With `dry_run`, a missing copy is not made, and the path is the one in
-    huggingface_hub's cache. Raises TokenizerError.
+    `folder` unless a copy is there already. template: also copy the files that define the model's chat template, as far
+    as they exist. With `dry_run`, a missing copy is not made, and the path is the one in huggingface_hub's cache.
+    Raises TokenizerError.
     """
-    kept = _kept(folder, name)
-    if kept is not None:
-        return kept
+    kept = {path: commit for commit, path in _kept(folder, name)}
+    whole = next((path for path in kept if urls.name(path) == FILE), None)
+    found = whole or (next(iter(kept), None) if not template else None)
+    if found is not None:
+        return kept[found], found
     if offline:
-        raise TokenizerError(f"tokenizer {name} has not been loaded from the Hub yet; run once without --offline")
+        what = "the chat template of tokenizer" if kept else "tokenizer"
+        raise TokenizerError(f"{what} {name} has not been loaded from the Hub yet; run once without --offline")
     repository, _, revision = name.partition("@")
-    commit, path = _from_hub(name, repository, revision)
+    # A copy that an earlier run has made without the template decides which commit the name stands for.
+    commit, paths = _from_hub(name, repository, next(iter(kept.values()), revision), template)
+    copy = urls.join(folder, f"{_file_name(name)}@{commit}")
     if dry_run:
-        return commit, path
-    copy = urls.join(folder, f"{_file_name(name)}@{commit}.json")
+        return commit, paths[FILE]
+    if not template:
+        return commit, _copied(paths[FILE], f"{copy}.json")
+    for file, path in paths.items():  # tokenizer.json is the last one, and shows that the copy is complete
+        _copied(path, urls.join(copy, file))
+    return commit, urls.join(copy, FILE)
+
+
+def _copied(path: str, copy: str) -> str:
     atomic.commit_bytes(urls.read_bytes(path), copy)
-    return commit, copy
+    return copy
 
 
-def _kept(folder: str, name: str) -> tuple[str, str] | None:
-    """Return the commit and the path of the copy that an earlier run kept for this name, or None if there is none."""
+def _kept(folder: str, name: str) -> list[tuple[str, str]]:
+    """Return the commit and the path of each copy of tokenizer.json that an earlier run kept for this name."""
+    kept = []
     for info in urls.listing(folder):
-        start, _, commit = info.path.removesuffix(".json").rpartition("@")
-        if start == _file_name(name):
-            return commit, info.url
-    return None
+        start, _, commit = info.path.removesuffix(f"/{FILE}").removesuffix(".json").rpartition("@")
+        if start == _file_name(name) and COMMIT.fullmatch(commit):
+            kept.append((commit, info.url))
+    return kept
 
 
 def _file_name(name: str) -> str:
     return name.replace("/", "--")
 
 
-def _from_hub(name: str, repository: str, revision: str) -> tuple[str, str]:
-    """Return the commit that the name stands for, and the path of its tokenizer.json in huggingface_hub's cache."""
+def _from_hub(name: str, repository: str, revision: str, template: bool) -> tuple[str, dict[str, str]]:
+    """Return the commit that the name stands for, and the paths of its files in huggingface_hub's cache."""
     try:
         import huggingface_hub
         from huggingface_hub import errors
@@ -59,10 +77,13 @@ def _from_hub(name: str, repository: str, revision: str) -> tuple[str, str]:
         raise _not_loaded(name, f"huggingface_hub is not installed ({advice})") from error
     endpoint: dict[str, Any] = {"endpoint": os.environ.get("HF_ENDPOINT")}
     try:
-        commit = revision
-        if not COMMIT.fullmatch(revision):
-            commit = huggingface_hub.HfApi(**endpoint).model_info(repository, revision=revision or None).sha or ""
-        return commit, str(huggingface_hub.hf_hub_download(repository, FILE, revision=commit, **endpoint))
+        commit, there = revision, set[str]()
+        if template or not COMMIT.fullmatch(revision):
+            info = huggingface_hub.HfApi(**endpoint).model_info(repository, revision=revision or None)
+            commit, there = info.sha or "", {one.rfilename for one in info.siblings or []}
+        files = [*(file for file in TEMPLATE_FILES if template and file in there), FILE]
+        load = huggingface_hub.hf_hub_download
+        return commit, {file: str(load(repository, file, revision=commit, **endpoint)) for file in files}
     except errors.RepositoryNotFoundError as error:
         raise _not_loaded(name, "the Hub has no such model, or it is private (set HF_TOKEN)") from error
     except errors.RevisionNotFoundError as error:

@@ -70,6 +70,7 @@ from datakit.storage.manifest import Manifest, find_manifest, manifest_url
 from datakit.storage.selection.buckets import FOLDER as BUCKETS
 from datakit.tokenize import contract_stage, train_stage
 from datakit.tokenize import stage as tokenize
+from datakit.tokenize.chat_format import TEMPLATE
 
 ROOT = "{root}/"  # a tokenizer that begins so is that of a dataset in the command's root
 # stage -> the stages whose output it reads if they are enabled, in the order of its inputs
@@ -271,8 +272,8 @@ def _reads(module: ModuleType, settings: Settings, annotators: Sequence[str]) ->
 def _with_tokenizer_file(recipe: Recipe, root: str, options: ListingOptions) -> tuple[Recipe, tuple[str, ...]]:
     """Return the recipe and notes for the user. If the recipe's tokenizer is the name of a model on the Hub, the name
     is replaced by the path of the model's tokenizer.json, and a note gives the revision and the folder in which
-    `datakit run` keeps this file. If it is a dataset of the root, it is replaced by the tokenizer.json of the dataset's
-    current cache.
+    `datakit run` keeps this file, and the chat template if the recipe needs it. If it is a dataset of the root, it is
+    replaced by the tokenizer.json of the dataset's current cache.
     """
     table, name = recipe.tokenize or {}, (recipe.tokenize or {}).get("tokenizer")
     if isinstance(name, str) and name.startswith(ROOT):
@@ -281,7 +282,8 @@ def _with_tokenizer_file(recipe: Recipe, root: str, options: ListingOptions) -> 
         return recipe, ()
     folder = urls.join(root, recipe.name, TOKENIZERS)
     try:
-        commit, path = hub_tokenizer(name, folder, offline=options.offline, dry_run=options.dry_run)
+        template = table.get("chat_format") == TEMPLATE
+        commit, path = hub_tokenizer(name, folder, template=template, offline=options.offline, dry_run=options.dry_run)
     except TokenizerError as error:
         raise TokenizerError(f"{error}; {CHOICES}") from error
     note = f"tokenizer {name} of the Hugging Face Hub: revision {commit}, which `datakit run` keeps in {folder}"

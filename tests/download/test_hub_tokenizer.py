@@ -7,10 +7,13 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import datakit
+from datakit.cache.contract import ChatTemplate
+from datakit.cache.reader import open_cache
 from datakit.errors import TokenizerError
 from datakit.pipeline.configuration.tables import TRAIN
 from tests.support.tokens.bpe_tokenizers import tokenizer_of
@@ -24,9 +27,11 @@ class Hub(ThreadingHTTPServer):
 
     newest = OLD
     requests = 0
+    more: dict[str, bytes]  # the other files of both commits; COMMIT stands for the first letter of the commit
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
+        self.more = {}
         definition = json.loads(tokenizer_of("gpt2", None).reference.to_str())
         self.files = {commit: json.dumps(definition, indent=space).encode() for commit, space in ((OLD, 1), (NEW, 2))}
 
@@ -38,14 +43,23 @@ class Hub(ThreadingHTTPServer):
             if name != MODEL:
                 return missing
             found = self.newest if revision in ("", "main") else OLD
-            return 200, {"Content-Type": "application/json"}, json.dumps({"id": MODEL, "sha": found}).encode()
+            return 200, {"Content-Type": "application/json"}, json.dumps(self.info(found)).encode()
         name, _, rest = path[1:].partition("/resolve/")
         commit, _, file = rest.partition("/")
         if name != MODEL or commit not in self.files:
             return missing
-        if file != "tokenizer.json":
+        data = self.files[commit] if file == "tokenizer.json" else self.more.get(file)
+        if data is None:
             return 404, {"X-Error-Code": "EntryNotFound"}, b""
-        return 200, {"X-Repo-Commit": commit, "ETag": f'"{commit}"'}, self.files[commit]
+        data = data.replace(b"COMMIT", commit[:1].encode())
+        return 200, {"X-Repo-Commit": commit, "ETag": f'"{file}{commit}"'}, data
+
+    def info(self, commit: str) -> dict[str, Any]:
+        return {
+            "id": MODEL,
+            "sha": commit,
+            "siblings": [{"rfilename": name} for name in ("tokenizer.json", *self.more)],
+        }
 
 
 class Answer(BaseHTTPRequestHandler):
@@ -117,6 +131,67 @@ def test_offline_run_needs_an_earlier_one(shelf: Path, tmp_path: Path, hub: Hub)
     with pytest.raises(TokenizerError, match="has not been loaded from the Hub yet; run once without --offline"):
         plan_with(shelf, MODEL, tmp_path, offline=True)
     assert hub.requests == 0
+
+
+TEMPLATE = "COMMIT{% for m in messages %}{{ m.role + m.content }}{{ eos_token }}{% endfor %}"
+
+
+def chats_with(folder: Path, root: Path, **options: Any) -> datakit.RunResult:
+    """Run a recipe of conversations whose tokenizer and template are those of the model."""
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
+    (folder / "chats.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
+    (folder / "chats.toml").write_text(
+        'name = "chats"\n[[sources]]\nname = "chats"\nurl = "chats.jsonl"\n'
+        'transform = "datakit.tokenize.chat:with_text"\ntransform_version = 1\n'
+        f'[tokenize]\ntokenizer = "{MODEL}"\nadd = "none"\nchat_format = "template"\nformats = {{ chats = "chat" }}\n'
+    )
+    return datakit.run(folder / "chats.toml", root, workers=1, **options)
+
+
+def template_of(done: datakit.RunResult) -> ChatTemplate:
+    template = open_cache(done.cache or "").contract.chat_template
+    assert template is not None
+    return template
+
+
+def test_chat_template_is_that_of_the_tokenizer_s_revision(tmp_path: Path, hub: Hub) -> None:
+    root = tmp_path / "root"
+    hub.more = {
+        "tokenizer_config.json": json.dumps({"chat_template": TEMPLATE, "eos_token": "<e>"}).encode(),
+        "additional_chat_templates/tool_use.jinja": b"{{ tools }}",
+    }
+    template = template_of(chats_with(tmp_path, root))
+    assert template.template == TEMPLATE.replace("COMMIT", "a") and template.variables == {"eos_token": "<e>"}
+    kept = root / "chats" / "tokenizers" / f"lab--words@{OLD}"
+    assert {path.name for path in kept.rglob("*.*")} == {"tokenizer.json", "tokenizer_config.json", "tool_use.jinja"}
+    hub.newest, hub.requests = NEW, 0
+    assert chats_with(tmp_path, root, offline=True).reused and hub.requests == 0
+    hub.more["chat_template.jinja"] = TEMPLATE.encode()
+    other = template_of(chats_with(tmp_path, tmp_path / "other"))
+    assert (other.template[0], other.tool_use) == ("b", "{{ tools }}")
+
+
+def test_template_that_is_added_later_is_of_the_revision_that_is_kept(shelf: Path, tmp_path: Path, hub: Hub) -> None:
+    root = tmp_path / "root"
+    tokenizer = root / "chats" / "tokenizers" / f"lab--words@{OLD}.json"
+    tokenizer.parent.mkdir(parents=True)
+    tokenizer.write_bytes(hub.files[OLD])
+    hub.newest, hub.more = NEW, {"chat_template.jinja": TEMPLATE.encode()}
+    with pytest.raises(
+        TokenizerError, match=r"the chat template of tokenizer lab/words has not been loaded .* --offline"
+    ):
+        chats_with(tmp_path, root, offline=True)
+    assert template_of(chats_with(tmp_path, root)).template[0] == "a"
+
+
+def test_model_without_a_chat_template_is_an_error_with_a_next_step(tmp_path: Path, hub: Hub) -> None:
+    with pytest.raises(
+        TokenizerError, match=r"needs a chat template, but there is neither .* set tokenize\.chat_template"
+    ):
+        chats_with(tmp_path, tmp_path / "root")
+    hub.more = {"tokenizer_config.json": b"{}"}
+    with pytest.raises(TokenizerError, match=r"has no chat template; set tokenize\.chat_template to the"):
+        chats_with(tmp_path, tmp_path / "other")
 
 
 def test_files_and_keywords_are_no_names(shelf: Path, tmp_path: Path, hub: Hub) -> None:

@@ -24,8 +24,11 @@ from typing import Any
 
 import jinja2
 
-from datakit.tokenize.templates.environment import MisplacedError, OutputError, Span, Template
+from datakit.tokenize.templates.environment import MisplacedError, OutputError, Template
 from datakit.tokenize.templates.limits import Limits
+from datakit.tokenize.templates.marks import Span
+from datakit.tokenize.templates.second_look import SecondLook, UnclearError
+from datakit.tokenize.templates.special_strings import SpecialStrings
 
 TARGET = "assistant"  # the role of the messages that are targets if a template has no `generation` tags
 OWN_FILE = "<template>"  # Jinja2's name for a template that was not read from a file
@@ -73,14 +76,15 @@ def _set(kind: int, value: int) -> None:
 def _warm_up() -> None:
     """Import what renderings and their errors need, while files can still be opened."""
     for source in ("{% generation %}{{ messages|tojson }}{% endgeneration %}", "{{ raise_exception('x') }}", "{{ 1/0"):
-        guarded(None, lambda source=source: ({}, Template(source, {}, "", 99).render([{}], None)), source)
+        guarded(None, lambda source=source: ({}, Template(source, {}, "", 99).written([{}], None)), source)
 
 
 def _stop(number: int, frame: object) -> None:
     raise _TooLongError
 
 
-Templates = tuple[Template, Template]  # for conversations without and with tools
+Look = tuple[Template, SecondLook]
+Templates = tuple[Look, Look]  # for conversations without and with tools
 
 
 def compiled(first: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], Templates]:
@@ -88,21 +92,24 @@ def compiled(first: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], Tem
     sources = (first["template"], first["tool_use"] or first["template"])
     made = [Template(source, first["variables"], first["date"], limits.characters) for source in dict.fromkeys(sources)]
     answer = {"has_spans": made[0].has_spans, "needs_date": any(one.needs_date for one in made)}
-    return answer, (made[0], made[-1])
+    special = SpecialStrings(first["special"])
+    looks = [(one, SecondLook(one, special)) for one in made]
+    return answer, (looks[0], looks[-1])
 
 
 def rendered(made: Templates, request: dict[str, Any]) -> tuple[dict[str, Any], None]:
     """Return the answer to a request for a conversation."""
     messages, tools = request["messages"], request["tools"]
-    template = made[tools is not None]
-    text, spans = template.render(messages, tools)
+    template, look = made[tools is not None]
+    first, spans = template.written(messages, tools)
+    text = first.text
     text.encode()  # raises UnicodeEncodeError for half of a surrogate pair
     if not template.has_spans:
-        found = turns(lambda count, prompt: template.render(messages[:count], tools, prompt)[0], messages, text)
+        found = turns(lambda count, prompt: template.render(messages[:count], tools, prompt), messages, text)
         if found is None:
             return {"error": "inconsistent", "reason": INCONSISTENT}, None
         spans = found
-    return {"text": text, "spans": spans}, None
+    return {"text": text, "spans": spans, "quoted": look.foreign(first, messages, tools)}, None
 
 
 def turns(render: Callable[[int, bool], str], messages: list[dict[str, Any]], text: str) -> list[Span] | None:
@@ -143,6 +150,8 @@ def guarded(limits: Limits | None, work: Callable[[], tuple[dict[str, Any], Any]
         return {"error": "characters"}, None
     except MisplacedError:
         return {"error": "failed", "reason": MISPLACED}, None
+    except UnclearError as error:
+        return {"error": "unclear", "reason": str(error)}, None
     except Exception as error:  # noqa: BLE001 - a template can raise any; the description goes to the parent
         return {"error": "failed", "reason": _described(error, source)}, None
     finally:

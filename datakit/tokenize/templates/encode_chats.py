@@ -3,8 +3,11 @@
 The whole text of a conversation is encoded at once, as `apply_chat_template` of `transformers` does, so the ids equal
 its ids. A token is a target if it shares a character with a span. For byte-level tokenizers, the positions of
 tokens in the text follow from the sizes of the vocabulary's entries, which takes almost no time. For other tokenizers,
-and if a normalizer has changed the text, the reference library encodes the text again and returns the positions, which
+and if a normalizer changes the text, the reference library encodes the text again and returns the positions, which
 takes about thirty times as long as encoding.
+
+The special tokens among the ids must be those whose strings the template wrote. Otherwise, the conversation is left
+out: a normalizer, for example, may turn other characters of a message into the string of a special token.
 """
 
 from __future__ import annotations
@@ -15,29 +18,31 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 import tokenizers
-from tokenizers import decoders
 
 from datakit.cache.contract import ChatTemplate
 from datakit.cache.lengths import starts_of
 from datakit.errors import TokenizerError
-from datakit.tokenize.encoders.added_tokens import added_tokens
 from datakit.tokenize.encoders.long_texts import LongTexts
 from datakit.tokenize.encoders.tokenizer import Tokenizer
-from datakit.tokenize.encoders.word_models import token_sizes
-from datakit.tokenize.templates.chats import Chat, Piece, SpecialStrings, chats, pieces, serializable
+from datakit.tokenize.templates.chats import Chat, chats, serializable
 from datakit.tokenize.templates.renderer import Lost, Rendered, Renderer
+from datakit.tokenize.templates.special_tokens import SpecialTokens
+from datakit.tokenize.templates.token_places import bytes_before, mask_of, sizes_of, unchanged
 
-Spans = list[tuple[int, int]]
 NO_TEXT_PIECES = (
     "it holds the string of a special token, which this tokenizer cannot encode as ordinary text inside a conversation"
+)
+MADE_BY_TOKENIZER = (
+    "the tokenizer encodes a part of it that is not the string of a special token as a special token, so a message "
+    "could imitate one"
 )
 
 
 @dataclass(frozen=True)
 class EncodedChats:
     """The conversations of a batch that were rendered, in order. rows: their rows in the batch, int64 [N]. texts: as
-    they were encoded, without marks. ids: uint32 [T]. lengths: int64 [N]. mask: uint8 [T]. lost: the reason for each
-    row that was not rendered. ordinary: bool [N], False for conversations with marked strings.
+    they were encoded. ids: uint32 [T]. lengths: int64 [N]. mask: uint8 [T]. lost: the reason for each row that is left
+    out. ordinary: bool [N], False for conversations in which special tokens' strings are ordinary text.
     """
 
     rows: np.ndarray
@@ -59,60 +64,62 @@ class TemplateEncoder:
     texts: LongTexts
     contents: LongTexts
     reference: tokenizers.Tokenizer
-    special: SpecialStrings
+    special: SpecialTokens
     sizes: np.ndarray | None = field(repr=False)
 
     @classmethod
     def of(cls, template: ChatTemplate, tokenizer: Tokenizer, texts: LongTexts, contents: LongTexts) -> TemplateEncoder:
         """Return the encoder of a task; its process starts with the first conversation."""
-        special = SpecialStrings(tokenizer.special_tokens)
-        return cls(Renderer(template), texts, contents, tokenizer.reference, special, sizes_of(tokenizer))
+        special = SpecialTokens.of(tokenizer)
+        renderer = Renderer(template, special=tokenizer.special_tokens)
+        return cls(renderer, texts, contents, tokenizer.reference, special, sizes_of(tokenizer))
 
     def encode(self, messages: pa.Array, tools: pa.Array | None, place: str) -> EncodedChats:
         """Encode the conversations of a column. Raises ColumnError and TokenizerError."""
-        found: list[tuple[int, Rendered, Chat]] = []
+        found: list[tuple[int, Rendered]] = []
         lost: dict[int, str] = {}
-        for row, chat in enumerate(chats(messages, tools, self.special, place)):
+        for row, chat in enumerate(chats(messages, tools, self.special.strings, place)):
             result = self._rendered(chat)
             if isinstance(result, Lost):
                 lost[row] = result.reason
             else:
-                found.append((row, result, chat))
-        plain = [one.text for _, one, chat in found if not chat.marked]
-        encoded = iter(_split(*self.texts.encode_batch(plain)))
+                found.append((row, result))
+        encoded = iter(_split(*self.texts.encode_batch([one.text for _, one in found if not one.quoted])))
         parts: list[tuple[int, str, np.ndarray, np.ndarray, bool]] = []
-        for row, one, chat in found:
-            text, spans, ids = (one.text, one.spans, next(encoded)) if not chat.marked else self._marked(one)
-            places = self._places(text, ids, chat.marked)
+        for row, one in found:
+            ids = self._in_pieces(one) if one.quoted else next(encoded)
+            places = self._places(one.text, ids, bool(one.quoted))
             if places is None:
                 lost[row] = NO_TEXT_PIECES
+            elif not self.special.all_in(ids, one.text, one.quoted):
+                lost[row] = MADE_BY_TOKENIZER
             else:
-                parts.append((row, text, ids, _mask(text, spans, places), chat.marked))
+                parts.append((row, one.text, ids, mask_of(one.text, one.spans, places), bool(one.quoted)))
         return _joined(parts, lost)
 
     def _rendered(self, chat: Chat) -> Rendered | Lost:
         if chat.mistake:
             return Lost(chat.mistake)
-        if chat.marked and self.sizes is None:
-            return Lost(NO_TEXT_PIECES)
         if not serializable(chat):
             return Lost("it has values that are neither text, numbers, booleans, lists nor objects")
-        return self.renderer.render(chat.messages, chat.tools)
+        result = self.renderer.render(chat.messages, chat.tools)
+        in_pieces = chat.marked or (isinstance(result, Rendered) and bool(result.quoted))
+        return Lost(NO_TEXT_PIECES) if in_pieces and self.sizes is None else result
 
-    def _marked(self, rendered: Rendered) -> tuple[str, Spans, np.ndarray]:
-        """Return the text of a marked conversation without its marks, the spans in it, and its ids."""
-        parts, spans = pieces(rendered.text, rendered.spans)
-        ids = [self._encoder(part).encode_batch([part.text])[0] for part in parts]
-        return "".join(part.text for part in parts), spans, np.concatenate([np.empty(0, np.uint32), *ids])
-
-    def _encoder(self, part: Piece) -> LongTexts:
-        return self.contents if part.as_text else self.texts
+    def _in_pieces(self, rendered: Rendered) -> np.ndarray:
+        """Return the ids of a text in which some spans are ordinary text."""
+        text, start, ids = rendered.text, 0, [np.empty(0, np.uint32)]
+        for first, last in [*rendered.quoted, (len(text), len(text))]:
+            for encoder, piece in ((self.texts, text[start:first]), (self.contents, text[first:last])):
+                ids += [encoder.encode_batch([piece])[0]] if piece else []
+            start = last
+        return np.concatenate(ids)
 
     def _places(self, text: str, ids: np.ndarray, marked: bool) -> np.ndarray | None:
         """Return the first byte of each token and the byte after its last, int64 [T, 2]; None if the text was encoded
         in pieces, so that the positions cannot be computed.
         """
-        if self.sizes is not None:
+        if self.sizes is not None and unchanged(self.reference.normalizer, text):
             starts = starts_of(self.sizes[ids])
             if starts[-1] == len(text.encode()):
                 return np.stack([starts[:-1], starts[1:]], axis=1)
@@ -120,7 +127,11 @@ class TemplateEncoder:
 
     def _by_reference(self, text: str, ids: np.ndarray) -> np.ndarray:
         self.reference.encode_special_tokens = False
-        encoding = self.reference.encode(text, add_special_tokens=False)
+        processor, self.reference.post_processor = self.reference.post_processor, None  # some move tokens' places
+        try:
+            encoding = self.reference.encode(text, add_special_tokens=False)
+        finally:
+            self.reference.post_processor = processor
         if encoding.ids != ids.tolist():
             raise TokenizerError(
                 f"{self.texts.encoder.name} and `tokenizers` give a conversation different ids; set tokenize.encoder "
@@ -132,41 +143,6 @@ class TemplateEncoder:
     def close(self) -> None:
         """End the process that renders."""
         self.renderer.close()
-
-
-def sizes_of(tokenizer: Tokenizer) -> np.ndarray | None:
-    """Return the size of each token in bytes, int64 [V]; None if the tokenizer is not byte-level."""
-    vocabulary = tokenizer.definition.get("model", {}).get("vocab")
-    if not isinstance(tokenizer.reference.decoder, decoders.ByteLevel) or not isinstance(vocabulary, dict):
-        return None
-    known = token_sizes(vocabulary)
-    sizes = np.zeros(max(tokenizer.vocabulary_size, len(known)), np.int64)
-    sizes[: len(known)] = known
-    for token in added_tokens(tokenizer.definition):
-        sizes[token["id"]] = len(token["content"].encode())
-    return sizes
-
-
-def bytes_before(text: str) -> np.ndarray:
-    """Return how many bytes of UTF-8 precede each character of a text, and how many it has in all, int64 [C + 1].
-
-    >>> bytes_before("aé漢").tolist()
-    [0, 1, 3, 6]
-    """
-    points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-    return starts_of(1 + (points > 0x7F).astype(np.int64) + (points > 0x7FF) + (points > 0xFFFF))
-
-
-def _mask(text: str, spans: Spans, places: np.ndarray) -> np.ndarray:
-    """Return the loss mask of a conversation, uint8 [T]: 1 for each token that shares a byte with a span. places: see
-    `_places`. Spans count characters.
-    """
-    mask = np.zeros(len(places), np.uint8)
-    before = np.arange(len(text) + 1) if text.isascii() else bytes_before(text)
-    for start, stop in spans:
-        inside = (places[:, 0] < before[stop]) & (places[:, 1] > before[start])
-        mask[inside] = stop > start
-    return mask
 
 
 def _split(ids: np.ndarray, lengths: np.ndarray) -> Sequence[np.ndarray]:

@@ -6,6 +6,8 @@ Jinja2's immutable sandbox with `trim_blocks`, `lstrip_blocks` and loop controls
 escapes; `raise_exception`; `strftime_now`; and the tag `generation`, which marks what a model writes. Only what would
 make the tokens depend on the day or on chance differs: `strftime_now` shows a date that the recipe states, and the
 filter `random` and the function `lipsum` do not exist.
+
+The compiled template also marks what it writes itself (own_text.py).
 """
 
 from __future__ import annotations
@@ -21,9 +23,14 @@ from jinja2 import ext, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from datakit.tokenize.templates.marks import MARK, Span, Unmarked, unmarked
+from datakit.tokenize.templates.own_text import compiled_tree, constants_of, filters_of, mark_own_text
+
 REASONING = ("reasoning_content", "thinking", "reasoning")  # the names under which datasets keep a message's reasoning
 NOW = "strftime_now"
-Span = tuple[int, int]
+
+
+HAS_MARKS = "the template holds private-use characters with which datakit marks texts"
 
 
 class OutputError(Exception):
@@ -108,7 +115,9 @@ def _raise(message: str) -> None:
 
 
 class Template:
-    """A compiled template. has_spans: it has `generation` tags. needs_date: it uses `strftime_now`."""
+    """A compiled template. has_spans: it has `generation` tags. needs_date: it uses `strftime_now`. constants: the
+    strings in its expressions, and the names of the fields that it reads.
+    """
 
     def __init__(self, source: str, variables: Mapping[str, str], date: str, most_characters: int) -> None:
         """variables: the strings of special tokens, by name. date: what `strftime_now` shows, as "2026-01-31", or "" if
@@ -123,27 +132,48 @@ class Template:
         environment.globals |= {"raise_exception": _raise, "dict": _Dict(), "namespace": _Namespace}
         if moment is not None:
             environment.globals[NOW] = moment.strftime
-        self._template = environment.from_string(source)
+        if MARK.search(source) or any(map(MARK.search, variables.values())):
+            raise jinja2.TemplateError(HAS_MARKS)
+        tree = environment.parse(source)
         self._environment: Any = environment
         self._variables, self._most = dict(variables), most_characters
         self.has_spans: bool = self._environment.generation_tags > 0
-        self.needs_date = any(name.name == NOW for name in environment.parse(source).find_all(nodes.Name))
+        self.needs_date = any(name.name == NOW for name in tree.find_all(nodes.Name))
+        self.constants = constants_of(tree)
+        self._plain = environment.from_string(source)
+        environment.filters |= filters_of(self.constants)
+        mark_own_text(tree, frozenset(variables))
+        self._marking = compiled_tree(environment, tree)
 
-    def render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, prompt: bool = False
-    ) -> tuple[str, list[Span]]:
-        """Return the text of a conversation, and the spans of its characters that are inside `generation` tags. prompt:
-        also render the head of the next answer. Raises OutputError, MisplacedError, and whatever the template raises.
+    def written(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None
+    ) -> tuple[Unmarked, list[Span]]:
+        """Return the text of a conversation with the places of the marks in it, and the spans of its characters that
+        are inside `generation` tags. Raises OutputError, MisplacedError, and whatever the template raises.
         """
+        text, spans = self._rendered(self._marking, messages, tools, prompt=False)
+        made = unmarked(text)
+        return made, made.moved(spans)
+
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None, prompt: bool = False) -> str:
+        """Return the text of a conversation. prompt: also render the head of the next answer. Raises what `written`
+        raises.
+        """
+        return MARK.sub("", self._rendered(self._plain, messages, tools, prompt=prompt)[0])
+
+    def _rendered(
+        self, template: jinja2.Template, messages: Sequence[Mapping[str, Any]], tools: Any, *, prompt: bool
+    ) -> tuple[str, list[Span]]:
         written = self._environment.written = Written()
-        text = "".join(self._pieces(written, [_with_reasoning(one) for one in messages], tools, prompt))
+        values = {"messages": [_with_reasoning(one) for one in messages], "tools": tools, "documents": None}
+        pieces = template.generate({**self._variables, **values, "add_generation_prompt": prompt})
+        text = "".join(self._counted(written, pieces))
         if not all(text.startswith(generated, start) for start, generated in written.generated):
             raise MisplacedError
         return text, [(start, start + len(generated)) for start, generated in written.generated]
 
-    def _pieces(self, written: Written, messages: list[dict[str, Any]], tools: Any, prompt: bool) -> Iterator[str]:
-        values = {"messages": messages, "tools": tools, "documents": None, "add_generation_prompt": prompt}
-        for piece in self._template.generate({**self._variables, **values}):
+    def _counted(self, written: Written, pieces: Iterator[str]) -> Iterator[str]:
+        for piece in pieces:
             written.characters += len(piece)
             if written.characters > self._most:
                 raise OutputError

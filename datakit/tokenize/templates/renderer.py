@@ -15,7 +15,8 @@ import contextlib
 import os
 import signal
 import subprocess
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
@@ -25,9 +26,14 @@ from datakit.cache.contract import ChatTemplate
 from datakit.engine.interpreter import command
 from datakit.errors import TokenizerError
 from datakit.tokenize.templates.limits import Limits
+from datakit.tokenize.templates.marks import Span
 
 CHILD = "datakit.tokenize.templates.child"
-OF_CONVERSATIONS = ("failed", "inconsistent")  # errors that depend on the conversation; all others exceed a limit
+OF_CONVERSATIONS = (
+    "failed",
+    "inconsistent",
+    "unclear",
+)  # errors that depend on the conversation; all others exceed a limit
 MOST_EXCEEDED = 3  # if this many renderings of a task exceed a limit, the step fails
 ANSWER_BYTES = 6  # per character of the text, at most: a control character is escaped
 LONGEST_SPANS = 16 << 20  # bytes for the spans of all turns and for the reason of an error
@@ -37,10 +43,13 @@ KEPT = ("LD_LIBRARY_PATH",)  # environment variables without which some interpre
 
 @dataclass(frozen=True)
 class Rendered:
-    """The text of a conversation, and the spans of its characters that are targets."""
+    """The text of a conversation, the spans of its characters that are targets, and the spans that are ordinary text
+    although they look like special tokens.
+    """
 
     text: str
-    spans: list[tuple[int, int]]
+    spans: list[Span]
+    quoted: list[Span] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -54,19 +63,20 @@ class _Answer(msgspec.Struct, frozen=True):
     error: str = ""
     reason: str = ""
     text: str = ""
-    spans: list[tuple[int, int]] = []
+    spans: list[Span] = []
+    quoted: list[Span] = []
     has_spans: bool = False
     needs_date: bool = False
 
 
 class Renderer:
-    """Renders conversations with one template. Close it to end its process.
+    """Renders conversations with one template. Close it to end its process. special: the strings of special tokens.
 
     has_spans, needs_date: see `environment.Template`; known once the process has started.
     """
 
-    def __init__(self, template: ChatTemplate, limits: Limits | None = None) -> None:
-        self._template, self._limits = template, limits or Limits()
+    def __init__(self, template: ChatTemplate, limits: Limits | None = None, special: Sequence[str] = ()) -> None:
+        self._template, self._limits, self._special = template, limits or Limits(), list(special)
         self._process: subprocess.Popen[bytes] | None = None
         self._exceeded = 0
         self.has_spans = self.needs_date = False
@@ -89,7 +99,8 @@ class Renderer:
             env={"LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0", **kept},
         )
         names = ("template", "tool_use", "variables", "date")
-        answer = self._ask({**{name: getattr(self._template, name) for name in names}, "limits": asdict(self._limits)})
+        asked = {name: getattr(self._template, name) for name in names}
+        answer = self._ask({**asked, "limits": asdict(self._limits), "special": self._special})
         if answer.error:
             self.close()
             raise TokenizerError(f"the chat template {self._what(answer)}")
@@ -107,7 +118,7 @@ class Renderer:
             self.start()
         answer = self._ask({"messages": messages, "tools": tools})
         if not answer.error:
-            return Rendered(answer.text, answer.spans)
+            return Rendered(answer.text, answer.spans, answer.quoted)
         reason = f"the chat template {self._what(answer)}"
         if answer.error not in OF_CONVERSATIONS:
             self._exceeded += 1

@@ -1,8 +1,11 @@
 """Finds and reads the chat template of a tokenizer: the file that the recipe names or, beside the tokenizer.json, the
 file chat_template.jinja or the value `chat_template` in tokenizer_config.json, in this order, as `transformers` does.
 
-The strings of special tokens that a template can use (such as `eos_token`) are those of the tokenizer_config.json. The
-hash covers everything that decides what the template writes. It is in the fingerprint in place of the files' paths.
+The strings of special tokens that a template can use (such as `eos_token`) are those of the tokenizer_config.json. If
+it does not name one of them, the class of the tokenizer decides in `transformers`; here, the contract does (trial.py).
+One that is null there does not exist; its string is "" until then.
+
+The hash covers everything that decides what the template writes. It is in the fingerprint in place of the files' paths.
 """
 
 from __future__ import annotations
@@ -70,7 +73,7 @@ def read_template(file: str, tokenizer: str, today: str) -> ChatTemplate:
 
 
 def _template(template: str, tool_use: str, variables: dict[str, str], today: str) -> ChatTemplate:
-    known = [template, tool_use, variables, today]
+    known = [template, tool_use, {name: text for name, text in variables.items() if text}, today]
     digest = hashlib.sha256(msgspec.json.encode(known, order="sorted")).hexdigest()
     return ChatTemplate(digest, template, tool_use, variables, today)
 
@@ -92,13 +95,13 @@ def _of_config(data: bytes, place: str) -> tuple[str, str]:
 
 
 def _variables(data: bytes, place: str) -> dict[str, str]:
-    """Return the strings of the special tokens in a tokenizer_config.json; each is a string or an object."""
+    """Return the strings of the special tokens in a tokenizer_config.json; each is a string, an object or null ("")."""
     try:
         config: dict[str, Any] = decode(data, dict[str, Any])
     except msgspec.DecodeError as error:
         raise TokenizerError(f"{place}: {error}") from error
-    found = {name: config.get(name) for name in SPECIAL}
-    strings = {name: one.get("content") if isinstance(one, dict) else one for name, one in found.items()}
+    found = {name: config[name] for name in SPECIAL if name in config}
+    strings = {name: one.get("content") if isinstance(one, dict) else one or "" for name, one in found.items()}
     return {name: text for name, text in strings.items() if isinstance(text, str)}
 
 

@@ -19,13 +19,13 @@ TRIAL_LIMITS = Limits(seconds=5.0, characters=1 << 20)  # the longest prefaces t
 
 
 def tried_template(template: ChatTemplate, contract: Contract) -> ChatTemplate:
-    """Return the template. If nothing beside the tokenizer says which strings its special tokens have, the template
-    gets those of the contract's `bos` and `eos`. Raises TokenizerError if the template cannot be used.
+    """Return the template. If nothing beside the tokenizer says which string the begin- or end-of-text token has, the
+    template gets that of the contract. Raises TokenizerError if the template cannot be used.
     """
-    if not template.variables:
-        ends = {"bos_token": contract.bos, "eos_token": contract.eos}
-        strings = {name: special.token for name, special in ends.items() if special is not None}
-        template = msgspec.structs.replace(template, variables=strings)
+    ends = {"bos_token": contract.bos, "eos_token": contract.eos}
+    strings = {name: special.token for name, special in ends.items() if special is not None}
+    variables = {name: text for name, text in {**strings, **template.variables}.items() if text}
+    template = msgspec.structs.replace(template, variables=variables)
     renderer = Renderer(template, TRIAL_LIMITS)
     try:
         renderer.start()

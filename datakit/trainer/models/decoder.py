@@ -25,6 +25,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from datakit.trainer.models.attention.attention import attention
+from datakit.trainer.models.attention.past import Past, empty_past, with_past
 from datakit.trainer.models.grug import remat
 from datakit.trainer.models.layers import GATES, from_heads, rms_norm, rotate, to_heads
 from datakit.trainer.models.shapes import Array, Float, Int
@@ -99,16 +100,21 @@ def attend(
     segments: Int[Array, "B S"],
     rotary: tuple[Float[Array, "S h"], Float[Array, "S h"]],
     config: Any,
-) -> Float[Array, "B S D"]:
-    """Compute one layer's attention."""
+    past: Past | None = None,
+) -> tuple[Float[Array, "B S D"], Past | None]:
+    """Compute one layer's attention, also to the layer's past if there is one. Return the next past with it."""
     c, rows = config, x_BSD.shape[:2]
     query_BSNH = _heads(_project(x_BSD, block, "query"), block.get("query_norm"), c)
     key_BSMH = _heads(_project(x_BSD, block, "key"), block.get("key_norm"), c)
     value_BSMH = _project(x_BSD, block, "value").reshape(*rows, c.kv_heads, c.head_width)
-    window = x_BSD.shape[1] if c.window is None else c.window
+    positions = x_BSD.shape[1] if past is None else past.keys.shape[1]
+    window = positions if c.window is None else c.window
     query_BSNH, key_BSMH = rotate(query_BSNH, rotary), rotate(key_BSMH, rotary)
-    y_BSNH = attention(query_BSNH, key_BSMH, value_BSMH, segments, window, c.attention_backend)
-    return _project(y_BSNH.reshape(*rows, -1), block, "attention_out")
+    if past is None:
+        y_BSNH = attention(query_BSNH, key_BSMH, value_BSMH, segments, window, c.attention_backend)
+    else:
+        y_BSNH, past = with_past(query_BSNH, key_BSMH, value_BSMH, segments, window, past)
+    return _project(y_BSNH.reshape(*rows, -1), block, "attention_out"), past
 
 
 def _project(x: Float[Array, "B S D"], block: Tree, name: str) -> Float[Array, "B S P"]:
@@ -132,6 +138,12 @@ def mlp(x: Float[Array, "B S D"], block: Tree, activation: str = "swiglu", name:
     x = constrain(x, P(BATCH, TENSOR))  # devices of the axis "tensor" take some of the positions each
     middle = ACTIVATIONS[activation][1](x @ gathered(block[f"{name}_in"], x.dtype))
     return middle @ gathered(block[f"{name}_out"], x.dtype)
+
+
+def empty_pasts(config: Any, kinds: Sequence[str], positions: int) -> dict[str, Past]:
+    """Return the empty past of the layers of each kind, for one row of this many positions."""
+    c = config
+    return {kind: empty_past(kinds.count(kind), positions, c.kv_heads, c.head_width, c.compute) for kind in {*kinds}}
 
 
 def scan_layers(

@@ -22,12 +22,14 @@ from jax.sharding import PartitionSpec as P
 from datakit.errors import UsageError
 from datakit.trainer.models import grug
 from datakit.trainer.models.attention.attention import Backend as AttentionBackend
+from datakit.trainer.models.attention.past import Past, rotary_rows
 from datakit.trainer.models.decoder import (
     ACTIVATIONS,
     Bias,
     QueryKeyNorm,
     attend,
     attention_weights,
+    empty_pasts,
     layer_flops,
     mlp,
     mlp_weights,
@@ -35,7 +37,7 @@ from datakit.trainer.models.decoder import (
     output_matrix,
     scan_layers,
 )
-from datakit.trainer.models.layers import cross_entropy, embed, logits_at, next_tokens, rms_norm, rotary_table
+from datakit.trainer.models.layers import cross_entropy, embed, logits_at, next_tokens, rms_norm
 from datakit.trainer.models.protocol import OPERATION, Output, Part, Tokens, check_sizes, check_window
 from datakit.trainer.models.shapes import Array, Float, Int
 from datakit.trainer.models.weights import BATCH, Tree, constrain
@@ -126,20 +128,40 @@ def logits(
     return logits_at(hidden, output_matrix(params, hidden.dtype), positions)
 
 
+def no_past(config: Config, positions: int) -> dict[str, Past]:
+    """Return the past before the first of this many positions."""
+    return empty_pasts(config, ("blocks",) * config.layers, positions)
+
+
+def extend(
+    params: Tree, state: Tree, batch: Tokens, config: Config, positions: Int[Array, "B P"], past: dict[str, Past]
+) -> tuple[Float[Array, "B P V"], dict[str, Past]]:
+    """Return what `logits` returns for positions that come after a past, and the past that includes them."""
+    hidden, past = _encode(params, batch, config, past)
+    return logits_at(hidden, output_matrix(params, hidden.dtype), positions), past
+
+
 def encode(params: Tree, batch: Tokens, config: Config) -> Float[Array, "B S D"]:
     """Return the final hidden states."""
+    return _encode(params, batch, config, {})[0]
+
+
+def _encode(params: Tree, batch: Tokens, config: Config, past: dict[str, Past]) -> tuple[Any, dict[str, Any]]:
+    """Return the final hidden states, and the next past."""
     x = constrain(embed(params["embed"], batch.tokens, jnp.dtype(config.compute)), P(BATCH))
-    rotary = rotary_table(batch.tokens.shape[1], config.head_width, config.rope_theta)
+    rotary = rotary_rows(batch.tokens.shape[1], config.head_width, config.rope_theta, past.get("blocks"))
 
-    def layer(kind: str, x: Any, block: Tree) -> tuple[Any, Any]:
+    def layer(kind: str, x: Any, scanned: tuple[Tree, Past | None]) -> tuple[Any, Any]:
+        block, before = scanned
         normed = rms_norm(x, block["attention_norm"], config.norm_epsilon)
-        x = x + attend(normed, block, batch.segments, rotary, config)
+        attended, after = attend(normed, block, batch.segments, rotary, config, before)
+        x = x + attended
         normed = rms_norm(x, block["mlp_norm"], config.norm_epsilon)
-        return constrain(x + mlp(normed, block, config.activation), P(BATCH)), ()
+        return constrain(x + mlp(normed, block, config.activation), P(BATCH)), after
 
-    kinds = ("blocks",) * config.layers
-    x, _ = scan_layers(layer, x, {"blocks": params["blocks"]}, kinds, config.remat)
-    return rms_norm(x, params["final_norm"], config.norm_epsilon)
+    stacks = {"blocks": (params["blocks"], past.get("blocks"))}
+    x, past = scan_layers(layer, x, stacks, ("blocks",) * config.layers, config.remat)
+    return rms_norm(x, params["final_norm"], config.norm_epsilon), past
 
 
 def flops_per_token(config: Config, sequence: int, with_head: bool = True) -> float:

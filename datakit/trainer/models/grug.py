@@ -38,6 +38,7 @@ from jax.sharding import PartitionSpec as P
 from datakit.errors import UsageError
 from datakit.trainer.models.attention.attention import Backend as AttentionBackend
 from datakit.trainer.models.attention.attention import attention
+from datakit.trainer.models.attention.past import Past, empty_past, rotary_rows, with_past
 from datakit.trainer.models.experts.capacity import Capacity, clipped
 from datakit.trainer.models.experts.experts import SAVED_NAME, Backend, Exchange, experts
 from datakit.trainer.models.layers import (
@@ -50,7 +51,6 @@ from datakit.trainer.models.layers import (
     logits_at,
     next_tokens,
     rms_norm,
-    rotary_table,
     rotate,
     to_heads,
 )
@@ -252,26 +252,49 @@ def logits(
     return logits_at(hidden, gathered(params["head"], hidden.dtype), positions)
 
 
+def no_past(config: Config, positions: int) -> Past:
+    """Return the past before the first of this many positions."""
+    return empty_past(config.layers, positions, config.kv_heads, config.head_width, config.compute)
+
+
+def extend(
+    params: Tree, state: Tree, batch: Tokens, config: Config, positions: Int[Array, "B P"], past: Past
+) -> tuple[Float[Array, "B P V"], Past]:
+    """Return what `logits` returns for positions that come after a past, and the past that includes them."""
+    hidden, (_, after) = _encode(params, state, batch, config, past)
+    return logits_at(hidden, gathered(params["head"], hidden.dtype), positions), after
+
+
 def encode(
     params: Tree, state: Tree, batch: Tokens, config: Config, whole: bool = True
 ) -> tuple[Float[Array, "B S D"], tuple[Any, Any]]:
     """Return the final hidden states and, for each layer, the router's thresholds (or, unless `batch` is a whole batch,
     the experts' excesses) and sums. The last two are None in a dense model.
     """
+    hidden, (routers, _) = _encode(params, state, batch, config, None, whole)
+    return hidden, routers
+
+
+def _encode(
+    params: Tree, state: Tree, batch: Tokens, config: Config, past: Past | None, whole: bool = True
+) -> tuple[Any, tuple[Any, Any]]:
+    """Return what `encode` returns, and the next past."""
     dtype = jnp.dtype(config.compute)
     x = embed(params["embed"], batch.tokens, dtype)
     x = constrain(_normed(x, params, "embed_norm", config), P(BATCH))
-    rotary = rotary_table(batch.tokens.shape[1], config.head_width, config.rope_theta)
+    rotary = rotary_rows(batch.tokens.shape[1], config.head_width, config.rope_theta, past)
     valid = batch.segments != PADDING_SEGMENT
 
-    def layer(x: Any, scanned: tuple[Tree, Tree, Any]) -> tuple[Any, Any]:
-        block, block_state, window = scanned
-        x = x + attend(_normed(x, block, "attention_norm", config), block, batch.segments, window, rotary, config)
+    def layer(x: Any, scanned: tuple[Tree, Tree, Any, Past | None]) -> tuple[Any, Any]:
+        block, block_state, window, before = scanned
+        normed = _normed(x, block, "attention_norm", config)
+        attended, after = attend(normed, block, batch.segments, window, rotary, config, before)
+        x = x + attended
         added, router = feed_forward(_normed(x, block, "mlp_norm", config), block, block_state, valid, config, whole)
-        return constrain(x + added, P(BATCH)), router
+        return constrain(x + added, P(BATCH)), (router, after)
 
-    x, routers = jax.lax.scan(remat(layer, config.remat), x, (params["blocks"], state, windows(config)))
-    return _normed(x, params, "final_norm", config), routers
+    x, results = jax.lax.scan(remat(layer, config.remat), x, (params["blocks"], state, windows(config), past))
+    return _normed(x, params, "final_norm", config), results
 
 
 def windows(config: Config) -> Int[Array, " L"]:
@@ -300,20 +323,24 @@ def attend(
     window: Int[Array, ""],
     rotary: tuple[Float[Array, "S h"], Float[Array, "S h"]],
     config: Config,
-) -> Float[Array, "B S D"]:
-    """Compute one layer's attention."""
+    past: Past | None = None,
+) -> tuple[Float[Array, "B S D"], Past | None]:
+    """Compute one layer's attention, also to the layer's past if there is one. Return the next past with it."""
     c, dtype, rows = config, x_BSD.dtype, x_BSD.shape[:2]
     query_BSNH = (to_heads(x_BSD, block["query"])).reshape(*rows, c.heads, c.head_width)
     key_BSMH = (to_heads(x_BSD, block["key"])).reshape(*rows, c.kv_heads, c.head_width)
     value_BSMH = (to_heads(x_BSD, block["value"])).reshape(*rows, c.kv_heads, c.head_width)
     query_BSNH = rotate(rms_norm(query_BSNH, None, 1e-6), rotary) * c.query_scale
     key_BSMH = rotate(rms_norm(key_BSMH, None, 1e-6), rotary)
-    y_BSNH = attention(query_BSNH, key_BSMH, value_BSMH, segments, window, c.attention_backend)
+    if past is None:
+        y_BSNH = attention(query_BSNH, key_BSMH, value_BSMH, segments, window, c.attention_backend)
+    else:
+        y_BSNH, past = with_past(query_BSNH, key_BSMH, value_BSMH, segments, window, past)
     y_BSNH = exclude_self(y_BSNH, value_BSMH)
     gate_BSN = 2 * jax.nn.sigmoid(x_BSD @ gathered(block["head_gate"], dtype))
     # In fp32, so that the gate's gradient, which is a sum over the head's width, is in fp32 too.
     y_BSNH = (y_BSNH.astype(jnp.float32) * gate_BSN.astype(jnp.float32)[..., None]).astype(dtype)
-    return from_heads(y_BSNH.reshape(*rows, -1), block["attention_out"])
+    return from_heads(y_BSNH.reshape(*rows, -1), block["attention_out"]), past
 
 
 def feed_forward(

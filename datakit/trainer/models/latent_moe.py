@@ -27,11 +27,13 @@ from jax.sharding import PartitionSpec as P
 from datakit.errors import UsageError
 from datakit.trainer.models import grug
 from datakit.trainer.models.attention.attention import Backend as AttentionBackend
+from datakit.trainer.models.attention.past import Past, rotary_rows
 from datakit.trainer.models.decoder import (
     Bias,
     QueryKeyNorm,
     attend,
     attention_weights,
+    empty_pasts,
     layer_flops,
     mlp,
     outer_weights,
@@ -40,7 +42,7 @@ from datakit.trainer.models.decoder import (
 )
 from datakit.trainer.models.experts.capacity import Capacity, clipped
 from datakit.trainer.models.experts.experts import Backend, Exchange, experts
-from datakit.trainer.models.layers import GATES, cross_entropy, embed, logits_at, next_tokens, rms_norm, rotary_table
+from datakit.trainer.models.layers import GATES, cross_entropy, embed, logits_at, next_tokens, rms_norm
 from datakit.trainer.models.protocol import OPERATION, PADDING_SEGMENT, Output, Part, Tokens, check_sizes, check_window
 from datakit.trainer.models.router import (
     averaged,
@@ -182,27 +184,49 @@ def logits(
     return logits_at(hidden, output_matrix(params, hidden.dtype), positions)
 
 
+def no_past(config: Config, positions: int) -> dict[str, Past]:
+    """Return the past before the first of this many positions."""
+    return empty_pasts(config, ("blocks",) * config.layers, positions)
+
+
+def extend(
+    params: Tree, state: Tree, batch: Tokens, config: Config, positions: Int[Array, "B P"], past: dict[str, Past]
+) -> tuple[Float[Array, "B P V"], dict[str, Past]]:
+    """Return what `logits` returns for positions that come after a past, and the past that includes them."""
+    hidden, _, past = _encode(params, state, batch, config, past)
+    return logits_at(hidden, output_matrix(params, hidden.dtype), positions), past
+
+
 def encode(
     params: Tree, state: Tree, batch: Tokens, config: Config, whole: bool = True
 ) -> tuple[Float[Array, "B S D"], Any]:
     """Return the final hidden states and, for each layer, the router's thresholds (or, unless `batch` is a whole batch,
     the experts' excesses) and sums.
     """
+    return _encode(params, state, batch, config, {}, whole)[:2]
+
+
+def _encode(
+    params: Tree, state: Tree, batch: Tokens, config: Config, past: dict[str, Past], whole: bool = True
+) -> tuple[Any, Any, dict[str, Any]]:
+    """Return what `encode` returns, and the next past."""
     x = constrain(embed(params["embed"], batch.tokens, jnp.dtype(config.compute)), P(BATCH))
-    rotary = rotary_table(batch.tokens.shape[1], config.head_width, config.rope_theta)
+    rotary = rotary_rows(batch.tokens.shape[1], config.head_width, config.rope_theta, past.get("blocks"))
     valid = batch.segments != PADDING_SEGMENT
 
-    def layer(kind: str, x: Any, scanned: tuple[Tree, Tree]) -> tuple[Any, Any]:
-        block, block_state = scanned
+    def layer(kind: str, x: Any, scanned: tuple[Tree, Tree, Past | None]) -> tuple[Any, Any]:
+        block, block_state, before = scanned
         normed = rms_norm(x, block["attention_norm"], config.norm_epsilon)
-        x = x + attend(normed, block, batch.segments, rotary, config)
+        attended, after = attend(normed, block, batch.segments, rotary, config, before)
+        x = x + attended
         normed = rms_norm(x, block["mlp_norm"], config.norm_epsilon)
         added, router = feed_forward(normed, block, block_state, valid, config, whole)
-        return constrain(x + added, P(BATCH)), router
+        return constrain(x + added, P(BATCH)), (router, after)
 
-    stacks: Any = {"blocks": (params["blocks"], state)}
-    x, routers = scan_layers(layer, x, stacks, ("blocks",) * config.layers, config.remat)
-    return rms_norm(x, params["final_norm"], config.norm_epsilon), routers["blocks"]
+    stacks: Any = {"blocks": (params["blocks"], state, past.get("blocks"))}
+    x, results = scan_layers(layer, x, stacks, ("blocks",) * config.layers, config.remat)
+    router, after = results["blocks"]
+    return rms_norm(x, params["final_norm"], config.norm_epsilon), router, {"blocks": after}
 
 
 def feed_forward(

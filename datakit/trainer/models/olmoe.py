@@ -24,11 +24,13 @@ from jax.sharding import PartitionSpec as P
 
 from datakit.errors import UsageError
 from datakit.trainer.models.attention.attention import Backend as AttentionBackend
+from datakit.trainer.models.attention.past import Past, rotary_rows
 from datakit.trainer.models.decoder import (
     Bias,
     QueryKeyNorm,
     attend,
     attention_weights,
+    empty_pasts,
     layer_flops,
     mlp,
     mlp_weights,
@@ -38,7 +40,7 @@ from datakit.trainer.models.decoder import (
 )
 from datakit.trainer.models.experts.capacity import Capacity, clipped
 from datakit.trainer.models.experts.experts import Backend, Exchange, experts
-from datakit.trainer.models.layers import cross_entropy, embed, logits_at, next_tokens, rms_norm, rotary_table
+from datakit.trainer.models.layers import cross_entropy, embed, logits_at, next_tokens, rms_norm
 from datakit.trainer.models.protocol import OPERATION, PADDING_SEGMENT, Output, Part, Tokens, check_sizes, check_window
 from datakit.trainer.models.router import (
     RouterSums,
@@ -198,24 +200,45 @@ def logits(
     return logits_at(hidden, output_matrix(params, hidden.dtype), positions)
 
 
+def no_past(config: Config, positions: int) -> dict[str, Past]:
+    """Return the past before the first of this many positions."""
+    return empty_pasts(config, config.kinds, positions)
+
+
+def extend(
+    params: Tree, state: Tree, batch: Tokens, config: Config, positions: Int[Array, "B P"], past: dict[str, Past]
+) -> tuple[Float[Array, "B P V"], dict[str, Past]]:
+    """Return what `logits` returns for positions that come after a past, and the past that includes them."""
+    hidden, _, past = _encode(params, batch, config, past)
+    return logits_at(hidden, output_matrix(params, hidden.dtype), positions), past
+
+
 def encode(params: Tree, batch: Tokens, config: Config) -> tuple[Float[Array, "B S D"], tuple[RouterSums, Any]]:
     """Return the final hidden states, and the router's sums and logits of each layer with experts."""
+    return _encode(params, batch, config, {})[:2]
+
+
+def _encode(params: Tree, batch: Tokens, config: Config, past: dict[str, Past]) -> tuple[Any, Any, dict[str, Any]]:
+    """Return what `encode` returns, and the next past."""
     dtype = jnp.dtype(config.compute)
     x = constrain(embed(params["embed"], batch.tokens, dtype), P(BATCH))
-    rotary = rotary_table(batch.tokens.shape[1], config.head_width, config.rope_theta)
+    rotary = rotary_rows(batch.tokens.shape[1], config.head_width, config.rope_theta, past.get("blocks"))
     valid = batch.segments != PADDING_SEGMENT
 
-    def layer(kind: str, x: Any, block: Tree) -> tuple[Any, Any]:
+    def layer(kind: str, x: Any, scanned: tuple[Tree, Past | None]) -> tuple[Any, Any]:
+        block, before = scanned
         normed = rms_norm(x, block["attention_norm"], config.norm_epsilon)
-        x = x + attend(normed, block, batch.segments, rotary, config)
+        attended, after = attend(normed, block, batch.segments, rotary, config, before)
+        x = x + attended
         normed = rms_norm(x, block["mlp_norm"], config.norm_epsilon)
         dense = kind == "dense_blocks"
         added, router = (mlp(normed, block), ()) if dense else feed_forward(normed, block, valid, config)
-        return constrain(x + added, P(BATCH)), router
+        return constrain(x + added, P(BATCH)), (router, after)
 
-    stacks = {kind: params[kind] for kind in dict.fromkeys(config.kinds)}
-    x, routers = scan_layers(layer, x, stacks, config.kinds, config.remat)
-    return rms_norm(x, params["final_norm"], config.norm_epsilon), routers["blocks"]
+    stacks = {kind: (params[kind], past.get(kind)) for kind in dict.fromkeys(config.kinds)}
+    x, results = scan_layers(layer, x, stacks, config.kinds, config.remat)
+    past = {kind: after for kind, (_, after) in results.items()}
+    return rms_norm(x, params["final_norm"], config.norm_epsilon), results["blocks"][0], past
 
 
 def feed_forward(

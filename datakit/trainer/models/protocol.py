@@ -57,11 +57,14 @@ class Part(NamedTuple):
 class Model(Protocol):
     """The contents of a model file. The model's state is carried from step to step and gets no gradient.
 
-    A model may lack `logits`, which only `datakit generate` calls. Three more functions are optional. For training in
-    microbatches: `apply_part(params, state, batch, config) -> Part`, and
-    `conclude(sums, kept, state, config) -> (auxiliary, state, metrics)`, whose results are fields of `Output`. `sums`
-    are summed over the parts of a batch, and each array of `kept` has a leading axis for the parts. For `datakit size`:
-    `of_width(hidden, vocabulary, sequence) -> Config`.
+    A model may lack `logits`, which only `datakit generate` calls. Five more functions are optional. To generate
+    without computing earlier positions again: `no_past(config, positions) -> past`, for one row of this many
+    positions, and `extend(params, state, batch, config, positions, past) -> (logits, past)`, where `batch` holds the
+    positions that come after the past; the next past includes those that are not padding. For training in
+    microbatches: `apply_part(params, state, batch, config) -> Part`, and `conclude(sums, kept, state, config) ->
+    (auxiliary, state, metrics)`, whose results are fields of `Output`. `sums` are summed over the parts of a batch, and
+    each array of `kept` has a leading axis for the parts. For `datakit size`: `of_width(hidden, vocabulary, sequence)
+    -> Config`.
     """
 
     Config: type  # has a field `vocabulary`, the number of token ids

@@ -3,10 +3,11 @@
     for token in generate(model, config, params, state, prompt, Sampling(tokens=100, seed=1), contract):
         ...
 
-The prompt and the tokens to come are one padded row, and each token is a forward pass over that row. So the compiled
-function is the same for all tokens, and a model file needs no code for a cache of keys and values. The price is that a
-token costs as much as the whole row: for a few hundred tokens from a small model this is quick, and a large model is
-better served by an inference engine, after `datakit export hf`. Everything runs on one device.
+If the model has the functions `no_past` and `extend`, as all built-in models have, the prompt is one forward pass, and
+each token is one over its own position: keys and values of earlier positions are kept. Otherwise, the prompt and the
+tokens to come are one padded row, and each token costs as much as the whole row. Both ways compute the same values, in
+another order of summation. In both, one compiled function serves all tokens (the prompt may need another). Everything
+runs on one device; a large model is better served by an inference engine, after `datakit export hf`.
 
 A token is a function of the weights, the tokens before it, the settings and the seed; each position has its own random
 key. So the same call gives the same text. Ids that the tokenizer lacks (a model's vocabulary is rounded up) are never
@@ -74,39 +75,71 @@ def generate(
         raise UsageError(
             f"{model.__file__} does not define `logits`, which generation needs; copy it from models/grug.py"
         )
-    length = -(-(len(prompt) + sampling.tokens) // BUCKET) * BUCKET
-    row = np.zeros((1, length), np.int32)
-    row[0, : len(prompt)] = prompt
     greedy, limit = not sampling.temperature, min(contract.vocabulary_size, config.vocabulary)
     choose = partial(_choose, greedy=greedy, top_k=sampling.top_k, limit=limit)
-    step = jax.jit(partial(_step, model.logits, with_capacity(config, None), choose), donate_argnums=2)
-    key, tokens = jax.random.key(sampling.seed), jnp.asarray(row)
-    temperature, stop = jnp.float32(sampling.temperature or 1.0), contract.eos.id if contract.eos else None
-    for position in range(len(prompt), len(prompt) + sampling.tokens):
-        tokens, found = step(params, state, tokens, jnp.int32(position), key, temperature)
-        token = int(found)
+    key, temperature = jax.random.key(sampling.seed), jnp.float32(sampling.temperature or 1.0)
+    drawn = partial(_drawn, choose=choose, key=key, temperature=temperature)
+    way = _with_past if hasattr(model, "extend") and hasattr(model, "no_past") else _without_past
+    stop = contract.eos.id if contract.eos else None
+    for token in way(model, with_capacity(config, None), params, state, prompt, sampling.tokens, drawn):
         if token == stop:
             return
         yield token
 
 
-def _step(
-    logits: Callable[..., Any],
-    config: Any,
-    choose: Callable[..., Any],
-    params: Tree,
-    state: Tree,
-    tokens: Int[Array, "1 S"],
-    position: Int[Array, ""],
-    key: Array,
-    temperature: Float[Array, ""],
-) -> tuple[Int[Array, "1 S"], Int[Array, ""]]:
-    """Put the token at `position` into the row; return the row and this token."""
-    used = jnp.arange(tokens.shape[1])[None] < position
-    batch = Tokens(tokens, used.astype(jnp.int32), used)  # one document, and then padding
-    scores = logits(params, state, batch, config, (position - 1)[None, None])[0, 0]
-    token = choose(scores, jax.random.fold_in(key, position), temperature)
-    return tokens.at[0, position].set(token), token
+def _rows(tokens: Sequence[int], length: int) -> np.ndarray:
+    """Return a row of this many tokens at least, whose length is a multiple of BUCKET."""
+    row = np.zeros((1, -(-length // BUCKET) * BUCKET), np.int32)
+    row[0, : len(tokens)] = tokens
+    return row
+
+
+def _batch(tokens: Int[Array, "1 S"], used: Int[Array, ""] | int) -> Tokens:
+    """Return a batch of one document and then padding."""
+    known = jnp.arange(tokens.shape[1])[None] < used
+    return Tokens(tokens, known.astype(jnp.int32), known)
+
+
+def _drawn(
+    scores: Float[Array, " V"], position: Int[Array, ""], choose: Callable[..., Any], key: Array, temperature: Any
+) -> Int[Array, ""]:
+    return choose(scores, jax.random.fold_in(key, position), temperature)
+
+
+def _without_past(
+    model: Any, config: Any, params: Tree, state: Tree, prompt: Sequence[int], count: int, drawn: Callable[..., Any]
+) -> Iterator[int]:
+    """Yield tokens, each of which costs a pass over the whole row."""
+
+    @partial(jax.jit, donate_argnums=2)
+    def step(params: Tree, state: Tree, tokens: Any, position: Any) -> tuple[Any, Any]:
+        scores = model.logits(params, state, _batch(tokens, position), config, (position - 1)[None, None])[0, 0]
+        token = drawn(scores, position)
+        return tokens.at[0, position].set(token), token
+
+    tokens = jnp.asarray(_rows(prompt, len(prompt) + count))
+    for position in range(len(prompt), len(prompt) + count):
+        tokens, token = step(params, state, tokens, jnp.int32(position))
+        yield int(token)
+
+
+def _with_past(
+    model: Any, config: Any, params: Tree, state: Tree, prompt: Sequence[int], count: int, drawn: Callable[..., Any]
+) -> Iterator[int]:
+    """Yield tokens, each of which costs a pass over its own position."""
+
+    @partial(jax.jit, donate_argnums=4)
+    def step(params: Tree, state: Tree, tokens: Any, used: Any, past: Any, position: Any) -> tuple[Any, Any]:
+        batch, last = _batch(tokens, used), (used - 1)[None, None]
+        scores, past = model.extend(params, state, batch, config, last, past)
+        return drawn(scores[0, 0], position), past
+
+    past = jax.jit(partial(model.no_past, config, _rows((), len(prompt) + count).shape[1]))()
+    tokens, used = jnp.asarray(_rows(prompt, len(prompt))), len(prompt)
+    for position in range(len(prompt), len(prompt) + count):
+        token, past = step(params, state, tokens, jnp.int32(used), past, jnp.int32(position))
+        yield int(token)
+        tokens, used = token[None, None], 1
 
 
 def _choose(

@@ -173,14 +173,16 @@ class InlineRenderer:
     template: str
     variables: dict[str, str] = field(default_factory=lambda: dict(VARIABLES))
     date: str = DATE
+    special: tuple[str, ...] = SPECIAL
 
     def __post_init__(self) -> None:
         first = {"template": self.template, "tool_use": "", "variables": self.variables, "date": self.date}
+        first |= {"special": list(self.special)}
         self.answer, self.made = guarded(None, lambda: compiled(first, Limits()), self.template)
 
     def render(self, messages: list[Any], tools: list[Any] | None) -> Rendered | Lost:
         answer, _ = guarded(None, lambda: rendered(self.made, {"messages": messages, "tools": tools}), self.template)
-        return Lost(answer["reason"]) if "error" in answer else Rendered(answer["text"], answer["spans"])
+        return Lost(answer["reason"]) if "error" in answer else Rendered(**answer)
 
     def close(self) -> None: ...
 

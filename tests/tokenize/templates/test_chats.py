@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datakit.errors import ColumnError
-from datakit.tokenize.templates.chats import BEGIN, END, Chat, SpecialStrings, chats, pieces, serializable
+from datakit.tokenize.templates.chats import Chat, chats, serializable
+from datakit.tokenize.templates.marks import BEGIN, END, OTHER, OWN, unmarked
+from datakit.tokenize.templates.special_strings import SpecialStrings
 
 SPECIAL = SpecialStrings(["<e>", "<e><e>", "</s>"])
 texts = st.lists(st.sampled_from(["<e>", "</s>", "<", "e>", "a", "漢", "s>"]), max_size=12).map("".join)
@@ -56,36 +58,18 @@ def test_other_columns_are_refused() -> None:
             list(chats(column, None, SPECIAL, "here"))
 
 
-@given(texts, texts)
-def test_what_a_message_says_is_never_a_special_token(content: str, after: str) -> None:
+@given(texts)
+def test_special_strings_stand_between_marks(content: str) -> None:
     chat = read([{"role": "user", "content": content}])
-    text = f"<e>{chat.messages[0]['content']}</s>{after}"
-    parts, _ = pieces(text, [])
-    trusted = [part.text for part in parts if not part.as_text]
-    assert "".join(part.text for part in parts) == f"<e>{content}</s>{after}"
-    found = sum(len(re.findall("<e>|</s>", part)) for part in trusted)
-    assert found == 2 + len(re.findall("<e>|</s>", after))
-    assert chat.marked == bool(re.search("<e>|</s>", content))
+    made = unmarked(chat.messages[0]["content"])
+    assert made.text == content
+    assert made.quoted == [found.span() for found in re.finditer("<e><e>|<e>|</s>", content)]
+    assert chat.marked == bool(made.quoted)
 
 
-@given(texts, st.data())
-def test_spans_lose_the_marks(content: str, data: st.DataObject) -> None:
-    marked = f"x{SPECIAL.marked(content)}y"
-    start = data.draw(st.integers(0, len(marked)))
-    stop = data.draw(st.integers(start, len(marked)))
-    parts, ((first, last),) = pieces(marked, [(start, stop)])
-    plain = "".join(part.text for part in parts)
-    assert plain[first:last] == marked[start:stop].replace(BEGIN, "").replace(END, "")
-
-
-def test_separated_marks_leave_the_template_s_own_tokens_alone() -> None:
-    parts, _ = pieces(f"{BEGIN}<e></s>", [])  # the template has cut the end of the content off
-    assert [(part.text, part.as_text) for part in parts] == [("<e></s>", False)] or not any(p.as_text for p in parts)
-
-
-def test_marks_in_a_record_with_special_strings_are_a_mistake() -> None:
-    assert not read([{"role": "user", "content": f"{BEGIN}a"}]).mistake
-    assert "private-use characters" in read([{"role": "user", "content": f"{BEGIN}<e>"}]).mistake
+def test_record_with_marks_is_a_mistake() -> None:
+    for mark in (BEGIN, END, OWN, OTHER):
+        assert "private-use characters" in read([{"role": "user", "content": f"{mark}a"}]).mistake
 
 
 def test_names_and_maps_cannot_write_a_special_token_either() -> None:

@@ -21,6 +21,11 @@ def template(text: str, date: str = "", **variables: str) -> ChatTemplate:
 def test_special_tokens_are_those_of_the_contract_unless_a_file_names_them() -> None:
     assert tried_template(template("a"), CONTRACT).variables == {"eos_token": "</s>"}
     assert tried_template(template("a", eos_token="<e>"), CONTRACT).variables == {"eos_token": "<e>"}
+    assert tried_template(template("a", pad_token="<p>"), CONTRACT).variables == {
+        "eos_token": "</s>",
+        "pad_token": "<p>",
+    }
+    assert tried_template(template("a", eos_token=""), CONTRACT).variables == {}
 
 
 def test_template_that_shows_the_date_needs_one_and_no_other_has_one() -> None:

@@ -136,7 +136,7 @@ def test_the_scan_equals_a_loop_over_layers() -> None:
             block = {name: value[layer] for name, value in params["blocks"].items()}
             bias = {name: value[layer] for name, value in state.items()}
             normed = grug._normed(x, block, "attention_norm", SMALL)
-            x = x + grug.attend(normed, block, batch.segments, window, rotary, SMALL)
+            x = x + grug.attend(normed, block, batch.segments, window, rotary, SMALL)[0]
             normed = grug._normed(x, block, "mlp_norm", SMALL)
             x = x + grug.feed_forward(normed, block, bias, batch.segments > 0, SMALL)[0]
         return grug._normed(x, params, "final_norm", SMALL)

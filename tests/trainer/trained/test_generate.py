@@ -35,6 +35,11 @@ MODELS: dict[str, tuple[Any, Any]] = {
     "latent_moe": (latent_moe, LATENT),
     "dense": (dense, dense.Config(**SIZES, width=24, tied_embeddings=True)),
 }
+WINDOWS: dict[str, tuple[Any, Any]] = {
+    "dense with a window": (dense, dense.Config(**SIZES, width=24, window=5)),
+    "olmoe with dense layers": (olmoe, dataclasses.replace(FAMILY, layers=4, dense_layers=(0, 2), dense_width=24)),
+    "grug with a window": (grug, dataclasses.replace(SMALL, window=6)),
+}
 PROMPT = [5, 17, 3, 88]
 
 
@@ -78,6 +83,47 @@ def test_logits_are_those_behind_the_loss(model: Any, config: Any) -> None:
     np.testing.assert_allclose(losses[:, :-1], expected, atol=2e-5)
 
 
+def without_past(model: Any) -> Any:
+    """A model file that lacks the functions `no_past` and `extend`."""
+    return SimpleNamespace(logits=model.logits, weights=model.weights, initial_state=model.initial_state)
+
+
+@pytest.mark.parametrize(("model", "config"), [*MODELS.values(), *WINDOWS.values()], ids=[*MODELS, *WINDOWS])
+def test_tokens_are_the_same_if_earlier_positions_are_kept(model: Any, config: Any) -> None:
+    """The prompt and the tokens after it are longer than a bucket each."""
+    prompt = np.random.default_rng(1).integers(0, VOCABULARY, BUCKET + 7).tolist()
+    sampling = Sampling(tokens=BUCKET + 3, temperature=0.0)
+    found = made(model, config, sampling, prompt)
+    assert found == made(without_past(model), config, sampling, prompt) and len({*found}) > 3
+    drawn = Sampling(tokens=10, temperature=0.8, top_k=20, seed=4)
+    assert made(model, config, drawn) == made(without_past(model), config, drawn)
+
+
+@pytest.mark.parametrize(("model", "config"), [*MODELS.values(), *WINDOWS.values()], ids=[*MODELS, *WINDOWS])
+def test_logits_after_a_past_are_those_of_the_whole_row(model: Any, config: Any) -> None:
+    """The first part has three positions and two of padding; the second has two."""
+    row = np.random.default_rng(2).integers(0, 97, (1, 5))
+    params, state = initialize(model.weights(config), jax.random.key(3)), model.initial_state(config)
+    padded = Tokens(jnp.asarray([[*row[0, :3], 96, 96]]), jnp.asarray([[1, 1, 1, 0, 0]]), jnp.ones((1, 5), bool))
+    places = jnp.asarray([[0, 1, 2]])
+    first, past = jax.jit(lambda: model.extend(params, state, padded, config, places, model.no_past(config, 9)))()
+    second, _ = jax.jit(lambda: model.extend(params, state, whole_rows(row[:, 3:]), config, places[:, :2], past))()
+    expected = all_logits(model, config, row)
+    np.testing.assert_allclose(np.concatenate([first, second], axis=1), expected, atol=2e-5 * np.abs(expected).max())
+
+
+def test_a_token_costs_its_own_position() -> None:
+    shapes = Counter[Any]()
+
+    def extend(*arguments: Any) -> Any:
+        shapes[arguments[2].tokens.shape] += 1
+        return dense.extend(*arguments)
+
+    model = SimpleNamespace(**{**vars(dense), "extend": extend})
+    assert len(made(model, MODELS["dense"][1], Sampling(tokens=12))) == 12
+    assert shapes == {(1, BUCKET): 1, (1, 1): 1}
+
+
 def test_generation_drops_no_assignments() -> None:
     """The row is no whole block of a capacity, so that a limit would be refused."""
     sampling = Sampling(tokens=3, temperature=0.0)
@@ -95,7 +141,8 @@ def test_the_program_is_compiled_once() -> None:
         traced["logits"] += 1
         return olmoe.logits(*arguments)
 
-    model = SimpleNamespace(logits=logits, weights=olmoe.weights, initial_state=olmoe.initial_state)
+    model = without_past(olmoe)
+    model.logits = logits
     assert len(made(model, FAMILY, Sampling(tokens=12))) == 12
     assert traced["logits"] == 1
 
