@@ -5,10 +5,10 @@ Of the other tables, `[checkpoint]` has the fields of `checkpoint.Checkpoints`. 
 names the model (such as "grug") or the optimizer (such as "adamh"), or a file beside the run file (such as "mine.py").
 The other keys are the fields of its `Config` class.
 
-The fingerprint covers the settings that determine the result: model, optimizer, steps, seed, mixture, `initialize_from`
-and `resume_from`. For a model outside of this package, it also covers the model's source. It does not cover how the run
-is executed (devices, `microbatch`, `check_memory`, checkpoints, evaluation, logging, and the settings of a model that
-affect only memory and speed, such as `remat`).
+The fingerprint covers the settings that determine the result: model, optimizer, steps, seed, mixture, and the runs that
+`initialize_from` and `resume_from` name. For a model outside of this package, it also covers the model's source. It
+does not cover how the run is executed (devices, `microbatch`, `check_memory`, checkpoints, evaluation, logging, and the
+settings of a model that affect only memory and speed, such as `remat`).
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from datakit.trainer.models.protocol import check_tensor, operation_settings
 from datakit.trainer.norms import check_watch
 from datakit.trainer.optimizers import DEFAULT, adamh, load_optimizer, record
 from datakit.trainer.optimizers.protocol import Optimizer
+from datakit.trainer.run_directory.named_run import with_absolute_places
+from datakit.trainer.run_directory.other_run import identity_of
 from datakit.trainer.run_directory.run_record import is_run, read_run_record
 
 DEFAULT_CACHE = "~/.cache/datakit/jax"
@@ -112,9 +114,11 @@ class Run:
     kind: str = "grug"  # a built-in name, an import path, or the path of a model file
     optimizer: Any = field(default_factory=adamh.Config)  # an instance of the Config class of an optimizer
     seed: int = 0
-    # Directory of another run, from which only the weights are taken, or hf:<folder> with a model of the hub
+    # Directory of another run or of its checkpoint, from which only the weights are taken, or hf:<folder> with a model
+    # of the hub
     initialize_from: str | None = None
-    resume_from: str | None = None  # directory of another run to continue, e.g. with a changed mixture
+    # Directory of another run or of its checkpoint, to continue it, e.g. with a changed mixture
+    resume_from: str | None = None
     # metric -> expected value; overrides the scaling law's prediction
     expect: dict[str, float] = field(default_factory=dict)
     replicas: int = 1  # number of full copies of the weights; each is sharded over its share of the devices
@@ -189,8 +193,9 @@ class Run:
             "optimizer": record(self.optimizer),
             "steps": self.steps,
             "seed": self.seed,
-            "initialize_from": initialize.content_of(self.initialize_from),
-            "resume_from": self.resume_from,
+            "initialize_from": initialize.content_of(self.initialize_from)
+            or identity_of("initialize_from", self.initialize_from),
+            "resume_from": identity_of("resume_from", self.resume_from),
             "mixture": mixture.get("fingerprint"),
         }
 
@@ -217,6 +222,8 @@ class RunFile:
         if hub is not None:
             model = initialize.model_table(hub, own)
             tables = {**tables, "initialize_from": f"{initialize.PREFIX}{hub}"}
+        else:
+            tables = with_absolute_places(tables, folder)
         return parse_run({**tables, "model": model}, str(self.path), folder)
 
 

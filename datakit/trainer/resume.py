@@ -10,18 +10,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from etils import epath
 
 from datakit.errors import CheckpointError, UsageError
-from datakit.storage import urls
 from datakit.storage.manifest import is_finished
 from datakit.trainer.checkpoints import select
-from datakit.trainer.checkpoints.candidates import NAME, Candidate, Say, candidate_at, candidates
+from datakit.trainer.checkpoints.candidates import Candidate, Say, candidates
 from datakit.trainer.config import STAGE, Run
 from datakit.trainer.device_feed import BatchSource
 from datakit.trainer.huggingface import initialize
 from datakit.trainer.models.weights import Tree
 from datakit.trainer.run_directory.named_run import place_in
+from datakit.trainer.run_directory.other_run import checkpoints_at
 from datakit.trainer.run_manifest import RunPlace, root_of
 from datakit.trainer.step import Trainer
 
@@ -77,7 +76,7 @@ def first_start(
     a fresh one. Raises the errors of `begin`.
     """
     if run.resume_from is not None:
-        others = _of_another(run, "resume_from", place_in(root_of(place), run.resume_from), say)
+        others = _of_another(run, place, "resume_from", say)
         reached = others[0].marker.step
         if reached > run.steps:
             raise UsageError(
@@ -108,16 +107,10 @@ def refuse_afresh(run: Run, directory: str) -> None:
         )
 
 
-def _of_another(run: Run, setting: str, place: str, say: Say) -> list[Candidate]:
-    """Return the checkpoints of another run, newest first, or only the one that `place` names."""
-    url = urls.absolute(place)
-    one_checkpoint = NAME.fullmatch(urls.name(url)) is not None
-    folders = [url] if one_checkpoint else select.folders_of(place, run.checkpoint.temporary_root)
-    named = candidate_at(epath.Path(url), say) if one_checkpoint else None
-    found = ([named] if named else []) if one_checkpoint else candidates(folders, say)
-    if not found:
-        raise CheckpointError(f"{setting} = {place!r}: found no valid checkpoint in {' or '.join(folders)}")
-    return found
+def _of_another(run: Run, place: RunPlace, setting: str, say: Say) -> list[Candidate]:
+    """Return the checkpoints, newest first, of the run that a setting names, or only the one that it names."""
+    there = place_in(root_of(place), getattr(run, setting))
+    return checkpoints_at(setting, there, run.checkpoint.temporary_root, say)
 
 
 def _resume(
@@ -141,15 +134,15 @@ def _start_fresh(run: Run, place: RunPlace, trainer: Trainer, folders: tuple[str
     elif (hub := initialize.folder_of(run.initialize_from)) is not None:
         state, origin = _with_weights_of_hub(hub, run, trainer, say)
     else:
-        state, origin = _with_weights_of(place_in(root_of(place), run.initialize_from), run, trainer, say)
+        state, origin = _with_weights_of_run(run, place, trainer, say)
     norms = trainer.measure_norms(state["params"])
     return Start(state, 0, {"sequences": 0, "tokens": 0}, norms, folders, None, origin)
 
 
-def _with_weights_of(place: str, run: Run, trainer: Trainer, say: Say) -> tuple[Tree, dict[str, Any]]:
-    """Return a fresh state with the weights of the run in `place`, and the identity of their checkpoint."""
+def _with_weights_of_run(run: Run, place: RunPlace, trainer: Trainer, say: Say) -> tuple[Tree, dict[str, Any]]:
+    """Return a fresh state with the weights of another run, and the identity of their checkpoint."""
     setting = "initialize_from"
-    found, like = _of_another(run, setting, place, say), trainer.like()
+    found, like = _of_another(run, place, setting, say), trainer.like()
     wanted = {name: like[name] for name in ("params", "model")}
     weights, candidate = select.restore_newest(found, wanted, say, False, f"name another run in {setting}")
     state = _averaging(trainer.fresh(run.seed) | weights)

@@ -23,6 +23,7 @@ from datakit.trainer.config import STAGE, RunFile
 from datakit.trainer.explain.explain import Opened, check_step, open_run
 from datakit.trainer.explain.replay import checkpoints_of
 from datakit.trainer.metrics.json_lines import STEP, read_metrics
+from datakit.trainer.run_directory.named_run import path_in
 from datakit.trainer.run_directory.run_record import is_recorded, read_run_record
 from datakit.trainer.train import Outcome, say_on_stderr
 
@@ -65,7 +66,7 @@ def counterfactual(opened: Opened, step: int, documents: Sequence[str], say: Say
         say(f"no checkpoint before step {step:,} remains, so the run starts as the other one did")
         return RunFile(opened.file.path, tables, data)
     tables.pop(INITIALIZE, None)  # the checkpoint holds the whole state
-    tables[RESUME] = str(chosen.path)
+    tables[RESUME] = path_in(opened.root, str(chosen.path))
     return RunFile(opened.file.path, tables, data)
 
 

@@ -60,11 +60,11 @@ def _opened(path: Path, status: tuple[tuple[str, int, int], ...]) -> HubFolder:
 
 
 def content_of(setting: str | None) -> str | None:
-    """Return the value of `initialize_from` with which it enters a run's fingerprint: for a folder of the hub,
-    `hf:` and the hash of its contents.
+    """Return what stands for a folder of the hub in a run's fingerprint: `hf:` and the hash of its contents; None if
+    the value of `initialize_from` names no such folder.
     """
     path = folder_of(setting)
-    return setting if path is None else PREFIX + opened(path).digest
+    return None if path is None else PREFIX + opened(path).digest
 
 
 def model_table(path: Path, table: Mapping[str, Any]) -> dict[str, Any]:
