@@ -1,5 +1,6 @@
 """Decides whether a run resumes from its newest checkpoint, continues another run (`resume_from`), takes another run's
-weights (`initialize_from`), or starts afresh. A printed line names the choice.
+weights (`initialize_from`), or starts afresh. A printed line names the choice. A run that has to start from another run
+once more takes the same checkpoint again (`run_directory/origin.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from datakit.trainer.config import STAGE, Run
 from datakit.trainer.device_feed import BatchSource
 from datakit.trainer.huggingface import initialize
 from datakit.trainer.models.weights import Tree
+from datakit.trainer.multihost import is_first
 from datakit.trainer.run_directory.named_run import place_in
+from datakit.trainer.run_directory.origin import same_origin, write_origin
 from datakit.trainer.run_directory.other_run import checkpoints_at
 from datakit.trainer.run_manifest import RunPlace, root_of
 from datakit.trainer.step import Trainer
@@ -66,7 +69,10 @@ def begin(run: Run, place: RunPlace, trainer: Trainer, source: BatchSource, say:
         )
     if run.checkpoint.load is None and run.resume_from is None:
         _name_unfinished(place, say)
-    return first_start(run, place, trainer, source, folders, say)
+    start = first_start(run, place, trainer, source, folders, say)
+    if is_first():
+        write_origin(place.directory, start.origin)
+    return start
 
 
 def first_start(
@@ -108,9 +114,11 @@ def refuse_afresh(run: Run, directory: str) -> None:
 
 
 def _of_another(run: Run, place: RunPlace, setting: str, say: Say) -> list[Candidate]:
-    """Return the checkpoints, newest first, of the run that a setting names, or only the one that it names."""
+    """Return the checkpoints, newest first, of the run that a setting names, or only the one that it names, or with
+    which this run has started before.
+    """
     there = place_in(root_of(place), getattr(run, setting))
-    return checkpoints_at(setting, there, run.checkpoint.temporary_root, say)
+    return same_origin(place.directory, checkpoints_at(setting, there, run.checkpoint.temporary_root, say))
 
 
 def _resume(
