@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,10 +114,6 @@ def train_run_file(
                 f"{file.path}: the processes found different caches, because a dataset's cache changed while they "
                 "started; start all processes again"
             )
-        if is_first() and urls.is_local(place.directory) and not is_finished(place.directory):
-            record_caches(place.directory, data.recorded())
-            tables = with_named_runs(file.run_tables, root)  # another run may get the same name later
-            write_run_record(place.directory, file.path, tables, file.data_table)
         return train(
             run,
             loader,
@@ -125,8 +122,18 @@ def train_run_file(
             other_lengths=data.other_lengths,
             token_bytes=data.token_bytes,
             inputs=data.inputs,
+            record=partial(_record, file, data, root),
             say=say,
         )
+
+
+def _record(file: RunFile, data: Data, root: str, directory: str) -> None:
+    """Record in the directory of an unfinished run its caches and its settings."""
+    if is_finished(directory):
+        return
+    record_caches(directory, data.recorded())
+    tables = with_named_runs(file.run_tables, root)  # another run may get the same name later
+    write_run_record(directory, file.path, tables, file.data_table)
 
 
 @contextmanager

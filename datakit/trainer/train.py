@@ -64,11 +64,13 @@ def train(
     other_lengths: OtherLengthsAt = lambda _: NO_LENGTHS,
     token_bytes: Any = None,
     inputs: Callable[[str], list[InputReference]] = lambda _: [],
+    record: Callable[[str], None] = lambda _: None,
     devices: Sequence[Any] | None = None,
     say: Say = say_on_stderr,
 ) -> Outcome:
     """Train a run's model to the last step. If the run is already finished, return its outcome without training.
-    `inputs` is called with the run's directory, and returns the input references for the run's manifest.
+    `inputs` is called with the run's directory, and returns the input references for the run's manifest. `record` is
+    called with the directory when it is locked, in the first process only, to write records of the run.
     `evaluations` may be a function of the number of steps done, e.g. to evaluate with longer sequences as training
     proceeds. `other_lengths` returns the validation sets for `evaluation.every_length`. `token_bytes` holds the length
     of each token in bytes; if it is None, bits per byte are not computed.
@@ -97,6 +99,8 @@ def train(
     use_compilation_cache(run.compilation_cache, say)
     trainer, say = trainer_of(run, devices), say if is_first() else lambda _: None
     with exclusive(directory) if is_first() else nullcontext(), jax.set_mesh(trainer.mesh):
+        if is_first():
+            record(directory)
         check_evaluations(tags(0), run.evaluation.batches)
         for step in (min(run.evaluation.every or run.steps, run.steps), run.steps):  # the first evaluation and the last
             check_capacities(trainer, tags(step), run.evaluation.capacity_factors)

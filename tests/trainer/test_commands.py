@@ -27,6 +27,7 @@ from datakit.trainer import commands, config
 from datakit.trainer.commands import evaluate_file, train_file
 from datakit.trainer.explain.explain import open_run
 from datakit.trainer.metrics.json_lines import read_metrics
+from datakit.trainer.run_directory.run_lock import exclusive
 from tests.support.faults.cluster import wait_until
 from tests.support.paths import REPOSITORY
 from tests.support.processes import fake_devices
@@ -291,6 +292,21 @@ def test_directory_of_a_run_stands_for_this_run_and_its_caches(tmp_path: Path, m
     with pytest.raises(LoaderError, match="tokenize-000000000001"):
         train_file(directories[1], say=silent)
     assert sorted(str(path) for path in (tmp_path / "small").glob("train-*")) == sorted(directories)
+
+
+def test_only_the_process_with_the_lock_records_settings(root: Path, directory: str, tmp_path: Path) -> None:
+    shutil.copytree(root, tmp_path / "copy")
+    place = tmp_path / "copy" / Path(directory).relative_to(root)
+    (place / "manifest.json").unlink()  # as if it had been killed after its last checkpoint
+    before = {name: (place / name).read_bytes() for name in ("run.json", "caches.json")}
+    changes = ["log.every=3"]  # no other run, but other settings
+    for name, content in before.items():
+        (place / name).write_bytes(content + b"\n")
+    with exclusive(str(place)), pytest.raises(UsageError, match="is in use by process"):
+        train_file(place.parents[1] / "run.toml", str(place.parents[1]), changes, say=silent)
+    assert {name: (place / name).read_bytes() for name in before} == {name: old + b"\n" for name, old in before.items()}
+    train_file(place.parents[1] / "run.toml", str(place.parents[1]), changes, say=silent)
+    assert json.loads((place / "run.json").read_text())["run"]["log"]["every"] == 3
 
 
 def test_record_of_a_run_names_the_run_that_it_started_from(root: Path, directory: str, tmp_path: Path) -> None:
