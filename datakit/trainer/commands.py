@@ -29,6 +29,7 @@ from datakit.trainer.huggingface import initialize
 from datakit.trainer.loop.compilation_cache import use_compilation_cache
 from datakit.trainer.multihost import disagree, is_first
 from datakit.trainer.run_directory.named_run import with_named_runs
+from datakit.trainer.run_directory.run_code import other_changes
 from datakit.trainer.run_directory.run_record import is_run, root_of, write_run_record
 from datakit.trainer.run_manifest import run_place
 from datakit.trainer.train import Outcome, say_on_stderr, train, trainer_of
@@ -68,11 +69,11 @@ def train_file(
     path: str | Path, root: str = "./data", overrides: Iterable[str] = (), say: Say = say_on_stderr
 ) -> Outcome:
     """Train the model that a run file defines, or go on with the run in a directory. If the run is already finished,
-    return its outcome without training. Raises UsageError if a run's directory is given without overrides, and its
+    return its outcome without training. Raises UsageError if a run's directory is given without other settings, and its
     recorded settings no longer lead to this directory.
     """
     overrides = list(overrides)
-    only = None if overrides else path
+    only = None if other_changes(overrides) else path
     return train_run_file(read_run_file(path, overrides), root_of(path, root), say, caches_of(path), only)
 
 
@@ -224,7 +225,7 @@ def evaluate_file(
     root, overrides = root_of(path, root), list(overrides)
     run, data = load_begun(read_run_file(path, overrides), root, say, finished=True, pinned=caches_of(path))
     directory = directory_of(run, data, root)
-    if not overrides:
+    if not other_changes(overrides):
         require_same(path, directory)
     if not data.evaluations(0):
         raise UsageError(

@@ -37,6 +37,7 @@ from datakit.trainer.optimizers import DEFAULT, adamh, load_optimizer, record
 from datakit.trainer.optimizers.protocol import Optimizer
 from datakit.trainer.run_directory.named_run import with_absolute_places
 from datakit.trainer.run_directory.other_run import identity_of
+from datakit.trainer.run_directory.run_code import without_code
 from datakit.trainer.run_directory.run_record import is_run, read_run_record
 
 DEFAULT_CACHE = "~/.cache/datakit/jax"
@@ -229,11 +230,13 @@ class RunFile:
 
 def read_run_file(name_or_path: str | Path, overrides: Iterable[str] = ()) -> RunFile:
     """Read the run file at this path, that of the built-in run with this name, or the settings recorded in a run's
-    directory. Raises RecipeError or UsageError.
+    directory. Raises RecipeError or UsageError, also if only the directory names code (see `run_code.py`).
     """
     if is_run(name_or_path):
-        path, record = read_run_record(os.fspath(name_or_path))
-        document = assigned({**record.run, "data": record.data}, overrides)
+        directory, overrides = os.fspath(name_or_path), list(overrides)
+        path, record = read_run_record(directory)
+        tables = without_code(directory, path, record.run, overrides)
+        document = assigned({**tables, "data": record.data}, overrides)
         return RunFile(path, document, document.pop("data"))
     missing = "no training run {!r}: neither a TOML file nor a known name"
     path, document = load_toml(name_or_path, RUNS, missing, "give the TOML file of a training run", overrides)

@@ -24,6 +24,7 @@ from datakit.trainer.explain.explain import Opened, check_step, open_run
 from datakit.trainer.explain.replay import checkpoints_of
 from datakit.trainer.metrics.json_lines import STEP, read_metrics
 from datakit.trainer.run_directory.named_run import path_in
+from datakit.trainer.run_directory.run_code import CACHE
 from datakit.trainer.run_directory.run_record import is_recorded, read_run_record
 from datakit.trainer.train import Outcome, say_on_stderr
 
@@ -59,7 +60,8 @@ def counterfactual(opened: Opened, step: int, documents: Sequence[str], say: Say
     if begun is not None:
         say(f"the run without these documents has begun: {begun}")
         _, record = read_run_record(begun)
-        return RunFile(opened.file.path, record.run, record.data)
+        start = {name: record.run[name] for name in (RESUME, INITIALIZE) if name in record.run}
+        return RunFile(opened.file.path, _settings(tables) | start, data)
     found = [one for one in checkpoints_of(opened.run, opened.place, say) if one.marker.step < step]
     chosen = next((one for one in found if one.damage(checksums=True) is None), None)
     if chosen is None:
@@ -83,4 +85,7 @@ def _begun(opened: Opened, tables: dict[str, Any], data: dict[str, Any]) -> str 
 
 
 def _settings(tables: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in tables.items() if name not in (RESUME, INITIALIZE)}
+    """Return the tables without where the run starts, and without the compilation cache, which a directory does not
+    determine (`run_directory/run_code.py`).
+    """
+    return {name: value for name, value in tables.items() if name not in (RESUME, INITIALIZE, CACHE)}

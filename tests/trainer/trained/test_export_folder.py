@@ -212,7 +212,7 @@ def test_a_directory_does_not_decide_which_code_is_imported(tmp_path: Path) -> N
     changed = msgspec.structs.replace(manifest, parameters={**manifest.parameters, "kind": "antigravity"})
     (directory / "manifest.json").unlink()
     write_manifest(changed, str(directory))
-    with pytest.raises(UsageError, match=r"has a model of your own, 'antigravity', .*; give the run file of this run"):
+    with pytest.raises(UsageError, match=r"has its own model, 'antigravity', .*; give the run file of this run"):
         find_trained(str(directory))
     assert "antigravity" not in sys.modules
 
