@@ -55,11 +55,12 @@ def dry_run(
         read_run_file(path, overrides), root_of(path, root), say, finished=False, pinned=caches_of(path)
     )
     with data.loader() as loader:
-        shapes = dict.fromkeys((rows, length) for _, rows, length in loader.outline(run.steps))
+        outline = loader.outline(run.steps)
     use_compilation_cache(run.compilation_cache, say)
     trainer = trainer_of(run)
-    for line in kernels.lines(run.model):
+    for line in (*kernels.lines(run.model), *trainer.idle_lines(outline)):
         say(line)
+    shapes = dict.fromkeys((rows, length) for _, rows, length in outline)
     with jax.set_mesh(trainer.mesh):
         steps = [_report(run, trainer, shape, say) for shape in shapes]
     return DryRun(parameter_count(trainer.table), kernels.kernels(run.model), steps)

@@ -104,7 +104,7 @@ def train(
         check_evaluations(tags(0), run.evaluation.batches)
         for step in (min(run.evaluation.every or run.steps, run.steps), run.steps):  # the first evaluation and the last
             check_capacities(trainer, tags(step), run.evaluation.capacity_factors)
-        for line in kernels.lines(run.model):
+        for line in (*kernels.lines(run.model), *trainer.idle_lines(outline)):
             say(line)
         memory.check_state(run, trainer)
         start = begin(run, place, trainer, source, say)
