@@ -22,7 +22,7 @@ from datakit.storage.manifest import is_finished
 from datakit.toml_config import check_idle
 from datakit.trainer.checkpoints.candidates import Candidate, Say, candidate_at, candidates
 from datakit.trainer.checkpoints.select import checkpoint_folders, committed, restore_newest
-from datakit.trainer.config import STAGE, Run, RunFile, read_run_file
+from datakit.trainer.config import STAGE, Run
 from datakit.trainer.data import Data, Resolved, open_data, record_caches, recorded_caches
 from datakit.trainer.evaluate import NO_LENGTHS, evaluate_all
 from datakit.trainer.huggingface import initialize
@@ -31,6 +31,7 @@ from datakit.trainer.multihost import disagree, is_first
 from datakit.trainer.run_directory.named_run import with_named_runs
 from datakit.trainer.run_directory.run_code import other_changes
 from datakit.trainer.run_directory.run_record import is_run, root_of, write_run_record
+from datakit.trainer.run_file import RunFile, read_run_file
 from datakit.trainer.run_manifest import run_place
 from datakit.trainer.train import Outcome, say_on_stderr, train, trainer_of
 

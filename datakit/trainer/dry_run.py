@@ -12,11 +12,12 @@ from pathlib import Path
 import jax
 
 from datakit.trainer.commands import caches_of, load_begun
-from datakit.trainer.config import Run, read_run_file
+from datakit.trainer.config import Run
 from datakit.trainer.loop.compilation_cache import use_compilation_cache
 from datakit.trainer.models import kernels
 from datakit.trainer.models.weights import parameter_count
 from datakit.trainer.run_directory.run_record import root_of
+from datakit.trainer.run_file import read_run_file
 from datakit.trainer.sizes import memory
 from datakit.trainer.train import say_on_stderr, trainer_of
 

@@ -23,7 +23,7 @@ from datakit.retention.reachability import TRAINING_RUN, reachability
 from datakit.storage.latest import Current, record_latest
 from datakit.storage.manifest import read_manifest
 from datakit.toml_config import read_toml
-from datakit.trainer import commands, config
+from datakit.trainer import commands, run_file
 from datakit.trainer.commands import evaluate_file, train_file
 from datakit.trainer.explain.explain import open_run
 from datakit.trainer.metrics.json_lines import read_metrics
@@ -169,8 +169,8 @@ def test_sigterm_while_jax_is_loaded_ends_the_run_at_once(tmp_path: Path) -> Non
 
 
 def test_the_demo_s_run_is_complete() -> None:
-    assert sorted(path.stem for path in config.RUNS.glob("*.toml")) == ["demo", "demo-sft", "olmoe"]
-    document = read_toml(config.RUNS / "demo.toml", "")
+    assert sorted(path.stem for path in run_file.RUNS.glob("*.toml")) == ["demo", "demo-sft", "olmoe"]
+    document = read_toml(run_file.RUNS / "demo.toml", "")
     sources = {entry["source"] for entry in document["data"]["components"].values()}
     assert sources == {"stdlib-code", "stdlib-docs", "stdlib-encodings"}
 

@@ -19,13 +19,14 @@ from typing import Any
 from datakit.storage import urls
 from datakit.trainer.checkpoints.candidates import Say
 from datakit.trainer.commands import train_run_file
-from datakit.trainer.config import STAGE, RunFile
+from datakit.trainer.config import STAGE
 from datakit.trainer.explain.explain import Opened, check_step, open_run
 from datakit.trainer.explain.replay import checkpoints_of
 from datakit.trainer.metrics.json_lines import STEP, read_metrics
 from datakit.trainer.run_directory.named_run import path_in
 from datakit.trainer.run_directory.run_code import CACHE
 from datakit.trainer.run_directory.run_record import is_recorded, read_run_record
+from datakit.trainer.run_file import RunFile
 from datakit.trainer.train import Outcome, say_on_stderr
 
 RESUME, INITIALIZE, EXCLUSIONS = "resume_from", "initialize_from", "exclusions"

@@ -15,12 +15,12 @@ import pytest
 pytest.importorskip("safetensors")
 from datakit.errors import CheckpointError, TokenizerError, UsageError
 from datakit.trainer.checkpoints.checkpoint import Checkpoints
-from datakit.trainer.config import RunFile, read_run_file
 from datakit.trainer.huggingface import initialize
 from datakit.trainer.huggingface.export_checkpoint import tensors_to_hub
 from datakit.trainer.models import olmoe
 from datakit.trainer.models.protocol import Tokens
 from datakit.trainer.optimizers import adamh
+from datakit.trainer.run_file import RunFile, read_run_file
 from datakit.trainer.train import train, trainer_of
 from tests.support.hub_models.folders import DESCRIPTION, write_folder
 from tests.support.trainer.trainer_runs import TextBytes, checkpoints_of, small_run

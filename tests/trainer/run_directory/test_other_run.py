@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from datakit.errors import CheckpointError
-from datakit.trainer.config import Run, RunFile
+from datakit.trainer.config import Run
 from datakit.trainer.run_directory.other_run import identity_of
+from datakit.trainer.run_file import RunFile
 from tests.support.trainer.trainer_runs import checkpoints_of, saving_run, silent, stopped
 
 pytestmark = pytest.mark.xdist_group("training-runs")  # as in test_train.py

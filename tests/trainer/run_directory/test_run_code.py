@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from datakit.errors import UsageError
-from datakit.trainer.config import read_run_file
 from datakit.trainer.run_directory.run_record import write_run_record
+from datakit.trainer.run_file import read_run_file
 from tests.support.trainer.trainer_runs import silent
 
 pytest.importorskip("pyarrow")
