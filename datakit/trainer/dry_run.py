@@ -11,8 +11,8 @@ from pathlib import Path
 
 import jax
 
-from datakit.trainer.commands import caches_of, load_begun
 from datakit.trainer.config import Run
+from datakit.trainer.load_run import caches_of, load_begun
 from datakit.trainer.loop.compilation_cache import use_compilation_cache
 from datakit.trainer.models import kernels
 from datakit.trainer.models.weights import parameter_count

@@ -26,6 +26,7 @@ from datakit.toml_config import read_toml
 from datakit.trainer import commands, run_file
 from datakit.trainer.commands import evaluate_file, train_file
 from datakit.trainer.explain.explain import open_run
+from datakit.trainer.load_run import directory_of, load_run
 from datakit.trainer.metrics.json_lines import read_metrics
 from datakit.trainer.run_directory.run_lock import exclusive
 from tests.support.faults.cluster import wait_until
@@ -229,7 +230,7 @@ def test_evaluation_holds_the_run_and_the_caches_that_it_reads(tmp_path: Path, m
 
     monkeypatch.setattr(commands, "candidates", look)
     monkeypatch.setattr(commands, "candidate_at", look)
-    run = commands.directory_of(*commands.load_run(file, str(tmp_path)), str(tmp_path)).removeprefix(f"{tmp_path}/")
+    run = directory_of(*load_run(file, str(tmp_path)), str(tmp_path)).removeprefix(f"{tmp_path}/")
     for checkpoint, place in ((None, run), (f"{tmp_path}/x/checkpoints/step-1", "x/checkpoints/step-1")):
         with pytest.raises(CheckpointError, match="stop here"):
             evaluate_file(file, str(tmp_path), checkpoint, say=silent)

@@ -25,7 +25,7 @@ from datakit.loader import Batch, Loader
 from datakit.loader.reading.digest import batch_digest
 from datakit.trainer import train as loop
 from datakit.trainer.checkpoints.candidates import Say
-from datakit.trainer.commands import caches_of, lease_caches, load_begun, require_same
+from datakit.trainer.commands import lease_caches
 from datakit.trainer.config import Run
 from datakit.trainer.data import Data
 from datakit.trainer.device_feed import place as place_batch
@@ -42,6 +42,7 @@ from datakit.trainer.explain.replay import (
 )
 from datakit.trainer.explain.scores import GRADIENT, Score, gradient_norms, losses_of, ranking
 from datakit.trainer.explain.scores import LOSS as BY_LOSS
+from datakit.trainer.load_run import caches_of, load_begun, require_same
 from datakit.trainer.loop.compilation_cache import use_compilation_cache
 from datakit.trainer.metrics.json_lines import STEP, read_metrics
 from datakit.trainer.run_directory.run_record import root_of

@@ -30,9 +30,10 @@ from datakit.storage.manifest import Manifest, find_manifest
 from datakit.toml_config import decoded
 from datakit.trainer.checkpoints.candidates import Candidate, Say, candidate_at, candidates
 from datakit.trainer.checkpoints.select import FOLDER, restore_newest
-from datakit.trainer.commands import checkpoints_of, directory_of, load_begun
+from datakit.trainer.commands import checkpoints_of
 from datakit.trainer.config import STAGE
 from datakit.trainer.data import recorded_caches
+from datakit.trainer.load_run import directory_of, load_begun
 from datakit.trainer.models import KIND, load_model
 from datakit.trainer.models.weights import Tree, shardings
 from datakit.trainer.run_directory.run_code import require_built_in

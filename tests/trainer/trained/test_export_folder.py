@@ -19,9 +19,9 @@ import pytest
 pytest.importorskip("pyarrow")
 from datakit.errors import CheckpointError, UsageError
 from datakit.storage.manifest import read_manifest, write_manifest
-from datakit.trainer.commands import load_run
 from datakit.trainer.huggingface.folder import INDEX, open_folder
 from datakit.trainer.huggingface.import_checkpoint import config_from_hub, parameters_from_hub
+from datakit.trainer.load_run import load_run
 from datakit.trainer.models import grug
 from datakit.trainer.models.weights import make_mesh
 from datakit.trainer.run_directory.run_lock import exclusive
