@@ -24,7 +24,7 @@ from datakit.trainer.checkpoints.candidates import Candidate, Say, candidate_at,
 from datakit.trainer.checkpoints.select import checkpoint_folders, restore_newest
 from datakit.trainer.config import Run
 from datakit.trainer.data import Data, Resolved, record_caches
-from datakit.trainer.evaluate import NO_LENGTHS, evaluate_all
+from datakit.trainer.evaluation.evaluate import NO_LENGTHS, evaluate_all
 from datakit.trainer.load_run import caches_of, directory_of, load_begun, require_same
 from datakit.trainer.loop.compilation_cache import use_compilation_cache
 from datakit.trainer.multihost import disagree, is_first

@@ -28,15 +28,15 @@ from datakit.trainer import run_manifest
 from datakit.trainer.checkpoints.candidates import Say
 from datakit.trainer.config import Run
 from datakit.trainer.device_feed import BatchSource
-from datakit.trainer.evaluate import (
+from datakit.trainer.evaluation.evaluate import (
     NO_LENGTHS,
     BatchesOf,
     EvaluationsAt,
     OtherLengthsAt,
     check_capacities,
     check_evaluations,
-    check_tags,
 )
+from datakit.trainer.evaluation.totals import check_tags
 from datakit.trainer.loop.compilation_cache import use_compilation_cache
 from datakit.trainer.loop.loop import Loop
 from datakit.trainer.loop.outcome import Outcome, finish

@@ -27,7 +27,7 @@ from datakit.trainer.checkpoints.candidates import Marker, Say, candidates
 from datakit.trainer.checkpoints.checkpoint import Writer
 from datakit.trainer.config import Run
 from datakit.trainer.device_feed import BatchSource, Feed, Placed, stage_at
-from datakit.trainer.evaluate import NO_LENGTHS, EvaluationsAt, OtherLengthsAt, evaluate_all
+from datakit.trainer.evaluation.evaluate import NO_LENGTHS, EvaluationsAt, OtherLengthsAt, evaluate_all
 from datakit.trainer.loop.in_flight import Advance, Completed, InFlight
 from datakit.trainer.loop.signals import ending, stop_requests
 from datakit.trainer.loop.tracing import Tracing
