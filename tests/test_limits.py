@@ -269,7 +269,7 @@ ELSEWHERE = {
     "publish.hub:MOST_FILES": "publish/test_hub.py",
     "pipeline.packing_stage:BLOCKS_A_TASK": "pipeline/test_packing_stage.py",
     "trainer.bench.measure:CHECKED_TOKENS": "trainer/bench/test_measure.py",
-    "trainer.evaluate:MOST_IDS": "trainer/test_evaluate.py",
+    "trainer.evaluation.token_lengths:MOST_IDS": "trainer/evaluation/test_token_lengths.py",
     "trainer.huggingface.folder:MOST_JSON_BYTES": "trainer/huggingface/test_folder.py",
     "trainer.huggingface.tensor_files:MOST_HEADER_BYTES": "trainer/huggingface/test_tensor_files.py",
     "trainer.models.experts.expert_tiles:LARGEST_TILE": "trainer/models/experts/test_experts.py",

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from datakit.trainer.device_feed import HostBatch
-from datakit.trainer.evaluate import Totals
+from datakit.trainer.evaluation.totals import Totals
 
 STRENGTHS = tuple(2.0**power for power in range(-3, 6))
 

@@ -27,8 +27,8 @@ import numpy as np
 
 from datakit.loader import ArraySource, Component, Loader, Mixture
 from datakit.trainer.checkpoints.candidates import MARKER
-from datakit.trainer.config import parse_run
 from datakit.trainer.metrics.json_lines import FILE_NAME
+from datakit.trainer.run_file import parse_run
 from datakit.trainer.train import train
 
 RUN = Path(__file__).with_name("train_text.toml")

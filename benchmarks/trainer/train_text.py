@@ -20,7 +20,8 @@ from typing import Any
 import datakit
 from benchmarks.trainer.ngram import Counts, bits_per_byte, score
 from datakit.plots.training import plot_run
-from datakit.trainer.commands import load_run, train_file
+from datakit.trainer.commands import train_file
+from datakit.trainer.load_run import load_run
 from datakit.trainer.metrics.json_lines import read_metrics
 
 HERE = Path(__file__).parent

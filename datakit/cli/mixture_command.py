@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from datakit.cli.console import Cell, note, say, say_json, seconds_text, table
@@ -34,9 +35,10 @@ def preview(
 ) -> int:
     """Show each component's share, tokens and epochs over a run, and when the mixture changes or ends.
 
-    Reads no tokens. For packed components, the preview uses the counts that `datakit mixture pack` stored in the root.
-    Without these counts, it counts the sequences itself, but refuses components of more than 4,096 blocks. MIXTURE may
-    also be the run file of a training run.
+    Also shows how many documents are excluded, and from which step on. Reads no tokens. For packed components, the
+    preview uses the counts that `datakit mixture pack` stored in the root. Without these counts, it counts the
+    sequences itself, but refuses components of more than 4,096 blocks. MIXTURE may also be the run file of a training
+    run.
 
     Examples:
       datakit mixture preview mix.toml
@@ -210,7 +212,8 @@ def _ending(order: SequenceOrder, wanted: int | None) -> str:
 def _show(order: SequenceOrder, view: Preview, ending: str) -> None:
     say(table(SHOW_HEADERS, [_component_row(order, view, number) for number in range(len(view.names))]) + "\n")
     say(over_time(view) + "\n")
-    for step, what in view.changes:
+    excluded = [(one.start_step, one.text()) for one in view.excluded]
+    for step, what in sorted([*view.changes, *excluded]):
         say(f"step {step:,}: {what}")
     say(ending)
 
@@ -275,6 +278,7 @@ def _json(order: SequenceOrder, view: Preview, wanted: int | None) -> dict[str, 
         "components": view.names, "steps": view.steps.tolist(), "tokens": view.tokens.tolist(),
         "epochs": view.epochs.tolist(), "share": view.share.tolist(),
         "changes": [{"step": step, "what": what} for step, what in view.changes],
+        "exclusions": [asdict(one) for one in view.excluded],
         "ending": order.ending, "ends_at": order.steps, "wanted": wanted,
         "source_tokens": [stream.source.tokens for stream in order.streams],
     }  # fmt: skip

@@ -22,6 +22,7 @@ microbatches, so no row moves to another device.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -29,7 +30,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from datakit.errors import UsageError
+from datakit.errors import UsageError, counted
 from datakit.trainer.models.layers import largest_divisor
 from datakit.trainer.models.protocol import Output, Tokens
 from datakit.trainer.models.shapes import Array
@@ -54,6 +55,19 @@ def passes_of(rows: int, devices: int, microbatch: int | None) -> int:
     """
     own = rows // devices
     return 1 if microbatch is None else own // largest_divisor(own, microbatch)
+
+
+def lines_without_effect(microbatch: int | None, batches: Iterable[int], devices: int) -> list[str]:
+    """Return a line for the user if `microbatch` divides no batch of a run; otherwise nothing. batches: their numbers
+    of rows.
+    """
+    own = max((rows // devices for rows in batches), default=1)
+    if microbatch is None or microbatch < own:
+        return []
+    return [
+        f"microbatch = {microbatch} has no effect: a device has only {counted(own, 'row')} of a batch; "
+        + ("set a smaller number, or remove it" if own > 1 else "remove it")
+    ]
 
 
 def gradients(

@@ -1,45 +1,41 @@
-"""Defines the top-level, `[evaluation]` and `[log]` settings of a run file and their limits, decodes all tables except
-`[data]`, and decides which settings enter the fingerprint. `docs/trainer.md` shows a run file.
+"""Defines the top-level, `[evaluation]` and `[log]` settings of a run file and their limits, and decides which settings
+enter the fingerprint. `docs/trainer.md` shows a run file, and `run_file.py` reads it.
 
 Of the other tables, `[checkpoint]` has the fields of `checkpoint.Checkpoints`. In `[model]` and `[optimizer]`, `kind`
 names the model (such as "grug") or the optimizer (such as "adamh"), or a file beside the run file (such as "mine.py").
 The other keys are the fields of its `Config` class.
 
-The fingerprint covers the settings that determine the result: model, optimizer, steps, seed, mixture, `initialize_from`
-and `resume_from`. For a model outside of this package, it also covers the model's source. It does not cover how the run
-is executed (devices, `microbatch`, `check_memory`, checkpoints, evaluation, logging, and the settings of a model that
-affect only memory and speed, such as `remat`).
+The fingerprint covers the settings that determine the result: model, optimizer, steps, seed, mixture, and the runs that
+`initialize_from` and `resume_from` name. For a model outside of this package, it also covers the model's source. It
+does not cover how the run is executed (devices, `microbatch`, `check_memory`, checkpoints, evaluation, logging, and the
+settings of a model that affect only memory and speed, such as `remat`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import os
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from datakit.errors import UsageError
 from datakit.recipe import NAME_RULE
 from datakit.storage.fingerprint import fingerprint
-from datakit.toml_config import assigned, check_idle, check_keys, convert, decoded, load_toml, names_of
+from datakit.toml_config import check_idle
 from datakit.trainer import STAGE
 from datakit.trainer.accumulation import check_model
 from datakit.trainer.checkpoints.checkpoint import Checkpoints
 from datakit.trainer.huggingface import initialize
-from datakit.trainer.models import full_name, grug, identity, load_model
+from datakit.trainer.models import grug, identity, load_model
 from datakit.trainer.models.experts.capacity import capacity_name, check_parallel, idle_settings
 from datakit.trainer.models.protocol import check_tensor, operation_settings
 from datakit.trainer.norms import check_watch
-from datakit.trainer.optimizers import DEFAULT, adamh, load_optimizer, record
+from datakit.trainer.optimizers import adamh, record
 from datakit.trainer.optimizers.protocol import Optimizer
-from datakit.trainer.run_directory.run_record import is_run, read_run_record
+from datakit.trainer.run_directory.other_run import identity_of
 
 DEFAULT_CACHE = "~/.cache/datakit/jax"
 VERSION = 2
-RUNS = Path(__file__).with_name("runs")
 
 
 @dataclass(frozen=True)
@@ -112,9 +108,11 @@ class Run:
     kind: str = "grug"  # a built-in name, an import path, or the path of a model file
     optimizer: Any = field(default_factory=adamh.Config)  # an instance of the Config class of an optimizer
     seed: int = 0
-    # Directory of another run, from which only the weights are taken, or hf:<folder> with a model of the hub
+    # Directory of another run or of its checkpoint, from which only the weights are taken, or hf:<folder> with a model
+    # of the hub
     initialize_from: str | None = None
-    resume_from: str | None = None  # directory of another run to continue, e.g. with a changed mixture
+    # Directory of another run or of its checkpoint, to continue it, e.g. with a changed mixture
+    resume_from: str | None = None
     # metric -> expected value; overrides the scaling law's prediction
     expect: dict[str, float] = field(default_factory=dict)
     replicas: int = 1  # number of full copies of the weights; each is sharded over its share of the devices
@@ -189,66 +187,12 @@ class Run:
             "optimizer": record(self.optimizer),
             "steps": self.steps,
             "seed": self.seed,
-            "initialize_from": initialize.content_of(self.initialize_from),
-            "resume_from": self.resume_from,
+            "initialize_from": initialize.content_of(self.initialize_from)
+            or identity_of("initialize_from", self.initialize_from),
+            "resume_from": identity_of("resume_from", self.resume_from),
             "mixture": mixture.get("fingerprint"),
         }
 
     def fingerprint(self, mixture: dict[str, Any]) -> str:
         """Return the hash of `content(mixture)`, as 32 hexadecimal digits."""
         return fingerprint(STAGE, VERSION, self.content(mixture), [])
-
-
-@dataclass(frozen=True)
-class RunFile:
-    """A run file with its overrides applied."""
-
-    path: Path
-    run_tables: dict[str, Any]
-    data_table: dict[str, Any]
-
-    def run(self, vocabulary: int) -> Run:
-        """Return the run; `vocabulary` is the default of `model.vocabulary`. If the run starts from a model of the hub,
-        config.json gives the defaults of all settings of the model. Raises RecipeError or UsageError.
-        """
-        tables, own, folder = self.run_tables, self.run_tables.get("model", {}), self.path.resolve().parent
-        model = {"vocabulary": vocabulary, **own}
-        hub = initialize.folder_of(tables.get("initialize_from"), folder)
-        if hub is not None:
-            model = initialize.model_table(hub, own)
-            tables = {**tables, "initialize_from": f"{initialize.PREFIX}{hub}"}
-        return parse_run({**tables, "model": model}, str(self.path), folder)
-
-
-def read_run_file(name_or_path: str | Path, overrides: Iterable[str] = ()) -> RunFile:
-    """Read the run file at this path, that of the built-in run with this name, or the settings recorded in a run's
-    directory. Raises RecipeError or UsageError.
-    """
-    if is_run(name_or_path):
-        path, record = read_run_record(os.fspath(name_or_path))
-        document = assigned({**record.run, "data": record.data}, overrides)
-        return RunFile(path, document, document.pop("data"))
-    missing = "no training run {!r}: neither a TOML file nor a known name"
-    path, document = load_toml(name_or_path, RUNS, missing, "give the TOML file of a training run", overrides)
-    data = document.pop("data", {})
-    return RunFile(path, document, data)
-
-
-def parse_run(document: dict[str, Any], place: str, folder: Path | None = None) -> Run:
-    """Decode all tables of a run file except `[data]`. Raises RecipeError for an unknown key at any level.
-
-    folder: the run file's folder, which the paths of model and optimizer files are relative to; None: the working
-    directory.
-    """
-    check_keys(document, (name for name in names_of(Run) if name != "kind"), place)
-    model = dict(document.get("model", {}))
-    kind = str(model.pop("kind", "grug"))
-    optimizer = dict(document.get("optimizer", {}))
-    rule = load_optimizer(optimizer.pop("kind", DEFAULT), folder)
-    tables = {**document, "model": model, "optimizer": optimizer}
-    types = {**TABLES, "model": load_model(kind, folder).Config, "optimizer": rule}
-    decoded_tables = {name: decoded(tables.get(name, {}), table, f"{place}, [{name}]") for name, table in types.items()}
-    return convert({**document, **decoded_tables, "kind": full_name(kind, folder)}, Run, place)
-
-
-TABLES: dict[str, type] = {"checkpoint": Checkpoints, "evaluation": Evaluation, "log": Log}

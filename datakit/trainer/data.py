@@ -40,7 +40,9 @@ from datakit.loader.sources.cache_source import CacheSource
 from datakit.storage import urls
 from datakit.storage.manifest import InputReference, manifest_url
 from datakit.toml_config import decoded
-from datakit.trainer.evaluate import BatchesOf, EvaluationsAt, OtherLengthsAt, check_tags, token_byte_lengths
+from datakit.trainer.evaluation.evaluate import BatchesOf, EvaluationsAt, OtherLengthsAt
+from datakit.trainer.evaluation.token_lengths import token_byte_lengths
+from datakit.trainer.evaluation.totals import check_tags
 from datakit.trainer.sizes.scaling import rounded_vocabulary
 
 

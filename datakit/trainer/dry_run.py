@@ -11,12 +11,13 @@ from pathlib import Path
 
 import jax
 
-from datakit.trainer.commands import caches_of, load_begun
-from datakit.trainer.config import Run, read_run_file
+from datakit.trainer.config import Run
+from datakit.trainer.load_run import caches_of, load_begun
 from datakit.trainer.loop.compilation_cache import use_compilation_cache
 from datakit.trainer.models import kernels
 from datakit.trainer.models.weights import parameter_count
 from datakit.trainer.run_directory.run_record import root_of
+from datakit.trainer.run_file import read_run_file
 from datakit.trainer.sizes import memory
 from datakit.trainer.train import say_on_stderr, trainer_of
 
@@ -55,11 +56,12 @@ def dry_run(
         read_run_file(path, overrides), root_of(path, root), say, finished=False, pinned=caches_of(path)
     )
     with data.loader() as loader:
-        shapes = dict.fromkeys((rows, length) for _, rows, length in loader.outline(run.steps))
+        outline = loader.outline(run.steps)
     use_compilation_cache(run.compilation_cache, say)
     trainer = trainer_of(run)
-    for line in kernels.lines(run.model):
+    for line in (*kernels.lines(run.model), *trainer.idle_lines(outline)):
         say(line)
+    shapes = dict.fromkeys((rows, length) for _, rows, length in outline)
     with jax.set_mesh(trainer.mesh):
         steps = [_report(run, trainer, shape, say) for shape in shapes]
     return DryRun(parameter_count(trainer.table), kernels.kernels(run.model), steps)

@@ -1,5 +1,6 @@
 """Decides whether a run resumes from its newest checkpoint, continues another run (`resume_from`), takes another run's
-weights (`initialize_from`), or starts afresh. A printed line names the choice.
+weights (`initialize_from`), or starts afresh. A printed line names the choice. A run that has to start from another run
+once more takes the same checkpoint again (`run_directory/origin.py`).
 """
 
 from __future__ import annotations
@@ -10,18 +11,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from etils import epath
 
 from datakit.errors import CheckpointError, UsageError
-from datakit.storage import urls
 from datakit.storage.manifest import is_finished
 from datakit.trainer.checkpoints import select
-from datakit.trainer.checkpoints.candidates import NAME, Candidate, Say, candidate_at, candidates
+from datakit.trainer.checkpoints.candidates import Candidate, Say, candidates
 from datakit.trainer.config import STAGE, Run
 from datakit.trainer.device_feed import BatchSource
 from datakit.trainer.huggingface import initialize
 from datakit.trainer.models.weights import Tree
+from datakit.trainer.multihost import is_first
 from datakit.trainer.run_directory.named_run import place_in
+from datakit.trainer.run_directory.origin import same_origin, write_origin
+from datakit.trainer.run_directory.other_run import checkpoints_at
 from datakit.trainer.run_manifest import RunPlace, root_of
 from datakit.trainer.step import Trainer
 
@@ -67,7 +69,10 @@ def begin(run: Run, place: RunPlace, trainer: Trainer, source: BatchSource, say:
         )
     if run.checkpoint.load is None and run.resume_from is None:
         _name_unfinished(place, say)
-    return first_start(run, place, trainer, source, folders, say)
+    start = first_start(run, place, trainer, source, folders, say)
+    if is_first():
+        write_origin(place.directory, start.origin)
+    return start
 
 
 def first_start(
@@ -77,7 +82,7 @@ def first_start(
     a fresh one. Raises the errors of `begin`.
     """
     if run.resume_from is not None:
-        others = _of_another(run, "resume_from", place_in(root_of(place), run.resume_from), say)
+        others = _of_another(run, place, "resume_from", say)
         reached = others[0].marker.step
         if reached > run.steps:
             raise UsageError(
@@ -108,16 +113,12 @@ def refuse_afresh(run: Run, directory: str) -> None:
         )
 
 
-def _of_another(run: Run, setting: str, place: str, say: Say) -> list[Candidate]:
-    """Return the checkpoints of another run, newest first, or only the one that `place` names."""
-    url = urls.absolute(place)
-    one_checkpoint = NAME.fullmatch(urls.name(url)) is not None
-    folders = [url] if one_checkpoint else select.folders_of(place, run.checkpoint.temporary_root)
-    named = candidate_at(epath.Path(url), say) if one_checkpoint else None
-    found = ([named] if named else []) if one_checkpoint else candidates(folders, say)
-    if not found:
-        raise CheckpointError(f"{setting} = {place!r}: found no valid checkpoint in {' or '.join(folders)}")
-    return found
+def _of_another(run: Run, place: RunPlace, setting: str, say: Say) -> list[Candidate]:
+    """Return the checkpoints, newest first, of the run that a setting names, or only the one that it names, or with
+    which this run has started before.
+    """
+    there = place_in(root_of(place), getattr(run, setting))
+    return same_origin(place.directory, checkpoints_at(setting, there, run.checkpoint.temporary_root, say))
 
 
 def _resume(
@@ -141,15 +142,15 @@ def _start_fresh(run: Run, place: RunPlace, trainer: Trainer, folders: tuple[str
     elif (hub := initialize.folder_of(run.initialize_from)) is not None:
         state, origin = _with_weights_of_hub(hub, run, trainer, say)
     else:
-        state, origin = _with_weights_of(place_in(root_of(place), run.initialize_from), run, trainer, say)
+        state, origin = _with_weights_of_run(run, place, trainer, say)
     norms = trainer.measure_norms(state["params"])
     return Start(state, 0, {"sequences": 0, "tokens": 0}, norms, folders, None, origin)
 
 
-def _with_weights_of(place: str, run: Run, trainer: Trainer, say: Say) -> tuple[Tree, dict[str, Any]]:
-    """Return a fresh state with the weights of the run in `place`, and the identity of their checkpoint."""
+def _with_weights_of_run(run: Run, place: RunPlace, trainer: Trainer, say: Say) -> tuple[Tree, dict[str, Any]]:
+    """Return a fresh state with the weights of another run, and the identity of their checkpoint."""
     setting = "initialize_from"
-    found, like = _of_another(run, setting, place, say), trainer.like()
+    found, like = _of_another(run, place, setting, say), trainer.like()
     wanted = {name: like[name] for name in ("params", "model")}
     weights, candidate = select.restore_newest(found, wanted, say, False, f"name another run in {setting}")
     state = _averaging(trainer.fresh(run.seed) | weights)

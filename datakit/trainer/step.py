@@ -11,7 +11,7 @@ result `finite` is True if the loss and all norms are finite.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -60,6 +60,11 @@ class Trainer:
     def passes(self, shape: tuple[int, ...]) -> int:
         """Return the number of microbatches in which a batch of this shape [B, S] is processed."""
         return accumulation.passes_of(shape[0], batch_parts(self.mesh), self.microbatch)
+
+    def idle_lines(self, outline: Iterable[tuple[int, int, int]]) -> list[str]:
+        """Return a line that says so if `microbatch` has no effect. outline: (number, rows, length) of batches."""
+        rows = [rows for _, rows, _ in outline]
+        return accumulation.lines_without_effect(self.microbatch, rows, batch_parts(self.mesh))
 
     def fresh(self, seed: int) -> Tree:
         """Return a state at step 0. Its arrays are created on the devices, already sharded."""

@@ -28,15 +28,15 @@ from datakit.trainer import run_manifest
 from datakit.trainer.checkpoints.candidates import Say
 from datakit.trainer.config import Run
 from datakit.trainer.device_feed import BatchSource
-from datakit.trainer.evaluate import (
+from datakit.trainer.evaluation.evaluate import (
     NO_LENGTHS,
     BatchesOf,
     EvaluationsAt,
     OtherLengthsAt,
     check_capacities,
     check_evaluations,
-    check_tags,
 )
+from datakit.trainer.evaluation.totals import check_tags
 from datakit.trainer.loop.compilation_cache import use_compilation_cache
 from datakit.trainer.loop.loop import Loop
 from datakit.trainer.loop.outcome import Outcome, finish
@@ -64,11 +64,13 @@ def train(
     other_lengths: OtherLengthsAt = lambda _: NO_LENGTHS,
     token_bytes: Any = None,
     inputs: Callable[[str], list[InputReference]] = lambda _: [],
+    record: Callable[[str], None] = lambda _: None,
     devices: Sequence[Any] | None = None,
     say: Say = say_on_stderr,
 ) -> Outcome:
     """Train a run's model to the last step. If the run is already finished, return its outcome without training.
-    `inputs` is called with the run's directory, and returns the input references for the run's manifest.
+    `inputs` is called with the run's directory, and returns the input references for the run's manifest. `record` is
+    called with the directory when it is locked, in the first process only, to write records of the run.
     `evaluations` may be a function of the number of steps done, e.g. to evaluate with longer sequences as training
     proceeds. `other_lengths` returns the validation sets for `evaluation.every_length`. `token_bytes` holds the length
     of each token in bytes; if it is None, bits per byte are not computed.
@@ -97,10 +99,12 @@ def train(
     use_compilation_cache(run.compilation_cache, say)
     trainer, say = trainer_of(run, devices), say if is_first() else lambda _: None
     with exclusive(directory) if is_first() else nullcontext(), jax.set_mesh(trainer.mesh):
+        if is_first():
+            record(directory)
         check_evaluations(tags(0), run.evaluation.batches)
         for step in (min(run.evaluation.every or run.steps, run.steps), run.steps):  # the first evaluation and the last
             check_capacities(trainer, tags(step), run.evaluation.capacity_factors)
-        for line in kernels.lines(run.model):
+        for line in (*kernels.lines(run.model), *trainer.idle_lines(outline)):
             say(line)
         memory.check_state(run, trainer)
         start = begin(run, place, trainer, source, say)

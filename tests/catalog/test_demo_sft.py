@@ -16,7 +16,7 @@ from datakit.errors import TokenizerError
 from datakit.recipe import Recipe, load_recipe
 from datakit.storage.urls import read_bytes
 from datakit.toml_config import read_toml
-from datakit.trainer.config import RUNS
+from datakit.trainer.run_file import RUNS
 from tests.support.tokens.chat_tokens import targets
 
 CODE = '''

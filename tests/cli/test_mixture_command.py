@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from datakit.cache.reader import open_cache
 from datakit.cli import mixture_command
 from datakit.cli.console import WIDTH
-from datakit.loader import SequenceOrder, contributions, load_mixture
+from datakit.loader import CacheSource, Loader, SequenceOrder, contributions, load_mixture
 from datakit.loader.mixture.preview import Preview
 from tests.support.loader.mixture_files import cache, called, changed, mixture, unfinished_copy
 
@@ -41,6 +42,26 @@ def test_preview_matches_contributions(mixture: Path, capsys: pytest.CaptureFixt
     shown = capsys.readouterr().out
     for part in ("code share", "step 30: stage 2: code 0.5, web 0.5", "step 40: sequence length 128", "60 steps"):
         assert part in shown
+
+
+def test_preview_shows_exclusions(cache: Path, mixture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Loader(load_mixture(mixture)) as loader:
+        part = loader.places(0)[0]
+        source = loader.order.mixture.components[part.component].source
+    assert isinstance(source, CacheSource)
+    opened = open_cache(str(cache))
+    identity = opened[opened.row_at(source.start + part.position)].id
+    table = f'[[exclusions]]\nstart_step = 35\ndocuments = ["{identity}"]\n\n[components.web]'
+    other = changed(mixture, "[components.web]", table)
+    assert called("mixture", "preview", str(other)) == 0
+    shown = capsys.readouterr().out.splitlines()
+    (line,) = [line for line in shown if "the loss leaves out 1 document from here on (" in line]
+    assert line.startswith("step 35: ")
+    assert [row.partition(":")[0] for row in shown if row.startswith("step ")] == ["step 30", "step 35", "step 40"]
+    assert called("mixture", "preview", str(other), "--json") == 0
+    (listed,) = json.loads(capsys.readouterr().out)["exclusions"]
+    assert (listed["start_step"], listed["documents"]) == (35, [identity])
+    assert sum(listed["tokens"].values()) > 0
 
 
 def test_preview_warns_if_the_mixture_ends_early(mixture: Path, capsys: pytest.CaptureFixture[str]) -> None:

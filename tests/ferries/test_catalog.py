@@ -17,7 +17,7 @@ from datakit.ferries.ferry import NOT_OBSERVED, Ferry
 from datakit.ferries.inputs import RECIPES, recipe_file
 from datakit.ferries.stages import MEASURED, STAGES
 from datakit.recipe import load_recipe
-from datakit.trainer.config import read_run_file
+from datakit.trainer.run_file import read_run_file
 from tests.support.command_line import invoke
 from tests.support.ferries.tiny_ferry import sail
 from tests.support.paths import REPOSITORY

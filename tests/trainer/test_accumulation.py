@@ -199,6 +199,39 @@ def test_a_model_without_parts_is_refused() -> None:
     accumulation.check_model(olmoe, "olmoe")
 
 
+@pytest.mark.parametrize(
+    ("microbatch", "batches", "line"),
+    [
+        (None, [8], None),
+        (3, [8], None),
+        (4, [4, 8, 16], None),  # it divides the batches of a later stage
+        (4, [8], "microbatch = 4 has no effect: a device has only 4 rows of a batch; set a smaller number, or remove"),
+        (9, [2], "microbatch = 9 has no effect: a device has only 1 row of a batch; remove it"),
+    ],
+)
+def test_a_microbatch_without_effect_is_named(microbatch: int | None, batches: list[int], line: str | None) -> None:
+    found = accumulation.lines_without_effect(microbatch, batches, devices=2)
+    assert found == [] if line is None else found[0].startswith(line)
+    rows = {accumulation.passes_of(rows, 2, microbatch) for rows in batches}
+    assert bool(found) == (microbatch is not None and rows == {1})
+
+
+@pytest.mark.xdist_group("training-runs")
+def test_a_run_and_a_dry_run_say_so(tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    from datakit.trainer import dry_run
+    from tests.support.run_files import write_run_file
+
+    said = "microbatch = {} has no effect: a device has only {} of a batch"
+    for microbatch in (2, 4):
+        stopped(saving_run(microbatch=microbatch), tmp_path / str(microbatch), 0, lines.append)
+    assert [line.partition(";")[0] for line in lines if "no effect" in line] == [said.format(4, "4 rows")]
+    lines.clear()
+    monkeypatch.setattr(dry_run, "_report", lambda *_: None)  # nothing has to be compiled here
+    dry_run.dry_run(write_run_file(tmp_path), str(tmp_path), ["microbatch=9"], lines.append)
+    assert any(line.startswith("microbatch = 9 has no effect: a device has only") for line in lines)
+
+
 @pytest.mark.xdist_group("training-runs")
 def test_a_run_in_passes_resumes_bit_by_bit_and_may_change_the_passes(
     tmp_path: Path, finished: str, lines: list[str]

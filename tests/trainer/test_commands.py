@@ -23,10 +23,12 @@ from datakit.retention.reachability import TRAINING_RUN, reachability
 from datakit.storage.latest import Current, record_latest
 from datakit.storage.manifest import read_manifest
 from datakit.toml_config import read_toml
-from datakit.trainer import commands, config
+from datakit.trainer import commands, run_file
 from datakit.trainer.commands import evaluate_file, train_file
 from datakit.trainer.explain.explain import open_run
+from datakit.trainer.load_run import directory_of, load_run
 from datakit.trainer.metrics.json_lines import read_metrics
+from datakit.trainer.run_directory.run_lock import exclusive
 from tests.support.faults.cluster import wait_until
 from tests.support.paths import REPOSITORY
 from tests.support.processes import fake_devices
@@ -168,8 +170,8 @@ def test_sigterm_while_jax_is_loaded_ends_the_run_at_once(tmp_path: Path) -> Non
 
 
 def test_the_demo_s_run_is_complete() -> None:
-    assert sorted(path.stem for path in config.RUNS.glob("*.toml")) == ["demo", "demo-sft", "olmoe"]
-    document = read_toml(config.RUNS / "demo.toml", "")
+    assert sorted(path.stem for path in run_file.RUNS.glob("*.toml")) == ["demo", "demo-sft", "olmoe"]
+    document = read_toml(run_file.RUNS / "demo.toml", "")
     sources = {entry["source"] for entry in document["data"]["components"].values()}
     assert sources == {"stdlib-code", "stdlib-docs", "stdlib-encodings"}
 
@@ -228,7 +230,7 @@ def test_evaluation_holds_the_run_and_the_caches_that_it_reads(tmp_path: Path, m
 
     monkeypatch.setattr(commands, "candidates", look)
     monkeypatch.setattr(commands, "candidate_at", look)
-    run = commands.directory_of(*commands.load_run(file, str(tmp_path)), str(tmp_path)).removeprefix(f"{tmp_path}/")
+    run = directory_of(*load_run(file, str(tmp_path)), str(tmp_path)).removeprefix(f"{tmp_path}/")
     for checkpoint, place in ((None, run), (f"{tmp_path}/x/checkpoints/step-1", "x/checkpoints/step-1")):
         with pytest.raises(CheckpointError, match="stop here"):
             evaluate_file(file, str(tmp_path), checkpoint, say=silent)
@@ -291,6 +293,21 @@ def test_directory_of_a_run_stands_for_this_run_and_its_caches(tmp_path: Path, m
     with pytest.raises(LoaderError, match="tokenize-000000000001"):
         train_file(directories[1], say=silent)
     assert sorted(str(path) for path in (tmp_path / "small").glob("train-*")) == sorted(directories)
+
+
+def test_only_the_process_with_the_lock_records_settings(root: Path, directory: str, tmp_path: Path) -> None:
+    shutil.copytree(root, tmp_path / "copy")
+    place = tmp_path / "copy" / Path(directory).relative_to(root)
+    (place / "manifest.json").unlink()  # as if it had been killed after its last checkpoint
+    before = {name: (place / name).read_bytes() for name in ("run.json", "caches.json")}
+    changes = ["log.every=3"]  # no other run, but other settings
+    for name, content in before.items():
+        (place / name).write_bytes(content + b"\n")
+    with exclusive(str(place)), pytest.raises(UsageError, match="is in use by process"):
+        train_file(place.parents[1] / "run.toml", str(place.parents[1]), changes, say=silent)
+    assert {name: (place / name).read_bytes() for name in before} == {name: old + b"\n" for name, old in before.items()}
+    train_file(place.parents[1] / "run.toml", str(place.parents[1]), changes, say=silent)
+    assert json.loads((place / "run.json").read_text())["run"]["log"]["every"] == 3
 
 
 def test_record_of_a_run_names_the_run_that_it_started_from(root: Path, directory: str, tmp_path: Path) -> None:

@@ -16,10 +16,11 @@ import pytest
 
 from datakit.errors import CheckpointError, RecipeError, UsageError
 from datakit.trainer.checkpoints.checkpoint import Checkpoints
-from datakit.trainer.config import Evaluation, Log, Run, parse_run
+from datakit.trainer.config import Evaluation, Log, Run
 from datakit.trainer.metrics.json_lines import HISTOGRAMS, read_metrics
 from datakit.trainer.models import grug, olmoe
 from datakit.trainer.models.protocol import check_tensor
+from datakit.trainer.run_file import parse_run
 from datakit.trainer.train import train
 from tests.support.trainer.trainer_runs import TextBytes, checkpoints_of, saving_run, small_run, tiny_run
 

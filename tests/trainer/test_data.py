@@ -13,8 +13,8 @@ from datakit.errors import LoaderError, RecipeError, TokenizerError, UsageError
 from datakit.loader import load_mixture
 from datakit.loader.mixture.toml_file import ComponentTable, MixtureTable
 from datakit.toml_config import names_of
-from datakit.trainer.commands import load_run
 from datakit.trainer.data import EvaluationTable, Resolved, open_data, record_caches, recorded_caches
+from datakit.trainer.load_run import load_run
 
 pytest.importorskip("pyarrow")
 from datakit.pipeline.run_packing import pack_mixture

@@ -121,14 +121,16 @@ def _plain(found: Explanation, origins: list[Origin], texts: list[str]) -> dict[
 
 def _endings(run: str, root: str, found: Explanation) -> Iterator[str]:
     """Yield the commands that may come next."""
-    from datakit.trainer.run_directory.run_record import is_recorded
+    from datakit.trainer.run_directory.run_code import has_own_code
+    from datakit.trainer.run_directory.run_record import is_recorded, read_run_record
 
     if not found.documents:
         return
     first = found.documents[0]
     yield f"what each stage did with it:  datakit why {shlex.quote(first.cache)} --id {first.id}"
-    # An earlier version recorded no settings.
-    target = shlex.quote(found.run) if is_recorded(found.run) else f"{shlex.quote(run)} --root {shlex.quote(root)}"
+    # An earlier version recorded no settings, and recorded code is not run.
+    whole = is_recorded(found.run) and not has_own_code(read_run_record(found.run)[1].run)
+    target = shlex.quote(found.run) if whole else f"{shlex.quote(run)} --root {shlex.quote(root)}"
     ids = " ".join(f"--without {document.id}" for document in found.documents[:SUGGESTED])
     yield f"train without them:  datakit train {target} --step {found.step} {ids}"
 

@@ -1,20 +1,36 @@
 """Computes how many tokens and epochs each component contributes to a run, and its share of the tokens. Lists all
-changes of stage, sequence length and batch size.
+changes of stage, sequence length and batch size, and all excluded documents.
 
     view = contributions(SequenceOrder(mixture), steps=20_000)
     view.tokens[-1]     # number of tokens of each component at the end, in the order of view.names
 
-No tokens are read.
+No tokens are read. Excluded documents are looked up by their ids.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from datakit.errors import LoaderError
+from datakit.errors import LoaderError, counted
 from datakit.loader.mixture.sequence_order import SequenceOrder
+from datakit.loader.sources.exclusions import describe_exclusions
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """The documents that are excluded from batch `start_step` on. tokens: the number of their tokens by component."""
+
+    start_step: int
+    documents: list[str]
+    tokens: dict[str, int]
+
+    def text(self) -> str:
+        """Return a description, such as "the loss leaves out 2 documents from here on (1,234 tokens of web)"."""
+        tokens = ", ".join(f"{counted(number, 'token')} of {name}" for name, number in sorted(self.tokens.items()))
+        return f"the loss leaves out {counted(len(self.documents), 'document')} from here on ({tokens})"
 
 
 @dataclass(frozen=True)
@@ -28,6 +44,7 @@ class Preview:
     share: np.ndarray  # share of the tokens between consecutive entries of `steps`: float [len(steps) - 1, components]
     changes: list[tuple[int, str]]  # (step, description)
     ending: str
+    excluded: Sequence[Excluded] = ()
 
 
 def contributions(order: SequenceOrder, steps: int | None = None, points: int = 200, apart: bool = False) -> Preview:
@@ -50,7 +67,7 @@ def contributions(order: SequenceOrder, steps: int | None = None, points: int = 
     ]
     gained = np.diff(tokens, axis=0)
     share = gained / np.maximum(1, gained.sum(axis=1, keepdims=True))
-    return Preview(order.names, marks, tokens, np.array(epochs), share, changes, order.ending)
+    return Preview(order.names, marks, tokens, np.array(epochs), share, changes, order.ending, excluded_by(order))
 
 
 def _marks(steps: int, points: int, changes: list[int], apart: bool) -> np.ndarray:
@@ -85,6 +102,15 @@ def changes_of(order: SequenceOrder) -> list[tuple[int, str]]:
     lengths = [(step, f"sequence length {length:,}") for step, length in order.lengths.changes()]
     batches = [(step, f"batch size {size:,}") for step, size in order.mixture.batches.changes()]
     return sorted(named[1:] + lengths[1:] + batches[1:])
+
+
+def excluded_by(order: SequenceOrder) -> list[Excluded]:
+    """Return the excluded documents by the step from which on they are excluded, in ascending order."""
+    found = []
+    for step, documents in describe_exclusions(order.mixture.exclusions):
+        sizes = {name: int((one.stops - one.starts)[one.steps == step].sum()) for name, one in order.excluded.items()}
+        found.append(Excluded(step, documents, {name: size for name, size in sizes.items() if size}))
+    return found
 
 
 def _weights(weights: dict[str, float]) -> str:

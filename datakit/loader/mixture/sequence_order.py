@@ -68,8 +68,8 @@ class SequenceOrder:
             (stage.first_slot(self.axis), dict(stage.weights)) for stage in mixture.stage_list()
         ]
         self.slot_order: SlotOrder = SlotOrder(self.names, self.stages, mixture.block, mixture.seed)
-        excluded = self._excluded(sources)
-        self.streams: list[Stream] = [self._stream(name, sources[name], excluded.get(name)) for name in self.names]
+        self.excluded: dict[str, ExcludedTokens] = self._excluded(sources)
+        self.streams: list[Stream] = [self._stream(name, sources[name]) for name in self.names]
         for step, length in self.lengths.changes()[1:]:
             served = self.slot_order.served(self.axis.first_slot(step))
             for name, stream, sequences in zip(self.names, self.streams, served.tolist(), strict=True):
@@ -133,7 +133,7 @@ class SequenceOrder:
             at = end
         return picks
 
-    def _stream(self, name: str, source: TokenSource, excluded: ExcludedTokens | None) -> Stream:
+    def _stream(self, name: str, source: TokenSource) -> Stream:
         component, grant = self.mixture.components[name], self.grants[name]
         settings = StreamSettings(
             name=name,
@@ -143,7 +143,8 @@ class SequenceOrder:
             shuffled=component.shuffle.kind != "none",
             packing=component.packing,
         )
-        return Stream(source, settings, self.lengths.at(0), dict(component.packing_counts or {}), excluded)
+        counts, excluded = dict(component.packing_counts or {}), self.excluded.get(name)
+        return Stream(source, settings, self.lengths.at(0), counts, excluded)
 
     def _excluded(self, sources: dict[str, TokenSource]) -> dict[str, ExcludedTokens]:
         components = {name: self.mixture.components[name] for name in self.names}

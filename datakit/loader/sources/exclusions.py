@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -82,7 +82,7 @@ def check_exclusions(exclusions: Iterable[Exclusion]) -> None:
             seen[identity] = exclusion.start_step
 
 
-def describe_exclusions(exclusions: Iterable[Exclusion]) -> list[list[object]]:
+def describe_exclusions(exclusions: Iterable[Exclusion]) -> list[list[Any]]:
     """Return [start step, sorted ids] for each step, in ascending order, as JSON values."""
     by_step: dict[int, list[str]] = {}
     for exclusion in exclusions:

@@ -19,11 +19,14 @@ from typing import Any
 from datakit.storage import urls
 from datakit.trainer.checkpoints.candidates import Say
 from datakit.trainer.commands import train_run_file
-from datakit.trainer.config import STAGE, RunFile
+from datakit.trainer.config import STAGE
 from datakit.trainer.explain.explain import Opened, check_step, open_run
 from datakit.trainer.explain.replay import checkpoints_of
 from datakit.trainer.metrics.json_lines import STEP, read_metrics
+from datakit.trainer.run_directory.named_run import path_in
+from datakit.trainer.run_directory.run_code import CACHE
 from datakit.trainer.run_directory.run_record import is_recorded, read_run_record
+from datakit.trainer.run_file import RunFile
 from datakit.trainer.train import Outcome, say_on_stderr
 
 RESUME, INITIALIZE, EXCLUSIONS = "resume_from", "initialize_from", "exclusions"
@@ -58,14 +61,15 @@ def counterfactual(opened: Opened, step: int, documents: Sequence[str], say: Say
     if begun is not None:
         say(f"the run without these documents has begun: {begun}")
         _, record = read_run_record(begun)
-        return RunFile(opened.file.path, record.run, record.data)
+        start = {name: record.run[name] for name in (RESUME, INITIALIZE) if name in record.run}
+        return RunFile(opened.file.path, _settings(tables) | start, data)
     found = [one for one in checkpoints_of(opened.run, opened.place, say) if one.marker.step < step]
     chosen = next((one for one in found if one.damage(checksums=True) is None), None)
     if chosen is None:
         say(f"no checkpoint before step {step:,} remains, so the run starts as the other one did")
         return RunFile(opened.file.path, tables, data)
     tables.pop(INITIALIZE, None)  # the checkpoint holds the whole state
-    tables[RESUME] = str(chosen.path)
+    tables[RESUME] = path_in(opened.root, str(chosen.path))
     return RunFile(opened.file.path, tables, data)
 
 
@@ -82,4 +86,7 @@ def _begun(opened: Opened, tables: dict[str, Any], data: dict[str, Any]) -> str 
 
 
 def _settings(tables: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in tables.items() if name not in (RESUME, INITIALIZE)}
+    """Return the tables without where the run starts, and without the compilation cache, which a directory does not
+    determine (`run_directory/run_code.py`).
+    """
+    return {name: value for name, value in tables.items() if name not in (RESUME, INITIALIZE, CACHE)}

@@ -25,8 +25,8 @@ from datakit.loader import Batch, Loader
 from datakit.loader.reading.digest import batch_digest
 from datakit.trainer import train as loop
 from datakit.trainer.checkpoints.candidates import Say
-from datakit.trainer.commands import caches_of, lease_caches, load_begun, require_same
-from datakit.trainer.config import Run, RunFile, read_run_file
+from datakit.trainer.commands import lease_caches
+from datakit.trainer.config import Run
 from datakit.trainer.data import Data
 from datakit.trainer.device_feed import place as place_batch
 from datakit.trainer.explain.batch_documents import BatchDocument, batch_documents
@@ -42,9 +42,11 @@ from datakit.trainer.explain.replay import (
 )
 from datakit.trainer.explain.scores import GRADIENT, Score, gradient_norms, losses_of, ranking
 from datakit.trainer.explain.scores import LOSS as BY_LOSS
+from datakit.trainer.load_run import caches_of, load_begun, require_same
 from datakit.trainer.loop.compilation_cache import use_compilation_cache
 from datakit.trainer.metrics.json_lines import STEP, read_metrics
 from datakit.trainer.run_directory.run_record import root_of
+from datakit.trainer.run_file import RunFile, read_run_file
 from datakit.trainer.run_manifest import RunPlace, run_place
 from datakit.trainer.step import Trainer
 from datakit.trainer.train import say_on_stderr

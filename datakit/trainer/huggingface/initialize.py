@@ -5,7 +5,7 @@ weights from the folder, and compares the folder's tokenizer with that of the ru
 
     [model]                                       # config.json has the settings; the run may choose only these:
     remat = "none"                                # settings of memory and speed,
-    balance_loss = 0.0                            # and those in TRAINING
+    capacity_factor = 1.25                        # and those in TRAINING
 
 The fingerprint of such a run covers the contents of the folder's files, not the folder's path. So a folder may be
 moved, and a changed folder makes another run. Cost: each start of the run reads the folder's files once, to hash them,
@@ -28,12 +28,14 @@ from datakit.trainer.huggingface.folder import HubFolder, open_folder
 from datakit.trainer.huggingface.import_checkpoint import arrays_from_hub, config_from_hub
 from datakit.trainer.huggingface.tokenizer_ids import compare_tokenizers
 from datakit.trainer.models import KIND, load_model
+from datakit.trainer.models.experts.capacity import CAPACITY
 from datakit.trainer.models.protocol import operation_settings
 from datakit.trainer.models.weights import Tree
 
 PREFIX = "hf:"
-# Settings that concern the training of a model, not its architecture
-TRAINING = frozenset(("balance_loss", "compute", "router_z_loss", "z_loss"))
+# Settings that concern the training of a model, not what it computes: losses, precision, and what training drops.
+# `window` and `rope_theta` are not among them, although the weights would have the same shapes: they change the model.
+TRAINING = frozenset(("balance_loss", "compute", "router_z_loss", "z_loss", *CAPACITY))
 SETTING = "initialize_from"
 
 
@@ -60,11 +62,11 @@ def _opened(path: Path, status: tuple[tuple[str, int, int], ...]) -> HubFolder:
 
 
 def content_of(setting: str | None) -> str | None:
-    """Return the value of `initialize_from` with which it enters a run's fingerprint: for a folder of the hub,
-    `hf:` and the hash of its contents.
+    """Return what stands for a folder of the hub in a run's fingerprint: `hf:` and the hash of its contents; None if
+    the value of `initialize_from` names no such folder.
     """
     path = folder_of(setting)
-    return setting if path is None else PREFIX + opened(path).digest
+    return None if path is None else PREFIX + opened(path).digest
 
 
 def model_table(path: Path, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,7 +97,7 @@ def check_model(path: Path, kind: str, config: Any) -> None:
 
 
 def _require_equal(path: Path, pairs: Mapping[str, tuple[Any, Any]], base: Any) -> None:
-    free = TRAINING | operation_settings(base).keys()
+    free = (TRAINING & {field.name for field in dataclasses.fields(base)}) | operation_settings(base).keys()
     plain = {name: (tuple(own) if isinstance(own, list) else own, given) for name, (own, given) in pairs.items()}
     different = {name: pair for name, pair in plain.items() if pair[0] != pair[1] and name not in free}
     if different:

@@ -35,6 +35,11 @@ class Completed:
     duration: float
     waited: float
 
+    @property
+    def finite(self) -> bool:
+        """False if the loss or a norm is NaN or infinite."""
+        return bool(self.results["finite"])
+
 
 @dataclass(frozen=True)
 class _Started:

@@ -1,4 +1,4 @@
-"""Executes a run's remaining steps: starts them, logs their rows of metrics, and saves, evaluates and stops when due.
+"""Executes a run's remaining steps: starts them, has their rows logged, and saves, evaluates and stops when due.
 
     row = Loop(...).run_steps()
 
@@ -18,7 +18,6 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from datakit.errors import CheckpointError, DivergedError, UsageError
@@ -26,20 +25,16 @@ from datakit.trainer import run_manifest
 from datakit.trainer.checkpoints.candidates import Marker, Say, candidates
 from datakit.trainer.checkpoints.checkpoint import Writer
 from datakit.trainer.config import Run
-from datakit.trainer.device_feed import BatchSource, Feed, Placed, stage_at
-from datakit.trainer.evaluate import NO_LENGTHS, EvaluationsAt, OtherLengthsAt, evaluate_all
+from datakit.trainer.device_feed import BatchSource, Feed, Placed
+from datakit.trainer.evaluation.evaluate import NO_LENGTHS, EvaluationsAt, OtherLengthsAt, evaluate_all
 from datakit.trainer.loop.in_flight import Advance, Completed, InFlight
 from datakit.trainer.loop.signals import ending, stop_requests
+from datakit.trainer.loop.step_rows import StepRows
 from datakit.trainer.loop.tracing import Tracing
-from datakit.trainer.metrics.json_lines import has_rows, last_row, read_metrics
-from datakit.trainer.metrics.progress_line import Progress
-from datakit.trainer.metrics.spikes import WINDOW, Spikes
-from datakit.trainer.metrics.step_metrics import StepMetrics, training_flops
-from datakit.trainer.metrics.trackers import Trackers, open_trackers
+from datakit.trainer.metrics.json_lines import last_row
 from datakit.trainer.models.protocol import Tokens
-from datakit.trainer.models.weights import Tree, parameter_count
+from datakit.trainer.models.weights import Tree
 from datakit.trainer.multihost import Votes, any_says, is_first, meet
-from datakit.trainer.norms import WATCHABLE
 from datakit.trainer.optimizers.schedules import learning_rates
 from datakit.trainer.optimizers.update import groups_of
 from datakit.trainer.resume import Start
@@ -64,41 +59,14 @@ class Loop:
     def __post_init__(self) -> None:
         run, start = self.run, self.start
         self.directory, self.mixture = self.place.directory, self.source.record()
-        self.trackers = self._open_trackers()
-        counts, flops = dict(start.counts), training_flops(run, self.source.outline(start.step))
-        logged_stage = stage_at(self.mixture, counts["sequences"] - 1) if has_rows(self.directory) else None
-        rows = (
-            read_metrics(self.directory)[-WINDOW * run.log.every :] if is_first() and has_rows(self.directory) else []
-        )
-        self.metrics = StepMetrics(
-            run,
-            self.trainer,
-            self.mixture,
-            start.norms,
-            counts,
-            flops,
-            logged_stage,
-            Spikes(run.log.spike, run.log.every, rows),
-            self.directory,
-            self.say,
-        )
+        self.rows = StepRows(run, self.directory, self.trainer, self.source, start, self._evaluates_at, self.say)
         self.writer = Writer(run.checkpoint, *start.folders, self.place.fingerprint, self.say)
-        self.progress = Progress(run.steps, run.log.progress_seconds, self.say)
         self.in_flight, self.tracing = InFlight(), Tracing(self.directory, run.log.profile)
-        self.turn = time.perf_counter()  # when the row of the previous step was handled
-
-    def _open_trackers(self) -> Trackers:
-        if not is_first():
-            return Trackers(())
-        log, parameters = self.run.log, parameter_count(self.trainer.table)
-        config = self.run.content(self.mixture) | {"mixture": self.mixture, "parameter_count": parameters}
-        name = f"{self.run.name}-{Path(self.directory).name.rpartition('-')[2]}"
-        return open_trackers(self.directory, self.start.step, log.trackers, log.project, name, config, self.say)
 
     def run_steps(self) -> dict[str, Any]:
         """Run all remaining steps; return the row of metrics of the last one. Raises DivergedError and UsageError."""
         span = (self.run.model.vocabulary, self.start.step, self.run.steps)
-        with closing(self.trackers), closing(self.writer), closing(self.in_flight):
+        with closing(self.rows), closing(self.writer), closing(self.in_flight):
             feed = Feed(self.source, self.trainer.mesh, *span)
             try:
                 with feed, stop_requests() as stop:
@@ -163,7 +131,7 @@ class Loop:
         if terminated or interrupted:
             self._save_before(step, state)
             raise ending(terminated)
-        self.turn = time.perf_counter()  # the rate shown excludes compilation
+        self.rows.restart_clock()
         return advance
 
     def _compile(self, state: Tree, batch: Tokens, watch: bool) -> Advance:
@@ -181,22 +149,10 @@ class Loop:
         """Log the rows of completed steps; return the last row. Raises DivergedError if a step's results are NaN."""
         row: dict[str, Any] = {}
         for one in completed:
-            seconds = {"duration": one.duration, "loading_time": one.waited, "hook_time": 0.0}
-            row = self.metrics.row(one.step, one.results, one.placed, seconds)
-            finite = bool(one.results["finite"])
-            if not finite or self._logs(one.step, row):
-                row |= {f"data/{name}": value for name, value in self.source.snapshot(one.step).items()}
-                self.trackers.log(one.step, row)
-            if not finite:
+            row = self.rows.complete(one)
+            if not one.finite:
                 raise self._diverged(one.step, float(one.results["loss"]))
-            now = time.perf_counter()
-            self.progress.step(one.step, one.placed.tokens, now - self.turn, row)
-            self.turn = now
         return row
-
-    def _logs(self, step: int, row: Mapping[str, Any]) -> bool:
-        last = step == self.run.steps
-        return step % self.run.log.every == 0 or last or self._evaluates_at(step) or _must_log(row)
 
     def _hooks(self, step: int, state: Tree, row: dict[str, Any], due: bool, stopping: bool) -> dict[str, Any]:
         """Save the state and evaluate the model, each only if it is due; then log the row again. Return the metrics of
@@ -209,8 +165,7 @@ class Loop:
         if self._evaluates_at(step) and not stopping:  # if the run is stopping, the next start evaluates
             more = self._evaluate(step, state)
         more["throughput/hook_time"] = time.perf_counter() - started
-        if self._logs(step, row):
-            self.trackers.log(step, row | more)
+        self.rows.log(step, row | more)
         return more
 
     def _catch_up(self) -> dict[str, Any]:
@@ -225,7 +180,7 @@ class Loop:
         evaluated = any(name.startswith("eval/") for name in row)
         if any_says(is_first() and self._evaluates_at(step) and trained_here and not evaluated)[0]:
             row |= self._evaluate(step, state)
-            self.trackers.log(step, row)
+            self.rows.log(step, row)
         return row
 
     def _evaluates_at(self, step: int) -> bool:
@@ -249,7 +204,7 @@ class Loop:
         return found
 
     def _marker(self, state: Tree, permanent: bool) -> Marker:
-        counts, start = dict(self.metrics.counts), self.start
+        counts, start = self.rows.counts, self.start
         step = int(state["step"])
         return Marker(step, self.writer.run, self.mixture, counts, start.norms, permanent, {}, start.origin)
 
@@ -265,9 +220,3 @@ class Loop:
             f"step {step:,}: {cause}; {kept}. Lower the learning rate, check the metrics in {self.directory} before "
             f"this step, or see its documents: datakit explain {self.directory} --step {step}"
         )
-
-
-def _must_log(row: Mapping[str, Any]) -> bool:
-    """Return True if a row holds rare metrics, which are logged regardless of `log.every`."""
-    rare = ("eval/", "alarm/", "mixture/", *(f"{kind}/" for kind in WATCHABLE))
-    return any(name.startswith(rare) or isinstance(value, list) for name, value in row.items())

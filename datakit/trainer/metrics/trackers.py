@@ -18,7 +18,7 @@ optionally to TensorBoard, Trackio or Weights & Biases.
 | data/batch_xxh3, data/batch_rows | digest of the batch, and the number of rows it covers: those of the first process |
 | log/every | the number of steps from one logged row to the next |
 | data/* | the loader's metrics, counted from the last start and including prefetched batches |
-| eval/* | see `evaluate.py` |
+| eval/* | see `evaluation/evaluate.py` |
 | alarm/<group> | the norm of a group, if outside its band, as a multiple of its first value |
 | alarm/loss | a loss far above the recent ones, as a multiple of their median; see `spikes.py` |
 | {grad, params, updates, opt_state}/norm/<weight> | norms of single weights, for each kind listed in `log.watch` |

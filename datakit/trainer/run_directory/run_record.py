@@ -5,7 +5,8 @@ directory: `datakit explain DIRECTORY`, `datakit train DIRECTORY`.
 
 Relative paths in the tables are relative to the run file's folder, as in the run file itself. Every start of the run
 writes the record again, because settings that do not determine the result may change from start to start. The run file
-may be edited or removed later; only a model of your own must stay beside it.
+may be edited or removed later. For a model or an optimizer of your own, give the run file instead of the directory
+(`run_code.py`).
 """
 
 from __future__ import annotations

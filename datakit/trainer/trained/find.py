@@ -5,8 +5,8 @@
     params, state, checkpoint = run.restore(mesh)
 
 The directory of a finished run describes the whole run. That of an unfinished run lacks the model's settings, so such
-a run is found by its run file, as by `datakit eval`. So is a run with a model of the user's own: a directory may come
-from a stranger, and must not decide which code is imported.
+a run is found by its run file, as by `datakit eval`. So is a run with a model of the user's own, because a directory
+must not decide which code is executed (`run_directory/run_code.py`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,14 @@ from datakit.storage.manifest import Manifest, find_manifest
 from datakit.toml_config import decoded
 from datakit.trainer.checkpoints.candidates import Candidate, Say, candidate_at, candidates
 from datakit.trainer.checkpoints.select import FOLDER, restore_newest
-from datakit.trainer.commands import checkpoints_of, directory_of, load_begun
-from datakit.trainer.config import STAGE, read_run_file
+from datakit.trainer.commands import checkpoints_of
+from datakit.trainer.config import STAGE
 from datakit.trainer.data import recorded_caches
+from datakit.trainer.load_run import directory_of, load_begun
 from datakit.trainer.models import KIND, load_model
 from datakit.trainer.models.weights import Tree, shardings
+from datakit.trainer.run_directory.run_code import require_built_in
+from datakit.trainer.run_file import read_run_file
 
 
 @dataclass(frozen=True)
@@ -122,11 +125,7 @@ def _in_directory(directory: str, checkpoint: str | None, say: Say) -> TrainedRu
             "a run that is not finished"
         )
     settings: Mapping[str, Any] = manifest.parameters
-    if settings["kind"] not in KIND.built_in:
-        raise UsageError(
-            f"{directory} has a model of your own, {settings['kind']!r}, and code is imported only if a run file names "
-            "it; give the run file of this run"
-        )
+    require_built_in(directory, settings["kind"], KIND, "give the run file of this run")
     model = load_model(settings["kind"])
     config = decoded(settings["model"], model.Config, f"{directory}/manifest.json, model")
     places = [urls.absolute(checkpoint) if checkpoint else urls.join(directory, FOLDER)]

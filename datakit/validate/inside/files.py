@@ -26,6 +26,7 @@ RUN_FILES = (  # of a training run
     *(
         "caches.json",
         "run.json",
+        "origin.json",
         "prediction.json",
         "prediction.set-aside.json",
         "metrics.jsonl",

@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 
 from datakit.errors import LoaderError
-from datakit.loader import Schedule, SequenceOrder, Stage, contributions
+from datakit.loader import (
+    ArraySource,
+    Component,
+    Exclusion,
+    Mixture,
+    Schedule,
+    SequenceOrder,
+    Stage,
+    contributions,
+)
+from datakit.loader.mixture.preview import Excluded
 from tests.support.loader.mixtures import plain_and_packed
 
 
@@ -38,6 +48,29 @@ def test_no_point_of_a_plot_is_close_to_a_change() -> None:
     assert contributions(order, steps=100, points=11).steps.tolist() == [*range(0, 60, 10), 53, *range(60, 110, 10)]
     apart = contributions(order, steps=100, points=11, apart=True)
     assert apart.steps.tolist() == [0, 10, 20, 30, 40, 53, 60, 70, 80, 90, 100]
+
+
+def test_excluded_documents_are_counted_by_step_and_component() -> None:
+    class Named(ArraySource):
+        """Documents whose ids are a word and a number; they are 7 tokens long."""
+
+        def __init__(self, word: str) -> None:
+            super().__init__(np.arange(700, dtype=np.uint16), np.full(100, 7))
+            self.word = word
+
+        def spans_of(self, identity: str) -> list[tuple[int, int]]:
+            word, _, number = identity.partition("-")
+            return [(7 * int(number), 7 * int(number) + 7)] if word in (self.word, "both") else []
+
+    exclusions = [Exclusion(["a-5", "both-3"], 4), Exclusion(["a-1"], 90), Exclusion(["a-2"], 4)]
+    components = {name: Component(Named(name)) for name in ("a", "b")}
+    made = Mixture(components, {"a": 1.0, "b": 1.0}, sequence_length=10, batch_size=2, exclusions=exclusions)
+    view = contributions(SequenceOrder(made), steps=10)
+    assert list(view.excluded) == [
+        Excluded(4, ["a-2", "a-5", "both-3"], {"a": 21, "b": 7}),
+        Excluded(90, ["a-1"], {"a": 7}),
+    ]
+    assert view.excluded[0].text() == "the loss leaves out 3 documents from here on (21 tokens of a, 7 tokens of b)"
 
 
 def test_endless_mixture_needs_a_number_of_steps() -> None:

@@ -54,7 +54,7 @@ def test_the_record_says_what_was_excluded_and_where_it_started(run: str, withou
     manifest = read_manifest(without)
     assert manifest.details["mixture"]["exclusions"] == [[STEP - 1, sorted(excluded)]]
     assert manifest.details["origin"]["step"] == 8
-    assert manifest.parameters["resume_from"] == f"{run}/checkpoints/step-000000008"
+    assert manifest.parameters["resume_from"] == f"{{root}}/{'/'.join(Path(run).parts[-2:])}/checkpoints/step-000000008"
     record = json.loads((Path(without) / "run.json").read_text())
     assert record["data"]["exclusions"] == [{"start_step": STEP - 1, "documents": sorted(excluded)}]
     assert record["run"]["resume_from"] == manifest.parameters["resume_from"]

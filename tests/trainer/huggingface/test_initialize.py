@@ -15,12 +15,12 @@ import pytest
 pytest.importorskip("safetensors")
 from datakit.errors import CheckpointError, TokenizerError, UsageError
 from datakit.trainer.checkpoints.checkpoint import Checkpoints
-from datakit.trainer.config import RunFile, read_run_file
 from datakit.trainer.huggingface import initialize
 from datakit.trainer.huggingface.export_checkpoint import tensors_to_hub
 from datakit.trainer.models import olmoe
 from datakit.trainer.models.protocol import Tokens
 from datakit.trainer.optimizers import adamh
+from datakit.trainer.run_file import RunFile, read_run_file
 from datakit.trainer.train import train, trainer_of
 from tests.support.hub_models.folders import DESCRIPTION, write_folder
 from tests.support.trainer.trainer_runs import TextBytes, checkpoints_of, small_run
@@ -49,11 +49,24 @@ def test_config_json_gives_the_settings(model: Path) -> None:
     assert (chosen.model.balance_loss, chosen.model.compute, chosen.model.hidden) == (0.5, "float32", 16)
 
 
+def test_a_run_may_choose_how_to_train(model: Path, tmp_path: Path) -> None:
+    """What training drops does not concern the weights."""
+    table = {"capacity_factor": 0.5, "capacity_rows": 4, "capacity_groups": 2, "router_z_loss": 0.1, "z_loss": 0.1}
+    run = run_file(model.parent, table | {"attention_backend": "dense", "loss_piece": 8}).run(999)
+    assert dataclasses.asdict(run.model).items() >= table.items()
+    trained = dataclasses.replace(hub_run(model), model=dataclasses.replace(run.model, **FAST))
+    directory = train(trained, TextBytes(rows=8), str(tmp_path), say=lambda _: None).directory
+    row = json.loads((Path(directory) / "metrics.jsonl").read_text().splitlines()[0])
+    assert row["train/router/capacity_overflow_rate"] > 0
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [
         ({"hidden": 32, "layers": 2}, r"model.hidden is 32 instead of 16; remove these settings"),
         ({"init_std": 0.5}, "model.init_std is 0.5 instead of 0.02"),
+        ({"window": 16, "capacity_factor": 1.0}, r"another model: model.window is 16 instead of None; remove"),
+        ({"rope_theta": 5.0}, r"model.rope_theta is 5.0 instead of 10000.0; .*capacity_factor"),
         ({"kind": "grug"}, 'one of kind = "olmoe", but .* "grug"'),
     ],
 )

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from datakit.errors import UsageError
-from datakit.trainer.config import Run, read_run_file
+from datakit.trainer.config import Run
 from datakit.trainer.models import grug, identity, load_model, olmoe
+from datakit.trainer.run_file import read_run_file
 
 RUN = 'name = "own"\nsteps = 1\n[model]\nhidden = 32\n'
 GRUG = Path(grug.__file__).read_text()

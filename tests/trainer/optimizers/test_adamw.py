@@ -11,11 +11,12 @@ import numpy as np
 import optax
 import pytest
 
-from datakit.trainer.config import Evaluation, read_run_file
+from datakit.trainer.config import Evaluation
 from datakit.trainer.metrics.json_lines import read_metrics
 from datakit.trainer.models.weights import leaves
 from datakit.trainer.optimizers import adamw
 from datakit.trainer.optimizers.schedules import share
+from datakit.trainer.run_file import read_run_file
 from datakit.trainer.train import train
 from tests.support.trainer.torch_optimizers import stepped
 from tests.support.trainer.trainer_runs import TextBytes, silent

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from datakit.errors import RecipeError, UsageError
-from datakit.trainer.config import Run, read_run_file
+from datakit.trainer.config import Run
 from datakit.trainer.optimizers import KIND, adamw, load_optimizer, record
+from datakit.trainer.run_file import read_run_file
 from datakit.trainer.train import train
 from tests.support.paths import REPOSITORY
 from tests.support.trainer.trainer_runs import TextBytes, losses, silent, small_run, tiny_run

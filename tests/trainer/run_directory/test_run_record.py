@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from datakit.errors import CorruptError, UsageError
-from datakit.trainer.config import read_run_file
 from datakit.trainer.run_directory.run_record import FILE_NAME, is_run, root_of, write_run_record
+from datakit.trainer.run_file import read_run_file
 
 
 def test_a_record_gives_the_tables_back_and_takes_overrides(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import pytest
 from datakit.cache.reader import open_cache
 from datakit.cli import main
 from datakit.errors import UsageError
-from datakit.trainer.commands import load_run, train_file
+from datakit.trainer.commands import train_file
+from datakit.trainer.load_run import load_run
 from datakit.trainer.metrics.json_lines import read_metrics
 from datakit.trainer.sizes import run_file, scaling
 from tests.support.trainer.trainer_runs import silent

@@ -19,9 +19,9 @@ import pytest
 pytest.importorskip("pyarrow")
 from datakit.errors import CheckpointError, UsageError
 from datakit.storage.manifest import read_manifest, write_manifest
-from datakit.trainer.commands import load_run
 from datakit.trainer.huggingface.folder import INDEX, open_folder
 from datakit.trainer.huggingface.import_checkpoint import config_from_hub, parameters_from_hub
+from datakit.trainer.load_run import load_run
 from datakit.trainer.models import grug
 from datakit.trainer.models.weights import make_mesh
 from datakit.trainer.run_directory.run_lock import exclusive
@@ -212,7 +212,7 @@ def test_a_directory_does_not_decide_which_code_is_imported(tmp_path: Path) -> N
     changed = msgspec.structs.replace(manifest, parameters={**manifest.parameters, "kind": "antigravity"})
     (directory / "manifest.json").unlink()
     write_manifest(changed, str(directory))
-    with pytest.raises(UsageError, match=r"has a model of your own, 'antigravity', .*; give the run file of this run"):
+    with pytest.raises(UsageError, match=r"has its own model, 'antigravity', .*; give the run file of this run"):
         find_trained(str(directory))
     assert "antigravity" not in sys.modules
 

@@ -35,6 +35,7 @@ from datakit.trainer.models.weights import Tree, leaves
 
 AXIS = "expert"  # the mesh axis over which the experts are split
 BLOCKS = ("capacity_rows", "capacity_groups")  # the settings that have no effect without a capacity factor
+CAPACITY = ("capacity_factor", *BLOCKS)  # all settings of `Capacity`
 
 
 @dataclass(frozen=True, kw_only=True)  # otherwise, these would be the first positional arguments of a model's Config

@@ -1,0 +1,1 @@
+"""Evaluates a model on validation sets: losses, bits per byte, and the names of these metrics."""
