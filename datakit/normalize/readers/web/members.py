@@ -4,9 +4,9 @@ A web archive is usually compressed record by record: each gzip member (or zstd 
 compressed files, such an archive therefore loses only one record if a member is damaged. A member's content is used
 only if the whole member is sound. For members of up to HELD_BYTES this costs nothing: their content is held until the
 checksum at their end has been compared. A larger member is decompressed twice, the first time only to check it. Small
-gzip members are decompressed in one call each (small_members.py), all other data by streams. After
-a damaged member, the search goes on at the next place where a member begins whose content looks like a record. A file
-that ends inside its last member is cut off: what could be decoded is used, as in other compressed files.
+gzip members are decompressed in one call each (small_members.py), and all others as streams. After a damaged member,
+the search goes on at the next place where a member begins whose content looks like a record. A file that ends inside
+its last member is cut off: what could be decoded is used, as in other compressed files.
 
 A file may also be one large member, as `gzip archive.warc` makes it. It is read, too, but then it can neither be cut
 into slices nor be read behind a damaged place.
