@@ -305,6 +305,8 @@ NOT_SIZES = {
     "normalize.readers.archives.tar_members:BLOCK": "the size of a block of a tar archive, which its format sets",
     "engine.freed_memory:KEPT_BYTES": "an option of the C library, which changes only where memory comes from",
     "engine.freed_memory:LARGEST_KEPT": "an option of the C library, which changes only where memory comes from",
+    "engine.freed_memory:NEVER": "an option of the C library, which changes only where memory comes from",
+    "tokenize.templates.second_look:SHIFT": "the first of the characters that stand for others",
     "pipeline.estimates.forecast:TASK_BYTES": "an estimate of the text of a task, for forecasts",
     "pipeline.simulate.results.component_results:LAST_NODES": "an estimate or a threshold of simulated runs",
     "pipeline.simulate.results.giant_results:ANSWER_BYTES": "an estimate or a threshold of simulated runs",
