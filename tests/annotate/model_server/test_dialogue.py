@@ -1,4 +1,4 @@
-"""A dialogue about one document ends in an answer, or in a failure for which the document is to blame."""
+"""Asking a model server about one document gives an answer, or a failure that the document caused."""
 
 from __future__ import annotations
 

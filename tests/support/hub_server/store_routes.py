@@ -1,4 +1,4 @@
-"""The store of large files: it knows nothing of the Hub, and answers whoever has a signature."""
+"""The routes of the store of large files. Like a real store, it knows only signed addresses, and nothing of the Hub."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ PART_BYTES = 64 << 10  # larger objects are uploaded in parts of this size
 
 @dataclass
 class Fault:
-    """What happens to the next `times` requests that match: an answer with `status`, a cut connection after `after`
-    bytes of the body (before the request is carried out), a lost answer (after it is carried out), or a call of `then`.
+    """A fault in the next `times` requests that match. The server answers with `status`, cuts the connection after
+    `cut_after` bytes of the body, loses the answer to a request that it has carried out, or calls `then`.
     """
 
     pattern: str

@@ -50,7 +50,7 @@ def test_config_json_gives_the_settings(model: Path) -> None:
 
 
 def test_a_run_may_choose_how_to_train(model: Path, tmp_path: Path) -> None:
-    """What training drops does not concern the weights."""
+    """A capacity limits what the experts accept in training; the weights of a published model stay valid."""
     table = {"capacity_factor": 0.5, "capacity_rows": 4, "capacity_groups": 2, "router_z_loss": 0.1, "z_loss": 0.1}
     run = run_file(model.parent, table | {"attention_backend": "dense", "loss_piece": 8}).run(999)
     assert dataclasses.asdict(run.model).items() >= table.items()
