@@ -31,6 +31,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from datakit.trainer.accumulation import training_loss
 from datakit.trainer.models import grug, router, weights
 from datakit.trainer.models.protocol import Tokens
 from datakit.trainer.models.weights import Tree, leaves
@@ -116,9 +117,8 @@ def open_routing() -> Iterator[None]:
 
 def loss(params: Tree, state: Tree, batch: Tokens, config: grug.Config, counted: float) -> Any:
     """The training loss of these rows' share of a batch with `counted` predictions."""
-    output = grug.apply(params, state, batch, config)
-    share = jnp.sum(output.weights) / counted
-    return jnp.sum(output.losses * output.weights) / counted + share * output.auxiliary
+    total, (_, output) = training_loss(grug, config, state, batch, params)
+    return jnp.sum(output.weights) / counted * total
 
 
 def trained(config: grug.Config, found: list[Tokens]) -> tuple[Tree, Tree]:
@@ -130,14 +130,9 @@ def trained(config: grug.Config, found: list[Tokens]) -> tuple[Tree, Tree]:
 
     @jax.jit
     def step(params: Tree, state: Tree, moments: Tree, batch: Tokens, number: Any) -> Any:
-        def mean(params: Tree) -> Any:
-            output = grug.apply(params, state, batch, config)
-            value = jnp.sum(output.losses * output.weights) / jnp.sum(output.weights)
-            return value + output.auxiliary, output.state
-
-        gradients, state_after = jax.grad(mean, has_aux=True)(params)
+        gradients, (_, output) = jax.grad(partial(training_loss, grug, config, state, batch), has_aux=True)(params)
         after, moments, _ = update(gradients, moments, params, number, rates, table, settings)
-        return after, state_after, moments
+        return after, output.state, moments
 
     for number, batch in enumerate(found):
         params, state, moments = step(params, state, moments, batch, jnp.int32(number))

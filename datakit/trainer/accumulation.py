@@ -31,8 +31,8 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from datakit.errors import UsageError, counted
-from datakit.trainer.models.layers import largest_divisor
-from datakit.trainer.models.protocol import Output, Tokens
+from datakit.trainer.models.loss import largest_divisor
+from datakit.trainer.models.protocol import Output, Part, Tokens
 from datakit.trainer.models.shapes import Array
 from datakit.trainer.models.weights import BATCH, Tree, batch_parts, constrain, current_mesh
 
@@ -41,12 +41,16 @@ NEEDED = ("apply_part", "conclude")  # see `protocol.Part`
 
 def check_model(model: Any, kind: str) -> None:
     """Raise UsageError if a model cannot be trained in microbatches."""
-    missing = [name for name in NEEDED if not hasattr(model, name)]
-    if missing:
+    if not _has_parts(model):
+        missing = [name for name in NEEDED if not hasattr(model, name)]
         raise UsageError(
             f"microbatch: the model {kind!r} does not define {' and '.join(missing)}, so its loss cannot be computed "
             "in microbatches; remove this setting, or define them as models/protocol.py describes"
         )
+
+
+def _has_parts(model: Any) -> bool:
+    return all(hasattr(model, name) for name in NEEDED)
 
 
 def passes_of(rows: int, devices: int, microbatch: int | None) -> int:
@@ -77,9 +81,8 @@ def gradients(
     several microbatches, the output holds no losses and weights. `specs` holds the PartitionSpec of each parameter.
     """
     if passes == 1:
-        loss = partial(_loss, model, config, state, batch)
-        (total, (mean, output)), found = jax.value_and_grad(loss, has_aux=True)(params)
-        return total, mean, output, found
+        found, (mean, output) = jax.grad(partial(training_loss, model, config, state, batch), has_aux=True)(params)
+        return mean + output.auxiliary, mean, output, found
     parts, sum_up = split(batch, passes), partial(_sums, model, config, state)
 
     def count(so_far: Any, rows: Tokens) -> tuple[Any, None]:
@@ -102,7 +105,7 @@ def gradients(
     start: Any = (_zeros(params), *zeros)
     (found, sums, weight), kept = jax.lax.scan(accumulate, start, parts)
     mean = sums["loss"] / jnp.maximum(weight, 1)
-    auxiliary, state, metrics = model.conclude(sums["model"], kept, state, config)
+    auxiliary, state, metrics = model.conclude(sums["model"], kept, state, config, False)
     nothing = jnp.zeros((0, 0), jnp.float32)
     return mean + auxiliary, mean, Output(nothing, nothing, auxiliary, state, metrics), found
 
@@ -139,21 +142,41 @@ def joined(array: Array) -> Array:
     return constrain(own.swapaxes(0, 1).reshape(passes * rows, length), P(BATCH))
 
 
-def _loss(model: Any, config: Any, state: Tree, batch: Tokens, params: Tree) -> tuple[Array, tuple[Array, Output]]:
-    output = model.apply(params, state, batch, config)
-    mean = jnp.sum(output.losses * output.weights) / jnp.maximum(jnp.sum(output.weights), 1)
-    return mean + output.auxiliary, (mean, output)
+def training_loss(
+    model: Any, config: Any, state: Tree, batch: Tokens, params: Tree
+) -> tuple[Array, tuple[Array, Output]]:
+    """Return the training loss of an undivided batch, and as further results the mean cross entropy and the model's
+    output. The losses of the positions have no gradient of their own if the model returns an objective.
+    """
+    if not _has_parts(model):
+        output = model.apply(params, state, batch, config)
+        mean = jnp.sum(output.losses * output.weights) / jnp.maximum(jnp.sum(output.weights), 1)
+        return mean + output.auxiliary, (mean, output)
+    part = model.apply_part(params, state, batch, config, True)
+    output = Output(part.losses, part.weights, *model.conclude(part.sums, part.kept, state, config, True))
+    weight = jnp.maximum(jnp.sum(part.weights), 1)
+    mean = jnp.sum(part.losses * part.weights) / weight
+    total = mean + output.auxiliary
+    if part.objective is not None:  # adds a gradient, and nothing to the value
+        total += (part.objective - jax.lax.stop_gradient(part.objective)) / weight
+    return total, (mean, output)
+
+
+def _objective(part: Part) -> Array:
+    return jnp.sum(part.losses * part.weights) if part.objective is None else part.objective
 
 
 def _sums(model: Any, config: Any, state: Tree, rows: Tokens, params: Tree) -> tuple[Tree, tuple[Array, Any]]:
     """Return one microbatch's sums, and its number of predictions and `Part.kept`; the latter two get no gradient."""
-    part = model.apply_part(params, state, rows, config)
-    sums = {"loss": jnp.sum(part.losses * part.weights), "model": part.sums}
+    part = model.apply_part(params, state, rows, config, False)
+    loss = jnp.sum(part.losses * part.weights)
+    sums = {"loss": jax.lax.stop_gradient(loss), "objective": _objective(part), "model": part.sums}
     return sums, (jnp.sum(part.weights), jax.lax.stop_gradient(part.kept))
 
 
 def _total(model: Any, config: Any, state: Tree, kept: Any, weight: Array, sums: Tree) -> Array:
-    return sums["loss"] / jnp.maximum(weight, 1) + model.conclude(sums["model"], kept, state, config)[0]
+    """Return a total whose derivatives are those of the training loss. Its value may include some terms twice."""
+    return sums["objective"] / jnp.maximum(weight, 1) + model.conclude(sums["model"], kept, state, config, False)[0]
 
 
 def _weighted(sum_up: Any, factors: Tree, rows: Tokens, params: Tree) -> tuple[Array, Any]:

@@ -37,7 +37,8 @@ from datakit.trainer.models.decoder import (
     output_matrix,
     scan_layers,
 )
-from datakit.trainer.models.layers import cross_entropy, embed, logits_at, next_tokens, rms_norm
+from datakit.trainer.models.layers import embed, rms_norm
+from datakit.trainer.models.loss import logits_at, part_of
 from datakit.trainer.models.protocol import OPERATION, Output, Part, Tokens, check_sizes, check_window
 from datakit.trainer.models.shapes import Array, Float, Int
 from datakit.trainer.models.weights import BATCH, Tree, constrain
@@ -66,7 +67,7 @@ class Config:
     attention_backend: AttentionBackend = field(default="auto", metadata=OPERATION)
     remat: Literal["recompute_all", "none"] = field(default="recompute_all", metadata=OPERATION)
     compute: Literal["bfloat16", "float32"] = "bfloat16"
-    # Number of positions whose logits are in memory at once; None: as many as fit in `layers.LOGIT_BYTES`
+    # Number of positions whose logits are in memory at once; None: as many as fit in `loss.LOGIT_BYTES`
     loss_piece: int | None = field(default=None, metadata=OPERATION)
 
     def __post_init__(self) -> None:
@@ -101,20 +102,23 @@ def initial_state(config: Config) -> Tree:
 
 def apply(params: Tree, state: Tree, batch: Tokens, config: Config) -> Output:
     """Run one forward pass over a batch, and return the loss at each position."""
-    part = apply_part(params, state, batch, config)
-    return Output(part.losses, part.weights, *conclude(part.sums, part.kept, state, config))
+    part = _part(params, batch, config, summed=False)
+    return Output(part.losses, part.weights, *conclude(part.sums, part.kept, state, config, True))
 
 
-def apply_part(params: Tree, state: Tree, batch: Tokens, config: Config) -> Part:
-    """Run one forward pass over some of a batch's rows."""
+def apply_part(params: Tree, state: Tree, batch: Tokens, config: Config, whole: bool) -> Part:
+    """Run one forward pass of training over a batch, or over some of its rows."""
+    return _part(params, batch, config, summed=True)
+
+
+def _part(params: Tree, batch: Tokens, config: Config, summed: bool) -> Part:
     hidden = encode(params, batch, config)
-    labels, counted = next_tokens(batch.tokens, batch.segments, batch.loss_mask)
-    losses, normalizer = cross_entropy(hidden, output_matrix(params, hidden.dtype), labels, config.loss_piece)
-    sums = {"predictions": jnp.sum(counted, dtype=jnp.int32), "z_loss": jnp.sum(counted * normalizer**2)}
-    return Part(losses, counted, sums, None)
+    return part_of(hidden, output_matrix(params, hidden.dtype), batch, config, summed)
 
 
-def conclude(sums: Tree, kept: Any, state: Tree, config: Config) -> tuple[Float[Array, ""], Tree, dict[str, Any]]:
+def conclude(
+    sums: Tree, kept: Any, state: Tree, config: Config, whole: bool
+) -> tuple[Float[Array, ""], Tree, dict[str, Any]]:
     """Return a batch's auxiliary loss, next state and metrics from the results of its parts."""
     z_loss = sums["z_loss"] / jnp.maximum(sums["predictions"], 1)
     return config.z_loss * z_loss, state, {"z_loss": z_loss}

@@ -43,17 +43,15 @@ from datakit.trainer.models.experts.capacity import Capacity, clipped
 from datakit.trainer.models.experts.experts import SAVED_NAME, Backend, Exchange, experts
 from datakit.trainer.models.layers import (
     GATES,
-    cross_entropy,
     embed,
     exclude_self,
     from_heads,
     gated_norm,
-    logits_at,
-    next_tokens,
     rms_norm,
     rotate,
     to_heads,
 )
+from datakit.trainer.models.loss import logits_at, part_of
 from datakit.trainer.models.protocol import OPERATION, PADDING_SEGMENT, Output, Part, Tokens, check_sizes
 from datakit.trainer.models.router import (
     averaged,
@@ -106,7 +104,7 @@ class Config(Capacity):
     attention_backend: AttentionBackend = field(default="auto", metadata=OPERATION)
     remat: Literal["recompute_all", "save_moe", "none"] = field(default="recompute_all", metadata=OPERATION)
     compute: Literal["bfloat16", "float32"] = "bfloat16"
-    # Number of positions whose logits are in memory at once; None: as many as fit in `layers.LOGIT_BYTES`
+    # Number of positions whose logits are in memory at once; None: as many as fit in `loss.LOGIT_BYTES`
     loss_piece: int | None = field(default=None, metadata=OPERATION)
 
     def __post_init__(self) -> None:
@@ -210,37 +208,36 @@ def initial_state(config: Config) -> Tree:
 
 def apply(params: Tree, state: Tree, batch: Tokens, config: Config) -> Output:
     """Run one forward pass over a batch; return the loss at each position and the next step's router biases."""
-    part = apply_part(params, state, batch, config, whole=True)
-    return Output(part.losses, part.weights, *_results(part.sums, part.kept, state, config))
+    part = _part(params, state, batch, config, summed=False)
+    return Output(part.losses, part.weights, *conclude(part.sums, part.kept, state, config, True))
 
 
-def apply_part(params: Tree, state: Tree, batch: Tokens, config: Config, whole: bool = False) -> Part:
-    """Run one forward pass over some of a batch's rows. `kept` holds the experts' excesses [L, T, E] or, if the rows
-    are the whole batch, the routers' thresholds [L, E]. It is None in a dense model.
+def apply_part(params: Tree, state: Tree, batch: Tokens, config: Config, whole: bool) -> Part:
+    """Run one forward pass of training over a batch, or over some of its rows. `kept` holds the experts' excesses
+    [L, T, E] or, if the rows are the whole batch, the routers' thresholds [L, E]. It is None in a dense model.
     """
+    return _part(params, state, batch, config, summed=True, whole=whole)
+
+
+def _part(params: Tree, state: Tree, batch: Tokens, config: Config, summed: bool, whole: bool = True) -> Part:
     hidden, (kept, routers) = encode(params, state, batch, config, whole)
-    labels, counted = next_tokens(batch.tokens, batch.segments, batch.loss_mask)
     head = gathered(params["head"], hidden.dtype, P(None, TENSOR))
-    losses, normalizer = cross_entropy(hidden, head, labels, config.loss_piece)
-    sums = {"predictions": jnp.sum(counted, dtype=jnp.int32), "z_loss": jnp.sum(counted * normalizer**2)}
-    return Part(losses, counted, sums | {"routers": routers}, kept)
+    return part_of(hidden, head, batch, config, summed, {"routers": routers}, kept)
 
 
-def conclude(sums: Tree, kept: Any, state: Tree, config: Config) -> tuple[Float[Array, ""], Tree, dict[str, Any]]:
+def conclude(
+    sums: Tree, kept: Any, state: Tree, config: Config, whole: bool
+) -> tuple[Float[Array, ""], Tree, dict[str, Any]]:
     """Return a batch's auxiliary loss, next state and metrics from the results of its parts."""
-    if config.experts:
-        kept = thresholds_of_parts(kept, sums["routers"].tokens, config.experts_per_token)
-    return _results(sums, kept, state, config)
-
-
-def _results(sums: Tree, threshold: Any, state: Tree, config: Config) -> tuple[Float[Array, ""], Tree, dict[str, Any]]:
     z_loss = sums["z_loss"] / jnp.maximum(sums["predictions"], 1)
     auxiliary, metrics = config.z_loss * z_loss, {"z_loss": z_loss}
     if config.experts:
         stats = averaged(sums["routers"], config.experts_per_token)
         auxiliary = auxiliary + config.router_z_loss * jnp.mean(stats.z_loss)
         metrics |= router_metrics(stats, config.experts_per_token)
-        state = {"router_bias": balanced_bias(threshold)}
+        if not whole:
+            kept = thresholds_of_parts(kept, sums["routers"].tokens, config.experts_per_token)
+        state = {"router_bias": balanced_bias(kept)}
     return auxiliary, state, metrics
 
 

@@ -42,7 +42,8 @@ from datakit.trainer.models.decoder import (
 )
 from datakit.trainer.models.experts.capacity import Capacity, clipped
 from datakit.trainer.models.experts.experts import Backend, Exchange, experts
-from datakit.trainer.models.layers import GATES, cross_entropy, embed, logits_at, next_tokens, rms_norm
+from datakit.trainer.models.layers import GATES, embed, rms_norm
+from datakit.trainer.models.loss import logits_at, part_of
 from datakit.trainer.models.protocol import OPERATION, PADDING_SEGMENT, Output, Part, Tokens, check_sizes, check_window
 from datakit.trainer.models.router import (
     averaged,
@@ -92,7 +93,7 @@ class Config(Capacity):
     attention_backend: AttentionBackend = field(default="auto", metadata=OPERATION)
     remat: Literal["recompute_all", "save_moe", "none"] = field(default="recompute_all", metadata=OPERATION)
     compute: Literal["bfloat16", "float32"] = "bfloat16"
-    # Number of positions whose logits are in memory at once; None: as many as fit in `layers.LOGIT_BYTES`
+    # Number of positions whose logits are in memory at once; None: as many as fit in `loss.LOGIT_BYTES`
     loss_piece: int | None = field(default=None, metadata=OPERATION)
 
     def __post_init__(self) -> None:
@@ -148,27 +149,28 @@ def initial_state(config: Config) -> Tree:
 
 def apply(params: Tree, state: Tree, batch: Tokens, config: Config) -> Output:
     """Run one forward pass over a batch; return the loss at each position and the next step's router biases."""
-    part = apply_part(params, state, batch, config, whole=True)
-    return Output(part.losses, part.weights, *_results(part.sums, part.kept, config))
+    part = _part(params, state, batch, config, summed=False)
+    return Output(part.losses, part.weights, *conclude(part.sums, part.kept, state, config, True))
 
 
-def apply_part(params: Tree, state: Tree, batch: Tokens, config: Config, whole: bool = False) -> Part:
-    """Run one forward pass over some of a batch's rows. `kept` holds the experts' excesses [L, T, E] or, if the rows
-    are the whole batch, the routers' thresholds [L, E].
+def apply_part(params: Tree, state: Tree, batch: Tokens, config: Config, whole: bool) -> Part:
+    """Run one forward pass of training over a batch, or over some of its rows. `kept` holds the experts' excesses
+    [L, T, E] or, if the rows are the whole batch, the routers' thresholds [L, E].
     """
+    return _part(params, state, batch, config, summed=True, whole=whole)
+
+
+def _part(params: Tree, state: Tree, batch: Tokens, config: Config, summed: bool, whole: bool = True) -> Part:
     hidden, (kept, routers) = encode(params, state, batch, config, whole)
-    labels, counted = next_tokens(batch.tokens, batch.segments, batch.loss_mask)
-    losses, normalizer = cross_entropy(hidden, output_matrix(params, hidden.dtype), labels, config.loss_piece)
-    sums = {"predictions": jnp.sum(counted, dtype=jnp.int32), "z_loss": jnp.sum(counted * normalizer**2)}
-    return Part(losses, counted, sums | {"routers": routers}, kept)
+    head = output_matrix(params, hidden.dtype)
+    return part_of(hidden, head, batch, config, summed, {"routers": routers}, kept)
 
 
-def conclude(sums: Tree, kept: Any, state: Tree, config: Config) -> tuple[Float[Array, ""], Tree, dict[str, Any]]:
+def conclude(
+    sums: Tree, kept: Any, state: Tree, config: Config, whole: bool
+) -> tuple[Float[Array, ""], Tree, dict[str, Any]]:
     """Return a batch's auxiliary loss, next state and metrics from the results of its parts."""
-    return _results(sums, thresholds_of_parts(kept, sums["routers"].tokens, config.experts_per_token), config)
-
-
-def _results(sums: Tree, threshold: Any, config: Config) -> tuple[Float[Array, ""], Tree, dict[str, Any]]:
+    threshold = kept if whole else thresholds_of_parts(kept, sums["routers"].tokens, config.experts_per_token)
     z_loss = sums["z_loss"] / jnp.maximum(sums["predictions"], 1)
     stats = averaged(sums["routers"], config.experts_per_token)
     auxiliary = config.z_loss * z_loss + config.router_z_loss * jnp.mean(stats.z_loss)

@@ -1,11 +1,7 @@
-"""Computes the parts that models share: embedding, norms, rotary positions, gates, labels, and the loss.
+"""Computes the parts that models share: embedding, norms, rotary positions, gates and labels. `loss.py` has the loss.
 
-Norms and the loss are computed in fp32; norms return results in the type of their input. Every sum over many terms is
-fp32, in the backward pass too: bf16 has 8 significant bits, so a bf16 sum soon ignores small terms.
-
-The loss saves memory: it processes the sequence in pieces, keeps no [B, S, V] logits, and recomputes its intermediate
-values in the backward pass. On a CPU, working in pieces also makes it twice as fast (at 256 positions), because small
-arrays fit in the cache.
+Norms are computed in fp32 and return results in the type of their input. Every sum over many terms is fp32, in the
+backward pass too: bf16 has 8 significant bits, so a bf16 sum soon ignores small terms.
 
 No array with an entry per position is a constant of the compiled program: rotary positions are computed at run time.
 """
@@ -13,7 +9,6 @@ No array with an entry per position is a constant of the compiled program: rotar
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -22,13 +17,11 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from datakit.trainer.models.shapes import Array, Bool, Float, Int
-from datakit.trainer.models.vocabulary import split_cross_entropy, split_embed
+from datakit.trainer.models.vocabulary import split_embed
 from datakit.trainer.models.weights import BATCH, TENSOR, constrain, current_mesh, gathered
 
 # See `rotary_table`. The same for all sequence lengths, so that a position's rotation does not depend on the length.
 ROTARY_STRIDE = 512
-# Maximum size of one piece's fp32 logits. On a CPU, they fit in the cache; on a GPU, they take little of its memory.
-LOGIT_BYTES = {"cpu": 8 << 20, "accelerator": 512 << 20}
 
 
 def embed(table: Float[Array, "V D"], tokens: Int[Array, "B S"], dtype: Any) -> Float[Array, "B S D"]:
@@ -125,98 +118,3 @@ def next_tokens(
     labels = jnp.concatenate([tokens[:, 1:], tokens[:, :1]], axis=1)
     counted = loss_mask[:, 1:] & (segments[:, 1:] == segments[:, :-1])
     return labels, jnp.pad(counted, ((0, 0), (0, 1))).astype(jnp.float32)
-
-
-def cross_entropy(
-    hidden: Float[Array, "B S D"], head: Float[Array, "D V"], labels: Int[Array, "B S"], piece: int | None = None
-) -> tuple[Float[Array, "B S"], Float[Array, "B S"]]:
-    """Return -log p(label) and the logsumexp of the logits for each position, in nats and in fp32. Logits are held for
-    only `piece` positions at a time (None: as many as fit in `LOGIT_BYTES`). In both cases, the number of positions is
-    rounded down to a divisor of the sequence length. On a mesh, each device computes its own rows, so `head`'s gradient
-    is summed over the devices only once, not once per piece.
-    """
-    compute = partial(_cross_entropy_of_rows, piece=piece)
-    if current_mesh().shape.get(TENSOR, 1) > 1:
-        return split_cross_entropy(hidden, head, labels, partial(_piece_length, piece=piece))
-    if current_mesh().size > 1:
-        compute = jax.shard_map(
-            compute, in_specs=(P(BATCH), P(), P(BATCH)), out_specs=(P(BATCH), P(BATCH)), check_vma=False
-        )
-    return compute(hidden, head, labels)
-
-
-def _cross_entropy_of_rows(hidden: Any, head: Any, labels: Any, piece: int | None) -> tuple[Any, Any]:
-    batch, length, _ = hidden.shape
-    return _cross_entropy(hidden, head, labels, _piece_length(batch, length, head.shape[1], piece))
-
-
-def _piece_length(batch: int, length: int, vocabulary: int, piece: int | None) -> int:
-    """Return the number of positions whose logits are in memory at once, a divisor of `length`."""
-    budget = LOGIT_BYTES["cpu" if jax.default_backend() == "cpu" else "accelerator"]
-    return largest_divisor(length, budget // (4 * batch * vocabulary) if piece is None else piece)
-
-
-def logits_at(
-    hidden: Float[Array, "B S D"], head: Float[Array, "D V"], positions: Int[Array, "B P"]
-) -> Float[Array, "B P V"]:
-    """Return the fp32 logits of the tokens that follow the given positions of each row."""
-    chosen = jnp.take_along_axis(hidden, positions[:, :, None], axis=1)
-    return jnp.einsum("bpd,dv->bpv", chosen, head, preferred_element_type=jnp.float32)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _cross_entropy(hidden: Any, head: Any, labels: Any, piece: int) -> tuple[Any, Any]:
-    def one(part: tuple[Any, Any]) -> tuple[Any, Any]:
-        logits = jnp.einsum("bsd,dv->bsv", part[0], head, preferred_element_type=jnp.float32)
-        normalizer = jax.nn.logsumexp(logits, axis=-1)
-        return normalizer - jnp.take_along_axis(logits, part[1][..., None], axis=-1)[..., 0], normalizer
-
-    losses, normalizer = jax.lax.map(one, (_pieces(hidden, piece), _pieces(labels, piece)))
-    return _joined(losses), _joined(normalizer)
-
-
-def _cross_entropy_forward(hidden: Any, head: Any, labels: Any, piece: int) -> tuple[Any, Any]:
-    result: Any = _cross_entropy(hidden, head, labels, piece)
-    return result, (hidden, head, labels, result[1])
-
-
-def _cross_entropy_backward(piece: int, saved: Any, cotangents: Any) -> tuple[Any, Any, None]:
-    hidden, head, labels, normalizer = saved
-
-    def one(to_head: Any, part: Any) -> tuple[Any, Any]:
-        x, label, norm, to_loss, to_norm = part
-        logits = jnp.einsum("bsd,dv->bsv", x, head, preferred_element_type=jnp.float32)
-        to_logits = jnp.exp(logits - norm[..., None]) * (to_loss + to_norm)[..., None]
-        to_logits = jnp.where(_chosen(label, logits), to_logits - to_loss[..., None], to_logits).astype(x.dtype)
-        to_head += jnp.einsum("bsd,bsv->dv", x, to_logits, preferred_element_type=jnp.float32)
-        return to_head, jnp.einsum("bsv,dv->bsd", to_logits, head)
-
-    parts = tuple(_pieces(array, piece) for array in (hidden, labels, normalizer, *cotangents))
-    to_head, to_hidden = jax.lax.scan(one, jnp.zeros(head.shape, jnp.float32), parts)
-    return _joined(to_hidden), to_head.astype(head.dtype), None
-
-
-_cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
-
-
-def _chosen(labels: Any, logits: Any) -> Any:
-    """Return a mask that selects each label's logit."""
-    return jnp.arange(logits.shape[-1]) == labels[..., None]
-
-
-def _pieces(array: Any, piece: int) -> Any:
-    batch, length, *rest = array.shape
-    return array.reshape(batch, length // piece, piece, *rest).swapaxes(0, 1)
-
-
-def _joined(pieces: Any) -> Any:
-    count, batch, piece, *rest = pieces.shape
-    return pieces.swapaxes(0, 1).reshape(batch, count * piece, *rest)
-
-
-def largest_divisor(number: int, limit: int) -> int:
-    """Return the largest divisor of `number` that is at most `limit`.
-    >>> largest_divisor(96, 40)
-    32
-    """
-    return next(divisor for divisor in range(min(number, max(limit, 1)), 0, -1) if number % divisor == 0)

@@ -52,6 +52,9 @@ class Part(NamedTuple):
     # Sums over the rows. Floating-point sums get a gradient; integers (numbers of tokens) do not.
     sums: Tree
     kept: Any  # a tree of arrays that `conclude` needs for every row; they get no gradient
+    # If given, `losses` get no gradient, and this sum over the rows is differentiated in place of the sum of `losses`
+    # times `weights`. It may include terms of `auxiliary`, whose own sums then get no gradient (see `loss.py`).
+    objective: Float[Array, ""] | None = None
 
 
 class Model(Protocol):
@@ -61,10 +64,11 @@ class Model(Protocol):
     without computing earlier positions again: `no_past(config, positions) -> past`, for one row of this many
     positions, and `extend(params, state, batch, config, positions, past) -> (logits, past)`, where `batch` holds the
     positions that come after the past; the next past includes those that are not padding. For training in
-    microbatches: `apply_part(params, state, batch, config) -> Part`, and `conclude(sums, kept, state, config) ->
-    (auxiliary, state, metrics)`, whose results are fields of `Output`. `sums` are summed over the parts of a batch, and
-    each array of `kept` has a leading axis for the parts. For `datakit size`: `of_width(hidden, vocabulary, sequence)
-    -> Config`.
+    microbatches: `apply_part(params, state, batch, config, whole) -> Part`, and `conclude(sums, kept, state, config,
+    whole) -> (auxiliary, state, metrics)`, whose results are fields of `Output`. If `whole`, the part is the whole
+    batch. Otherwise, `sums` are summed over the parts, and each array of `kept` has a leading axis for the parts. A
+    model that has these two functions is always trained with them, and `apply` only evaluates it. For `datakit size`:
+    `of_width(hidden, vocabulary, sequence) -> Config`.
     """
 
     Config: type  # has a field `vocabulary`, the number of token ids

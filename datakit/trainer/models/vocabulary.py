@@ -38,8 +38,8 @@ def split_embed(table: Float[Array, "V D"], tokens: Int[Array, "B S"], dtype: An
 def split_cross_entropy(
     hidden: Float[Array, "B S D"], head: Float[Array, "D V"], labels: Int[Array, "B S"], pieces_of: Any
 ) -> tuple[Float[Array, "B S"], Float[Array, "B S"]]:
-    """Compute what `layers.cross_entropy` returns. `pieces_of` returns the number of positions in a piece, given the
-    shape of a device's logits [B, S, V].
+    """Return -log p(label) and the logsumexp of the logits at each position. `pieces_of` returns the number of
+    positions in a piece, given the shape of a device's logits [B, S, V].
     """
 
     def own(hidden: Any, head: Any, labels: Any) -> tuple[Any, Any]:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from datakit.trainer.accumulation import training_loss
 from datakit.trainer.models import layers, weights
 from datakit.trainer.models.attention.attention import attention
 from tests.support.trainer.small_models import MODELS, random_batch
@@ -45,8 +46,7 @@ def narrow_sums(module: Any, config: Any) -> set[str]:
     state, batch = module.initial_state(config), random_batch(config, length=64, segments=2)
 
     def loss(params: Any) -> Any:
-        output = module.apply(params, state, batch, config)
-        return jnp.sum(output.losses * output.weights) / jnp.sum(output.weights) + output.auxiliary
+        return training_loss(module, config, state, batch, params)[0]
 
     params = jax.eval_shape(lambda key: weights.initialize(module.weights(config), key), jax.random.key(0))
     return narrow(jax.make_jaxpr(jax.grad(loss))(params), ACCUMULATING)

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from datakit.trainer.accumulation import training_loss
 from datakit.trainer.huggingface import import_checkpoint as hub
 from datakit.trainer.huggingface.export_checkpoint import tensors_to_hub
 from datakit.trainer.huggingface.families import Config, model_of
@@ -59,12 +60,11 @@ class Golden:
     def loss(self, params: Tree) -> tuple[Any, Any]:
         """The total loss, and the cross entropy, the logits and the router's logits."""
         module, router = model_of(self.config), None
-        output = module.apply(params, {}, self.batch, self.config)
+        total, (mean, _) = training_loss(module, self.config, {}, self.batch, params)
         hidden = module.encode(params, self.batch, self.config)
         if isinstance(self.config, olmoe.Config):
             hidden, (_, router) = hidden
-        mean = jnp.sum(output.losses * output.weights) / jnp.sum(output.weights)
-        return mean + output.auxiliary, (mean, hidden @ output_matrix(params, jnp.float32), router)
+        return total, (mean, hidden @ output_matrix(params, jnp.float32), router)
 
     @functools.cached_property
     def ours(self) -> tuple[Any, Any, list[tuple[float, float]]]:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from datakit.errors import UsageError
+from datakit.trainer.accumulation import training_loss
 from datakit.trainer.models import grug, layers, olmoe, weights
 from datakit.trainer.models.attention import blocked
 from datakit.trainer.models.protocol import Tokens
@@ -45,8 +46,7 @@ def loss_and_gradients(
     """The training loss and its gradients by path."""
 
     def loss(params: Tree, batch: Tokens) -> Any:
-        output = module.apply(params, module.initial_state(config), batch, config)
-        return jnp.sum(output.losses * output.weights) / jnp.sum(output.weights) + output.auxiliary
+        return training_loss(module, config, module.initial_state(config), batch, params)[0]
 
     params = parameters(config, module) if params is None else params
     value, gradients = jax.jit(jax.value_and_grad(loss))(params, batch)

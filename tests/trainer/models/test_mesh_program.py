@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from benchmarks.trainer.gpu_check import dense_buffers
+from datakit.trainer.accumulation import training_loss
 from datakit.trainer.models import grug, olmoe, router, weights
 from datakit.trainer.models.protocol import Tokens
 from tests.support.trainer.small_models import FAMILY, SMALL
@@ -28,11 +30,7 @@ def compiled(module: Any, config: Any, experts: int = 1, tensor: int = 1, length
     split = weights.shardings(module.weights(config), mesh)
 
     def step(params: Any, state: Any, batch: Tokens) -> Any:
-        def loss(params: Any) -> Any:
-            output = module.apply(params, state, batch, config)
-            return jnp.sum(output.losses * output.weights) + output.auxiliary, output
-
-        return jax.grad(loss, has_aux=True)(params)
+        return jax.grad(partial(training_loss, module, config, state, batch), has_aux=True)(params)
 
     with jax.set_mesh(mesh):
         shapes = jax.eval_shape(lambda key: weights.initialize(module.weights(config), key), jax.random.key(0))

@@ -13,6 +13,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from datakit.trainer.accumulation import training_loss
 from datakit.trainer.models import grug, latent_moe, olmoe, weights
 from datakit.trainer.models.weights import leaves
 from tests.support.trainer.small_models import LATENT, MIXED, SMALL, random_batch
@@ -45,9 +46,8 @@ def run(module: Any, config: Any, params: Any, batch: Any) -> dict[str, Any]:
     """Losses, gradients, the next state and metrics, by name."""
 
     def loss(params: Any, batch: Any) -> Any:
-        output = module.apply(params, module.initial_state(config), batch, config)
-        mean = jnp.sum(output.losses * output.weights) / jnp.sum(output.weights) + output.auxiliary
-        return mean, {"losses": output.losses, "state": output.state, "metrics": output.metrics}
+        total, (_, output) = training_loss(module, config, module.initial_state(config), batch, params)
+        return total, {"losses": output.losses, "state": output.state, "metrics": output.metrics}
 
     (value, rest), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(params, batch)
     return leaves({"loss": value, "gradients": gradients, **rest})

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from datakit.trainer.accumulation import training_loss
 from datakit.trainer.models import grug, layers, olmoe, weights
 from datakit.trainer.models.protocol import Tokens
 from tests.support.trainer.programs import LARGEST, constants
@@ -21,8 +22,7 @@ def lowered(module: Any, config: Any, length: int) -> Any:
     state = module.initial_state(config)
 
     def loss(params: Any, batch: Tokens) -> Any:
-        output = module.apply(params, state, batch, config)
-        return jnp.sum(output.losses * output.weights) + output.auxiliary
+        return training_loss(module, config, state, batch, params)[0]
 
     params = jax.eval_shape(lambda key: weights.initialize(module.weights(config), key), jax.random.key(0))
     tokens: Any = jax.ShapeDtypeStruct((1, length), jnp.int32)
