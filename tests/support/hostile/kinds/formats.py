@@ -8,6 +8,7 @@ import subprocess
 import tarfile
 from collections.abc import Callable
 
+import brotli
 import pyarrow as pa
 
 from tests.support.hostile.case import SAME_LENGTH, TOLERANT, Case, Place, done, refused, texts
@@ -153,6 +154,16 @@ CASES = (
     Case(
         "lz4-line-of-64-mib",
         texts(("a.jsonl.lz4", lambda: pa.compress(b'{"text": "' + b"a" * LONG + b'"}\n', "lz4", asbytes=True))),
+        refused("became a document"),
+    ),
+    Case(
+        "brotli-line-of-64-mib",
+        texts(("a.jsonl.br", lambda: brotli.compress(b'{"text": "' + b"a" * LONG + b'"}\n', quality=3))),
+        refused("became a document"),
+    ),
+    Case(
+        "brotli-gibibyte-of-line-ends",
+        texts(("a.jsonl.br", lambda: brotli.compress(b"\n" * (1 << 30), quality=1))),
         refused("became a document"),
     ),
 )  # fmt: skip
