@@ -169,6 +169,8 @@ ELSEWHERE = {
     "download.git.snapshot:HEAD_BYTES": "download/git/test_steps.py",
     "download.git.snapshot:LARGEST_FILE": "download/git/test_steps.py",
     "download.git.objects:READ_BYTES": "download/git/test_steps.py",
+    "download.git.history:LARGEST_TEXT": "download/git/test_history.py",
+    "download.git.history:LINE_BYTES": "download/git/test_history.py",
     "download.transfer:READ_BYTES": "test_limits.py",
     "download.hub.api:MOST_BYTES": "download/hub/test_api.py",
     "download.hub.api:MOST_CODED_BYTES": "download/hub/test_api.py",
