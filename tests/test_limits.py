@@ -345,6 +345,7 @@ NOT_SIZES = {
     "engine.observe.progress:MEGABYTE": "a unit",
     "engine.ray_backend.connection:OBJECT_STORE_BYTES": "Ray's minimum",
     "download.hashes:SETTLED_NS": "a time",
+    "download.git.commits:_LAST": "the end of the year 9999",
     "download.web.patience:SLOWEST": "a rate",
     "normalize.formats:TAR_OFFSET": "a property of tar",
     "normalize.readers.streams:HEAD_BYTES": "the length of the longest magic number, at its offset",
