@@ -81,6 +81,11 @@ class Source:
         key("The files of a web server, as paths relative to `url` or as URLs, or the text file that lists them; "
             "without it, the links of the page at `url` are followed.", "warc.paths.gz"),
     ] = None  # fmt: skip
+    history: Annotated[
+        bool,
+        key("Read the commits of a Git repository, up to the revision, in place of the files: one document for each, "
+            "with its message and its diff.", True),
+    ] = False  # fmt: skip
     private_redirects: Annotated[
         bool,
         key("Follow redirects of a server to addresses that are not public, such as those of a mirror in your own "

@@ -16,13 +16,11 @@ Cost: one request per object (two in Google Cloud Storage), one read of the fini
 from __future__ import annotations
 
 import hashlib
-import random
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from datakit.download.transfer import ATTEMPTS, is_transient, refusal
+from datakit.download.transfer import is_transient, refusal, wait
 from datakit.download.web.partial_file import PART_BYTES, PartialFile, partial_file
 from datakit.errors import ChangedInputError, CorruptError, RootError, StorageError
 from datakit.storage import atomic
@@ -100,12 +98,7 @@ class _Transfer:
                 breaks = 1 if self.best > before else breaks + 1
                 if not is_transient(error):
                     raise self._refusal(error) from shareable(error)
-                if breaks >= ATTEMPTS:
-                    raise StorageError(
-                        f"the download of {self.file.url} failed {breaks} times in a row; the last error was: {error}; "
-                        "run again, which continues where it stopped"
-                    ) from shareable(error)
-                time.sleep(2.0 ** (breaks - 1) * random.uniform(0.75, 1.25))
+                wait(self.file.url, breaks, error, "run again, which continues where it stopped")
 
     def _attempt(self) -> None:
         stated = ""

@@ -92,7 +92,7 @@ def listed(
     that are not on a disk.
     """
     if is_git(url):
-        path, commit = listed_file(url)
+        path, commit = listed_file(url, remote.history)
         return Listing(url, [SourceFile(path, 0, commit)])  # the size is unknown before the repository is fetched
     if not remote_listing.is_listed_here(url):
         place = globs.locate(url, remote.access)

@@ -30,7 +30,8 @@ HUB = "hf://"
 class RemoteOptions:
     """Options for listing a remote source. files: the list of its files, or where it is; None to list what the server
     has. private_redirects: follow redirects to addresses that are not public. commit: to be used in place of the
-    revision in a Hub URL; "" to resolve the revision. access: how a bucket is reached.
+    revision in a Hub URL; "" to resolve the revision. access: how a bucket is reached. history: of a Git repository,
+    the commits are wanted rather than the files.
     """
 
     files: Sequence[str] | str | None = None
@@ -38,6 +39,7 @@ class RemoteOptions:
     commit: str = ""
     access: StoreAccess = USUAL
     clock: Clock = REAL
+    history: bool = False
 
 
 @dataclass(frozen=True)

@@ -56,11 +56,7 @@ def fetch(url: str, target: str, size: int, checksum: str, progress: Callable[[i
                 breaks += 1
                 if not is_transient(error):
                     raise refusal(url, error) from shareable(raised)
-                if breaks >= ATTEMPTS:
-                    raise StorageError(
-                        f"the download of {url} failed {breaks} times in a row; the last error was: {error}; run again"
-                    ) from shareable(raised)
-                time.sleep(2.0 ** (breaks - 1) * random.uniform(0.75, 1.25))
+                wait(url, breaks, error)
         return atomic.commit_file(local, target)
 
 
@@ -132,6 +128,18 @@ def is_transient(error: Exception) -> bool:
     if isinstance(error, ConnectionError | TimeoutError | EOFError):
         return True
     return isinstance(error, OSError) and error.filename is None and error.errno in _TRANSIENT
+
+
+def wait(url: str, failures: int, error: Exception, advice: str = "run again") -> None:
+    """Wait before the next attempt, twice as long after each failure. Raises StorageError after ATTEMPTS failures.
+
+    failures: how many attempts in a row have failed; the last one failed with `error`, which may pass.
+    """
+    if failures >= ATTEMPTS:
+        raise StorageError(
+            f"the download of {url} failed {failures} times in a row; the last error was: {error}; {advice}"
+        ) from shareable(error)
+    time.sleep(2.0 ** (failures - 1) * random.uniform(0.75, 1.25))
 
 
 def refusal(url: str, error: Exception) -> Exception:

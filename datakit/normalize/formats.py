@@ -12,7 +12,9 @@ that it is of another kind or contains UTF-16 text.
 Four formats must be named by the source's `format`, since no extension implies them: `json-array` (also for an object
 with one member that is an array), `mediawiki` (XML dumps of wikis), `webdataset` (tar archives of texts) and `dolma`
 (documents with files of attributes). Files of every format may be compressed (.gz, .zst, .bz2, .xz, and .tgz for tar
-archives; .lz4), except Parquet and Arrow, which compress internally.
+archives; .lz4, .br), except Parquet and Arrow, which compress internally.
+
+Any bytes may begin a Brotli stream (.br), so a file with this extension is never refused for its first bytes.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ _BY_EXTENSION = {
 FORMAT_OF = {extension: name for name, extensions in _BY_EXTENSION.items() for extension in extensions.split()}
 
 COMPRESSIONS = {
-    ".lz4": "lz4", ".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bzip2", ".xz": "xz",
+    ".lz4": "lz4", ".br": "brotli", ".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bzip2", ".xz": "xz",
     ".tgz": "gzip", ".tbz2": "bzip2", ".txz": "xz",
 }  # fmt: skip
 MAGIC = {
@@ -61,6 +63,7 @@ MAGIC = {
     PARQUET: b"PAR1",
     ARROW: b"ARROW1\0\0",
 }
+UNMARKED = ("brotli",)  # streams without a mark
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 TAR = "a tar archive"
 _TAR_ADVICE = 'set `format = "webdataset"` if that is what it holds, unpack it'
@@ -117,6 +120,8 @@ def check_head(path: str, head: bytes, expected: str | None, allowed: str = "") 
     keeping. A file of another kind is refused, and so is an empty one unless plain text is expected, since the recipe
     or the download must be wrong.
     """
+    if head and expected in UNMARKED:
+        return
     for name, magic, _, advice in FOREIGN:
         if name == allowed:
             continue

@@ -21,7 +21,9 @@ from datakit.engine.worker.memory import MEMORY_SHARE, memory_limit
 from datakit.storage import urls
 from datakit.storage.manifest import Manifest
 
-EXPANSION = {".gz": 2.8, ".zst": 4.0, ".bz2": 4.0, ".xz": 4.0, ".parquet": 2.5}  # bytes of text per byte of a file
+EXPANSION = {  # bytes of text per byte of a file
+    ".gz": 2.8, ".zst": 4.0, ".br": 4.0, ".bz2": 4.0, ".xz": 4.0, ".parquet": 2.5,
+}  # fmt: skip
 OUTPUT_SHARE = {  # bytes that remain on disk per byte of text
     "normalize": 0.34,
     "annotate": 0.05,  # depends on the annotators

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from datakit.download.commit_file import CommitFile
+from datakit.download.git.address import is_git
 from datakit.download.hashes import HashCache
 from datakit.download.listing import Listing, listed, listing_digest, pinned, source_base
 from datakit.download.remote_listing import RemoteOptions, pinned_commit
@@ -84,6 +85,13 @@ def resolve_source(source: Source, selection: dict[str, Any], root: str, options
     NoInputError for an unusable source, and another DatakitError if the source's files cannot be listed.
     """
     url = pinned(source.url, source.revision)
+    if source.history:
+        if not is_git(url):
+            raise RecipeError(
+                f"source {source.name!r}: only a Git repository has a history, and its URL begins with git+https:// or "
+                "git+file://; remove the setting"
+            )
+        selection = {**selection, "history": True}
     local = urls.is_local(globs.expand(url))
     if local and source.revision:
         raise RecipeError(
@@ -125,7 +133,7 @@ def _list(
     of the store's client library are raised as DatakitErrors.
     """
     (root, options), name, left_out = place, source.name, list[str]()
-    remote = RemoteOptions(source.files, source.private_redirects, commit, _access(source))
+    remote = RemoteOptions(source.files, source.private_redirects, commit, _access(source), history=source.history)
     with read_errors(url):
         cache = HashCache(root, name, frozen=options.dry_run)
         patterns = selection["include"], selection["exclude"]

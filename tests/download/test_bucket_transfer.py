@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 from xxhash import xxh3_128_hexdigest as xxh3
 
-from datakit.download import bucket_transfer
+from datakit.download import bucket_transfer, transfer
 from datakit.download.bucket_transfer import BucketFile
 from datakit.errors import ChangedInputError, CorruptError, NotFoundError, RootError, StorageError
 from datakit.storage import urls
@@ -44,7 +44,7 @@ def filled_store(request: pytest.FixtureRequest) -> Iterator[Store]:
 def store(filled_store: Store) -> Iterator[Store]:
     """The bucket; its proxy has seen no request yet. Pauses take no time."""
     filled_store.proxy.reset()
-    with patch.object(bucket_transfer.time, "sleep"):
+    with patch.object(transfer.time, "sleep"):
         yield filled_store
 
 

@@ -10,7 +10,7 @@ import fsspec
 import pytest
 
 import datakit
-from datakit.download import bucket_transfer
+from datakit.download import transfer
 from datakit.download.second_look import Look, is_looked_at_twice
 from datakit.engine.task import Step
 from datakit.errors import ChangedInputError, DatakitError
@@ -34,7 +34,7 @@ def shared_store(request: pytest.FixtureRequest) -> Iterator[Store]:
 @pytest.fixture
 def store(shared_store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """A bucket with FILES, listed four at a time (three the second time); changes of a test are undone."""
-    monkeypatch.setattr(bucket_transfer.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(transfer.time, "sleep", lambda seconds: None)
     shared_store.proxy.reset()
     yield shared_store
     shared_store.proxy.reset()

@@ -1,1 +1,1 @@
-"""Reads the files of Git repositories at a revision."""
+"""Reads the files of Git repositories at a revision, or the commits that lead to it."""

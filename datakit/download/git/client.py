@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from datakit.download.git.address import COMMIT, Address
 from datakit.errors import NoInputError, RootError, StorageError
@@ -19,6 +20,7 @@ from datakit.printable import one_line
 
 POLL_SECONDS = 2.0
 LIST_SECONDS = 120.0
+BINARY_FROM = "32m"  # larger files count as binary in diffs, which would need many times their size in memory
 NOTHING = os.devnull
 
 
@@ -38,6 +40,7 @@ def command(scheme: str, *arguments: str) -> list[str]:
         "http.followRedirects": "false",
         "submodule.recurse": "false",
         "fetch.recurseSubmodules": "false",
+        "core.bigFileThreshold": BINARY_FROM,
         "gc.auto": "0",
         "maintenance.auto": "false",
     }
@@ -95,17 +98,37 @@ def commit_of(address: Address) -> str:
     return found.get(f"{names[0]}^{{}}", found[names[0]])  # an annotated tag leads to a commit
 
 
-def fetch(address: Address, commit: str, folder: Path, still_alive: Callable[[], None]) -> None:
-    """Fetch one commit, without its history, into a new bare repository at `folder`. Raises StorageError."""
-    _run(command(address.scheme, "init", "--quiet", "--bare", "--template=", str(folder)), still_alive)
-    options = ("--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head")
+def fetch(
+    address: Address, commit: str, folder: Path, still_alive: Callable[[], None], *, history: bool = False
+) -> None:
+    """Fetch one commit, with or without its history, into a new bare repository at `folder`. Raises StorageError."""
+    what, advice = "fetch the revision", "check the URL and the revision"
+    _run(command(address.scheme, "init", "--quiet", "--bare", "--template=", str(folder)), still_alive, what, advice)
+    depth = () if history else ("--depth=1",)
+    options = ("--quiet", *depth, "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head")
     arguments = ("-C", str(folder), "fetch", *options, "--", address.url, commit)
-    _run(command(address.scheme, *arguments), still_alive)
+    _run(command(address.scheme, *arguments), still_alive, what, advice)
 
 
-def _run(arguments: Sequence[str], still_alive: Callable[[], None]) -> None:
+def list_commits(folder: Path, commit: str, target: Path, still_alive: Callable[[], None]) -> None:
+    """Write the ids of a commit and of all commits before it to the file `target`, one per line, parents before
+    children. Raises StorageError.
+    """
+    with open(target, "wb") as output:
+        arguments = ("-C", str(folder), "rev-list", "--topo-order", "--reverse", commit, "--")
+        _run(command("file", *arguments), still_alive, "list the history", "it may be a shallow clone", output)
+
+
+def _run(
+    arguments: Sequence[str],
+    still_alive: Callable[[], None],
+    what: str,
+    advice: str,
+    output: int | BinaryIO = subprocess.DEVNULL,
+) -> None:
+    """Run `git`, calling `still_alive` every few seconds. what, advice: for the message of the StorageError."""
     with subprocess.Popen(
-        arguments, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        arguments, env=environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.PIPE
     ) as process:
         while True:
             try:
@@ -114,7 +137,7 @@ def _run(arguments: Sequence[str], still_alive: Callable[[], None]) -> None:
             except subprocess.TimeoutExpired:
                 still_alive()
     if process.returncode:
-        raise StorageError(f"git could not fetch the revision: {_reason(errors)}; check the URL and the revision")
+        raise StorageError(f"git could not {what}: {_reason(errors)}; {advice}")
 
 
 def _reason(errors: bytes) -> str:

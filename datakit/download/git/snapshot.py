@@ -76,9 +76,9 @@ def write_snapshot(
         ShardWriter(urls_of[0], SCHEMA, ["commit", "language"]) as texts,
         ShardWriter(urls_of[1], LEFT_OUT, ["reason"]) as listed,
     ):
-        kept, dropped = _Batch(texts), _Batch(listed)
+        kept, dropped = Batch(texts), Batch(listed)
         for entry in objects.entries(commit):
-            path = _valid(entry.path)
+            path = valid_path(entry.path)
             if not patterns.select(path):
                 continue
             reason, data = _content(objects, entry, path)
@@ -112,23 +112,26 @@ def _content(objects: Objects, entry: Entry, path: str) -> tuple[str, bytes]:
     )
 
 
-def _valid(path: str) -> str:
+def valid_path(path: str) -> str:
+    """Return a path with replacement characters for what is not valid UTF-8."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-class _Batch:
+class Batch:
     """Rows that are not yet written. Where rows are cut does not change the file."""
 
     def __init__(self, writer: ShardWriter) -> None:
         self._writer, self._rows, self._bytes = writer, list[dict[str, Any]](), 0
 
     def add(self, row: dict[str, Any], size: int) -> None:
+        """Add a row of `size` bytes, and write the rows if there are enough."""
         self._rows.append(row)
         self._bytes += size
         if self._bytes >= ROW_GROUP_BYTES or len(self._rows) >= BATCH_ROWS:
             self.flush()
 
     def flush(self) -> None:
+        """Write the rows."""
         schema = self._writer.schema
         columns = [
             # contents need not be valid UTF-8; normalize repairs them

@@ -1,4 +1,4 @@
-"""Reads a file sequentially, decompresses gzip, zstd, bzip2, xz and lz4 in bounded memory, and decides when a
+"""Reads a file sequentially, decompresses gzip, zstd, bzip2, xz, lz4 and Brotli in bounded memory, and decides when a
 compressed file counts as damaged. One loop handles the first four compression formats. If a file holds several streams
 in a row (gzip members, zstd frames), all of them are read. Zero padding after a stream is skipped.
 
@@ -14,6 +14,12 @@ may need a window of up to 2 GiB (as in dumps made with `--long=31`), whose memo
 Arrow decompresses lz4. It does not tell where a frame ends, so all frames of a file count as one stream, and a
 truncated file counts as a corrupt one. Damage is noticed only if the frame has a checksum, which the program `lz4`
 writes.
+
+A Brotli file holds one stream, without a mark at its beginning or a checksum, so damage is noticed only if the stream
+cannot be decoded, and may look like a truncation. The library reports an error for bytes after the stream's end, even
+zeros, as it does for damage, and drops what it decoded last; therefore nothing of such a file is used. Its limit on the
+output is exceeded by a factor of two at most; its window takes at most 16 MiB, as larger ones are not enabled. 1 GiB
+of zeros in 800 bytes is decoded in 34 MB of memory. Cost: about 300 MB/s of text per core.
 """
 
 from __future__ import annotations
@@ -24,6 +30,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 
+import brotli
 import pyarrow as pa
 import zstandard
 from isal import igzip_lib
@@ -123,6 +130,8 @@ OPENERS: dict[str, Callable[[], Any]] = {
     "bzip2": bz2.BZ2Decompressor,
     "xz": lzma.LZMADecompressor,
 }
+_NOT_BROTLI = "the compressed data is damaged, is not Brotli data, or is followed by other data"
+_CUT_OFF = "the file ends inside the compressed stream"
 _ISAL_ERROR = cast(type[Exception], igzip_lib.IsalError)
 DECODING_ERRORS = (_ISAL_ERROR, zstandard.ZstdError, lzma.LZMAError, OSError, EOFError, ValueError)
 
@@ -147,10 +156,10 @@ def decompressed(
 
 
 def _decompress(file: BinaryIO, path: str, compression: str, streams: Streams) -> Iterator[bytes]:
-    if compression == "lz4":
+    if compression in _WHOLE:
         if path in streams.damaged:
             raise DamagedError(streams.damaged[path][1])
-        yield from _sound_or_refused(_decompress_lz4(file), path, 0, streams)
+        yield from _sound_or_refused(_WHOLE[compression](file), path, 0, streams)
         return
     opener, magic = OPENERS[compression], MAGIC[compression]
     input_bytes = ZSTD_INPUT_BYTES if compression == "zstd" else INPUT_BYTES
@@ -194,7 +203,7 @@ def _decompress_stream(file: BinaryIO, stream: Any, data: bytes, input_bytes: in
         if stream.needs_input and not data:
             data = file.read(input_bytes)
             if not data:
-                raise DamagedError("the file ends inside the compressed stream")
+                raise DamagedError(_CUT_OFF)
         try:
             output = stream.decompress(data, OUTPUT_BYTES)
         except DECODING_ERRORS as error:
@@ -228,3 +237,24 @@ def _decompress_lz4(file: BinaryIO) -> Iterator[bytes]:
         if not output:
             return
         yield output
+
+
+def _decompress_brotli(file: BinaryIO) -> Iterator[bytes]:
+    stream = brotli.Decompressor()
+    while not stream.is_finished():
+        hungry = stream.can_accept_more_data()  # also if it has more to put out, which it then does without more data
+        data = file.read(INPUT_BYTES) if hungry else b""
+        try:
+            output = stream.process(data, output_buffer_limit=OUTPUT_BYTES)
+        except brotli.error as error:
+            raise _ContentError(_NOT_BROTLI) from error
+        if output:
+            yield output
+        elif hungry and not data and not stream.is_finished():
+            raise DamagedError(_CUT_OFF)
+    if file.read(1):
+        raise _ContentError(_NOT_BROTLI)
+
+
+# formats of which all that a file holds counts as one stream
+_WHOLE: dict[str, Callable[[BinaryIO], Iterator[bytes]]] = {"lz4": _decompress_lz4, "brotli": _decompress_brotli}

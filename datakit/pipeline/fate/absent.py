@@ -49,7 +49,7 @@ READ_AGAIN = 4 << 30
 SHOWN = 3
 LINE_BYTES = 1 << 20  # maximum size of the part of a quarantined line that is searched for the id
 TEXT_KINDS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
-VIEWERS = {"gzip": "zcat", "zstd": "zstdcat", "bzip2": "bzcat", "xz": "xzcat", "lz4": "lz4cat"}
+VIEWERS = {"gzip": "zcat", "zstd": "zstdcat", "bzip2": "bzcat", "xz": "xzcat", "lz4": "lz4cat", "brotli": "brotli -dc"}
 
 
 def left_out(step: Finished) -> str:

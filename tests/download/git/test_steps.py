@@ -24,6 +24,7 @@ from datakit.engine.task import TaskContext
 from datakit.errors import CorruptError, NoInputError, RootError, StorageError
 from datakit.storage import urls
 from datakit.storage.manifest import read_manifest
+from tests.support.git import git
 from tests.support.normalize.sources import list_source
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="the program git is not installed")
@@ -41,12 +42,6 @@ DROPPED = {
     "large.bin": (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 5\n", "large_file_pointer"),
     ".github/ci.yml": (b"on: push\n", "hidden"),
 }
-
-
-def git(folder: Path, *arguments: str) -> str:
-    who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "protocol.file.allow=always")
-    done = subprocess.run(["git", "-C", str(folder), *who, *arguments], check=True, capture_output=True, text=True)
-    return done.stdout.strip()
 
 
 @pytest.fixture

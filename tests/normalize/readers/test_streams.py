@@ -10,14 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
 
+import brotli
 import pyarrow as pa
 import pytest
 import xxhash
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
-from datakit.errors import EmptyStageError
-from datakit.normalize.readers import line_chunks
-from datakit.normalize.readers.streams import DamagedError, decompressed
+from datakit.errors import EmptyStageError, UnreadableError
+from datakit.normalize.formats import MAGIC
+from datakit.normalize.readers import line_chunks, streams
+from datakit.normalize.readers.streams import DamagedError, DamagedStreamError, decompressed
 from tests.support.normalize.readers import RECORDS, lines, read, reasons, rows
 from tests.support.normalize.sources import normalize
 
@@ -27,6 +31,7 @@ COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
     "xz": lzma.compress,
     "zst": zstandard.ZstdCompressor().compress,
 }
+TRUNCATED = {**COMPRESSORS, "br": brotli.compress}
 
 
 def lz4(data: bytes) -> bytes:
@@ -69,18 +74,18 @@ def test_every_compression_gives_the_same_records(tmp_path: Path, suffix: str) -
         assert rows(found) == RECORDS and not counts.quarantined
 
 
-@pytest.mark.parametrize("suffix", COMPRESSORS)
+@pytest.mark.parametrize("suffix", TRUNCATED)
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.9, 0.999])
 def test_truncated_stream_keeps_good_records(tmp_path: Path, suffix: str, share: float) -> None:
     records = [{"text": xxhash.xxh3_128_hexdigest(b"%d" % n) * 4} for n in range(2_000)]
-    packed = COMPRESSORS[suffix](lines(records))
+    packed = TRUNCATED[suffix](lines(records))
     (tmp_path / f"in.jsonl.{suffix}").write_bytes(packed[: max(4, int(len(packed) * share))])
     with patch.object(line_chunks, "CHUNK_BYTES", 4096):
         found, counts = read(tmp_path, f"in.jsonl.{suffix}")
     good = rows(found)
     assert good == records[: len(good)]
     assert [place for place, _ in reasons(counts)] == [len(lines(records[: len(good)]))]
-    if share > 0.5 and suffix in ("gz", "zst"):
+    if share > 0.5 and suffix in ("gz", "zst", "br"):
         assert len(good) > 0.3 * len(records)
 
 
@@ -94,3 +99,68 @@ def test_disk_error_is_not_damage() -> None:
     with pytest.raises(OSError, match="Input/output"):
         list(decompressed(Broken(gzip.compress(lines())), "in.jsonl.gz"))
     assert not issubclass(OSError, DamagedError)
+
+
+def test_brotli_is_read_to_its_end(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl.br").write_bytes(brotli.compress(lines()))
+    (tmp_path / "nothing.jsonl.br").write_bytes(brotli.compress(b""))
+    found, counts = read(tmp_path, "in.jsonl.br")
+    assert rows(found) == RECORDS and not counts.quarantined
+    assert read(tmp_path, "nothing.jsonl.br")[0] == []
+    assert normalize(tmp_path / "out", tmp_path / "in.jsonl.br")["records_in"] == len(RECORDS)
+
+
+@pytest.mark.parametrize("tail", [b"\0", b"\n", b"junk", brotli.compress(b""), brotli.compress(lines())])
+def test_nothing_is_used_of_brotli_data_that_is_followed_by_other_data(tmp_path: Path, tail: bytes) -> None:
+    """Also if the data ends where the file is read on."""
+    packed = brotli.compress(lines())
+    (tmp_path / "in.jsonl.br").write_bytes(packed + tail)
+    for input_bytes in (1 << 20, len(packed), 1):
+        with patch.object(streams, "INPUT_BYTES", input_bytes), pytest.raises(EmptyStageError, match="other data"):
+            normalize(tmp_path / "out", tmp_path / "in.jsonl.br", max_quarantined=9)
+
+
+def test_brotli_data_that_cannot_be_decoded_is_left_out(tmp_path: Path) -> None:
+    packed = brotli.compress(lines())
+    for number, data in enumerate((lines(), gzip.compress(lines()), packed[:40] + bytes(99) + packed[40:])):
+        (tmp_path / f"{number}.jsonl.br").write_bytes(data)
+        with pytest.raises(EmptyStageError, match="damaged, is not Brotli data"):
+            normalize(tmp_path / f"out{number}", tmp_path / f"{number}.jsonl.br", max_quarantined=9)
+    (tmp_path / "empty.jsonl.br").write_bytes(b"")
+    with pytest.raises(UnreadableError, match=r"is empty \(0 bytes\), so it is not a brotli file"):
+        read(tmp_path, "empty.jsonl.br")
+
+
+def test_brotli_bomb_is_decoded_in_small_pieces() -> None:
+    bomb = brotli.compress(bytes(256 << 20), quality=3)
+    assert len(bomb) < 4096
+    sizes = [len(piece) for piece in decompressed(io.BytesIO(bomb), "in.jsonl.br")]
+    assert sum(sizes) == 256 << 20 and max(sizes) <= 2 * streams.OUTPUT_BYTES
+
+
+def test_brotli_file_may_begin_like_a_file_of_another_kind() -> None:
+    """The length of this content is in the bytes with which gzip files begin."""
+    content = (b"one two three " * 200)[:0x88C]
+    packed = brotli.compress(content, lgwin=24)
+    assert packed.startswith(MAGIC["gzip"] + b"\x08")
+    assert b"".join(decompressed(io.BytesIO(packed), "in.txt.br")) == content
+
+
+@given(st.binary(max_size=5_000), st.integers(0, 11), st.integers(1, 40), st.data())
+def test_brotli_content_is_complete_or_an_error_is_raised(
+    content: bytes, quality: int, piece: int, data: st.DataObject
+) -> None:
+    packed = brotli.compress(content, quality=quality)
+    end = data.draw(st.integers(1, len(packed)))
+    with patch.object(streams, "INPUT_BYTES", piece), patch.object(streams, "OUTPUT_BYTES", piece):
+        assert b"".join(decompressed(io.BytesIO(packed), "in.br")) == content
+        found = bytearray()
+        try:
+            for part in decompressed(io.BytesIO(packed[:end]), "in.br"):
+                found += part
+        except DamagedError as error:
+            assert "the file ends inside" in str(error) and content.startswith(found) and end < len(packed)
+        else:
+            assert end == len(packed)
+        with pytest.raises((DamagedError, DamagedStreamError), match="followed by other data"):
+            list(decompressed(io.BytesIO(packed + b"\0"), "in.br"))

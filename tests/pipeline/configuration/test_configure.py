@@ -177,5 +177,5 @@ def test_missing_tokenizer_file_is_an_input_error(shelf: Path, tmp_path: Path) -
 
 def test_every_source_key_has_a_meaning() -> None:
     places = {"url", "include", "exclude", "splits", "outside_links", "revision", "files", "private_redirects", *KEYS}
-    used = {*READING_KEYS, *places, "name", "license"}
+    used = {*READING_KEYS, *places, "name", "license", "history"}
     assert {entry.name for entry in fields(Source)} == used

@@ -52,6 +52,11 @@ def members(file: BinaryIO, path: str, start: int = 0) -> Iterator[Piece | Damag
     Raises UnreadableError if the file is of another kind.
     """
     compression = compression_of(path)
+    if compression is not None and compression not in OPENERS:
+        raise UnreadableError(
+            f"{one_line(path)} is compressed with {compression}, in which records of web archives have no borders; "
+            "decompress it, or exclude it"
+        )
     head = file.read(HEAD_BYTES)
     if head.startswith(ZSTD_DICTIONARY):
         raise UnreadableError(

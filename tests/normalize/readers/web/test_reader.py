@@ -11,7 +11,7 @@ import brotli
 import pyarrow as pa
 import pytest
 
-from datakit.errors import ColumnError, EmptyStageError, UsageError
+from datakit.errors import ColumnError, EmptyStageError, UnreadableError, UsageError
 from datakit.normalize.readers.web import columns as web_columns
 from datakit.normalize.readers.web import messages
 from datakit.normalize.record_counts import NOT_PAGES
@@ -196,6 +196,14 @@ def test_archive_without_documents_is_an_error_that_says_why(tmp_path: Path) -> 
         normalize(tmp_path, tmp_path / "in")
 
 
+@pytest.mark.parametrize(("suffix", "kind"), [("lz4", "lz4"), ("br", "brotli")])
+def test_compressions_without_borders_are_refused(tmp_path: Path, suffix: str, kind: str) -> None:
+    packed = pa.compress(warc_record(b"x"), kind, asbytes=True)
+    (tmp_path / f"a.warc.{suffix}").write_bytes(packed)
+    with pytest.raises(UnreadableError, match=f"compressed with {kind}, in which records .* no borders"):
+        normalize(tmp_path / "out", tmp_path / f"a.warc.{suffix}")
+
+
 def test_missing_library_is_named_with_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_archive(tmp_path / "in" / "a.warc", [response(PAGE)])
     monkeypatch.setattr(web_columns, "LIBRARIES", ("fastwarc", "no_such_library"))
@@ -204,7 +212,7 @@ def test_missing_library_is_named_with_the_extra(tmp_path: Path, monkeypatch: py
 
 
 def test_other_sources_need_none_of_the_libraries() -> None:
-    blocked = "".join(f"sys.modules[{name!r}] = None; " for name in (*web_columns.LIBRARIES, "brotli", "trafilatura"))
+    blocked = "".join(f"sys.modules[{name!r}] = None; " for name in (*web_columns.LIBRARIES, "trafilatura"))
     subprocess.run([sys.executable, "-c", f"import sys; {blocked}import datakit.normalize.stage"], check=True)
 
 

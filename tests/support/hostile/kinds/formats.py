@@ -7,7 +7,9 @@ import json
 import subprocess
 import tarfile
 from collections.abc import Callable
+from functools import partial
 
+import brotli
 import pyarrow as pa
 
 from tests.support.hostile.case import SAME_LENGTH, TOLERANT, Case, Place, done, refused, texts
@@ -19,6 +21,7 @@ PAGE = (
     "</page>"
 )
 LONG = 64 << 20
+RUNNING = ("uploadpack.packObjectsHook", "diff.external", "diff.evil.command", "diff.evil.textconv", "core.pager")
 
 
 def dump(inside: str, start: str = "") -> Callable[[], bytes]:
@@ -49,7 +52,7 @@ def with_a_long_member() -> bytes:
     return archive(member("a.txt"), member("b.txt", bytes(LONG)))()
 
 
-def git_repository(place: Place) -> None:
+def git_repository(place: Place, source: str = "") -> None:
     """A repository whose settings and hooks would run a program, with a link and a name that lead out."""
     folder, planted = place.work / "repo", f"touch {place.ran}/x"
 
@@ -61,18 +64,18 @@ def git_repository(place: Place) -> None:
     git("init", "-q", "-b", "main")
     (folder / "a.py").write_text(f"# {place.document}\n")
     (folder / "link.py").symlink_to(place.secret)
-    (folder / ".gitattributes").write_text("* filter=evil\n")
+    (folder / ".gitattributes").write_text("* filter=evil diff=evil\n")
     (folder / ".gitmodules").write_text(
         f'[submodule "m"]\n\tpath = m\n\turl = {place.outside}\n\tupdate = !{planted}\n'
     )
     git("add", "-A")
     git("commit", "-qm", "one")
-    for name in ("filter.evil.smudge", "core.fsmonitor", "core.sshCommand", "uploadpack.packObjectsHook"):
+    for name in (*RUNNING, "filter.evil.smudge", "core.fsmonitor", "core.sshCommand"):
         git("config", name, planted)
     for hook in ("post-checkout", "reference-transaction", "pre-receive"):
         (folder / ".git" / "hooks" / hook).write_text(f"#!/bin/sh\n{planted}\n")
         (folder / ".git" / "hooks" / hook).chmod(0o755)
-    place.recipe(url=f"git+file://{folder}", more=TOLERANT)
+    place.recipe(url=f"git+file://{folder}", source=source, more=TOLERANT)
 
 
 def dolma(entries: list[object]) -> Callable[[Place], None]:
@@ -150,9 +153,20 @@ CASES = (
     Case("dolma-attributes-nested-deep", dolma([{"id": "0", "attributes": {"a": 1}}, "[" * 100_000]),
          refused("attributes/q/a.jsonl")),
     Case("git-hooks-filters-and-links", git_repository, done(1)),
+    Case("git-history-with-programs-for-diffs", partial(git_repository, source="history = true"), done(1)),
     Case(
         "lz4-line-of-64-mib",
         texts(("a.jsonl.lz4", lambda: pa.compress(b'{"text": "' + b"a" * LONG + b'"}\n', "lz4", asbytes=True))),
+        refused("became a document"),
+    ),
+    Case(
+        "brotli-line-of-64-mib",
+        texts(("a.jsonl.br", lambda: brotli.compress(b'{"text": "' + b"a" * LONG + b'"}\n', quality=3))),
+        refused("became a document"),
+    ),
+    Case(
+        "brotli-gibibyte-of-line-ends",
+        texts(("a.jsonl.br", lambda: brotli.compress(b"\n" * (1 << 30), quality=1))),
         refused("became a document"),
     ),
 )  # fmt: skip
