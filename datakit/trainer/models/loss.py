@@ -168,7 +168,7 @@ def _summed_forward(hidden: Any, head: Any, labels: Any, counted: Any, z_loss: f
         wide = x.astype(jnp.float32)
         scaled = (wide * scale).astype(x.dtype)
         to_head += jnp.einsum("bsd,bsv->dv", scaled, others, preferred_element_type=jnp.float32)
-        to_x = jnp.einsum("bsv,dv->bsd", others, head, preferred_element_type=jnp.float32) * scale
+        to_x = jnp.einsum("bsv,dv->bsd", others, head).astype(jnp.float32) * scale
         return to_head, (normalizer - own, normalizer, to_x, to_own)
 
     parts = tuple(_pieces(array, piece) for array in (hidden, labels, counted))
@@ -185,6 +185,9 @@ def _with_own(hidden: Any, head: Any, labels: Any, to_own: Any, to_hidden: Any, 
     to_own, columns = to_own[..., None], head.T
     to_hidden += to_own * columns[labels].astype(jnp.float32)
     rows = (to_own * hidden.astype(jnp.float32)).reshape(-1, hidden.shape[-1])
+    # If there is only one piece, XLA for CPUs (JAX 0.10.2) would move the transposition into the product with bf16
+    # factors, and then fail to run it.
+    to_head = jax.lax.optimization_barrier(to_head)
     return to_hidden, to_head.T.at[labels.reshape(-1)].add(rows).T
 
 

@@ -103,11 +103,11 @@ def exact_total(hidden: np.ndarray, head: np.ndarray, batch: Tokens) -> float:
     return float(np.sum(counted * (normalizer - own + SHARED["z_loss"] * normalizer**2)))
 
 
-@pytest.mark.parametrize("confidence", [1.0, 1.5])
-def test_bf16_is_as_exact_as_for_single_losses(confidence: float) -> None:
+@pytest.mark.parametrize(("confidence", "piece"), [(1.0, 8), (1.5, 8), (1.0, LENGTH)])
+def test_bf16_is_as_exact_as_for_single_losses(confidence: float, piece: int) -> None:
     """With a confidence of 1.5, most labels have a probability near 1, and their gradients are small differences."""
     hidden, head, batch = inputs(jnp.bfloat16, confidence)
-    config = SimpleNamespace(z_loss=0.0, loss_piece=8)
+    config = SimpleNamespace(z_loss=0.0, loss_piece=piece)
     _, exact = both_gradients(hidden.astype(jnp.float32), head.astype(jnp.float32), batch, config)
     found, one_by_one = both_gradients(hidden, head, batch, config)
     for one, other, right in zip(found, one_by_one, exact, strict=True):
