@@ -6,8 +6,9 @@ zstd, or (for br and deflate, which have no such mark) one that cannot be decode
 without control characters. Any other payload that cannot be decoded to its end is broken. An encoding that no standard
 defines is ignored; one that is not supported makes the record broken.
 
-FastWARC decodes chunks. Its other decoders do not report truncated gzip data (version 2.0), so isal, brotli and
-zstandard are used directly.
+FastWARC decodes chunks, but takes a payload that ends between two of them for a whole one (version 2.0); so the last
+chunk, which is empty, is looked for. Its other decoders do not report truncated gzip data (version 2.0), so isal,
+brotli and zstandard are used directly.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from datakit.normalize.readers.web.errors import BrokenRecordError
 from datakit.normalize.readers.web.pieces import View
 
 CHUNK_LINE = re.compile(rb"[0-9A-Fa-f]{1,8}[ \t]*(;[^\r\n]*)?\r?\n")
+LAST_CHUNK = re.compile(rb"(?:\A|\n)0{1,8}[ \t]*(;[^\r\n]*)?\r?\n")
+END_BYTES = 8 << 10  # more than the last chunk and the header fields that may follow it
 UNSUPPORTED = ("compress", "x-compress", "sdch", "exi", "pack200-gzip", "dcb", "dcz", "aes128gcm")
 MOST_ENCODINGS = 4  # more than any server applies
 CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")
@@ -89,6 +92,8 @@ def _chunked(payload: bytes, limit: int) -> bytes:
     while size <= limit and (part := reader.read(OUTPUT_BYTES)):
         parts.append(part)
         size += len(part)
+    if size <= limit and not LAST_CHUNK.search(payload[-END_BYTES:]):
+        raise EOFError("the payload ends before its last chunk")
     return b"".join(parts)
 
 
