@@ -2,8 +2,8 @@
 
 Each file is asked for its first byte. The answer states the size of the file, and its version: the ETag or the time of
 the last change. If there is no ETag, or only a weak one (`W/"..."`), which two contents may share, the file is read and
-hashed; nor do the same second and size prove that a file is unchanged. A file whose size the server does not state, or that it sends only in a compressed form, is refused,
-because it could not be verified.
+hashed; nor do the same second and size prove that a file is unchanged. A file whose size the server does not state, or
+that it sends only in a compressed form, is refused, because it could not be verified.
 
 Cost: one request per file, PROBES at a time, and one read of each file without a strong ETag.
 """
