@@ -7,7 +7,7 @@ any size therefore takes only a few seconds. Reports ids, names, types and lengt
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -126,18 +126,18 @@ def inspect_source(
 
     with announced(compiling):
         warm_kernels.warm()
-    links = globs.outside_links(every)
+    links = globs.refused_links(every)
     reports = tuple(_inspect_group(place, group, links) for group in groups)
     problems += [problem for report in reports for problem in report.problems]
     size = sum(info.size for info in files)
     return RawReport(without_query(url), len(files), size, reports, tuple(problems), find_licenses(place, every))
 
 
-def _inspect_group(place: Place, group: FileGroup, links: Sequence[str]) -> GroupReport:
-    """Inspect a group. links: the links that lead out of the place; a run refuses those below the group's URL."""
+def _inspect_group(place: Place, group: FileGroup, links: Mapping[str, str]) -> GroupReport:
+    """Inspect a group. links: what each link is that a run refuses if it is below the group's URL."""
     trial, sample, columns, text = accepted(place, group)
-    below = [path for path in links if path.startswith(f"{group.folder}/" if group.folder else "")]
-    refused = {path: f"{one_line(path)} is a link that leads out of the source's folder" for path in below}
+    below = f"{group.folder}/" if group.folder else ""
+    refused = {path: f"{one_line(path)} is {what}" for path, what in links.items() if path.startswith(below)}
     chunks, kept = sample.chunks, trial.group.files or group.files
     lengths, ids = _texts(chunks, text) if text else (np.zeros(0), ())
     return GroupReport(

@@ -146,10 +146,12 @@ def test_links_that_lead_outside_and_manifests_of_others_are_no_obstacle(tmp_pat
     write_lines(tmp_path / "texts" / "a.jsonl", [prose(n) for n in range(3)])
     (tmp_path / "texts" / "manifest.json").write_text('{"files": ["a.jsonl"], "text": "of another program"}\n')
     (tmp_path / "texts" / "link").symlink_to(tmp_path / "outside")
+    (tmp_path / "texts" / "broken.jsonl").symlink_to("nowhere")
     written = invoke("init", "texts", cwd=tmp_path)
     assert written.returncode == 0, written.stderr
     assert "link is a link that leads out of the source's folder" in " ".join(written.stdout.split())
-    assert all("/link" in source["exclude"] for source in recipe_of(tmp_path)["sources"])
+    assert "broken.jsonl is a link to a file that does not exist" in " ".join(written.stdout.split())
+    assert all({"/link", "/broken.jsonl"} <= set(source["exclude"]) for source in recipe_of(tmp_path)["sources"])
     assert sum(stage["rows_out"] for stage in run(tmp_path)["stages"] if stage["stage"] == "normalize") == 4
 
 
