@@ -155,6 +155,22 @@ def test_links_that_lead_outside_and_manifests_of_others_are_no_obstacle(tmp_pat
     assert sum(stage["rows_out"] for stage in run(tmp_path)["stages"] if stage["stage"] == "normalize") == 4
 
 
+def test_attributes_in_dolma_s_form_are_no_source(tmp_path: Path) -> None:
+    """They have no texts, so their ids would be taken for texts."""
+    for folder, lines in (
+        ("documents", [{"id": f"{n}", "text": prose(n)} for n in range(3)]),
+        ("attributes/q", [{"id": f"{n}", "attributes": {"q": 0.5}} for n in range(3)]),
+    ):
+        (tmp_path / "dolma" / "v1" / folder).mkdir(parents=True)
+        (tmp_path / "dolma" / "v1" / folder / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    written = invoke("init", "dolma", cwd=tmp_path)
+    assert written.returncode == 0, written.stderr
+    assert "attributes of the files below documents/, in Dolma's form" in " ".join(written.stdout.split())
+    (source,) = recipe_of(tmp_path)["sources"]
+    assert (source["name"], source["url"]) == ("documents", "dolma/v1/documents")
+    assert run(tmp_path)["stages"][-1]["rows_out"] == 3
+
+
 def test_suspicious_things_are_comments_and_part_of_the_summary(tmp_path: Path) -> None:
     folder = tmp_path / "pages"
     folder.mkdir()
