@@ -56,8 +56,11 @@ def _fault(license_: str | None) -> str:
         return "not known"
     if URL.fullmatch(license_):
         return ""
-    unknown = [part for part in _parts(license_) if _hub_name(part) is None and part not in OTHERS]
-    return f"{license_!r}, which is neither an identifier that can be stated nor a URL" if unknown else ""
+    parts = _parts(license_)
+    known = [part for part in parts if _hub_name(part) is not None or part in OTHERS]
+    return (
+        "" if parts and parts == known else f"{license_!r}, which is neither an identifier that can be stated nor a URL"
+    )
 
 
 def _parts(license_: str) -> list[str]:

@@ -188,10 +188,10 @@ def regular(files: Sequence[FileInfo], skip_links: bool = False) -> tuple[list[F
     opening a named pipe could block forever.
 
     Raises UnreadableError if an entry is a link to a missing file, or a link that leads out of the directory.
-    skip_links: if True, links of the latter kind are left out like named pipes.
+    skip_links: if True, such links are left out like named pipes.
     """
-    _refuse(_DANGLING, "fix or exclude it", files)
     if not skip_links:
+        _refuse(_DANGLING, "fix or exclude it", files)
         _refuse(_OUTSIDE, "exclude it, or set `outside_links = true` for this source to follow such links", files)
     hidden = [one_line(info.path) for info in files if info.special == _HIDDEN]
     skipped = [f"{one_line(info.path)} is {info.special}" for info in files if info.special not in ("", _HIDDEN)]
@@ -200,9 +200,9 @@ def regular(files: Sequence[FileInfo], skip_links: bool = False) -> tuple[list[F
     return [info for info in files if not info.special], ", ".join(clauses)
 
 
-def outside_links(files: Sequence[FileInfo]) -> list[str]:
-    """Return the paths of the links that lead out of the directory, which `regular` refuses."""
-    return [info.path.rstrip("/") for info in files if info.special == _OUTSIDE]
+def refused_links(files: Sequence[FileInfo]) -> dict[str, str]:
+    """Return the links that `regular` refuses: what each is, by path."""
+    return {info.path.rstrip("/"): info.special for info in files if info.special in (_DANGLING, _OUTSIDE)}
 
 
 def _refuse(kind: str, advice: str, files: Sequence[FileInfo]) -> None:

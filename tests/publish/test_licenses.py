@@ -46,7 +46,9 @@ def test_a_mix_is_a_list_or_refers_to_the_table() -> None:
     assert stated("MIT", "PSF-2.0") == {"license": "other", "license_name": "mixed", "license_link": "README.md"}
 
 
-@pytest.mark.parametrize("license_", [None, "", "  ", "unknown", "NOASSERTION", "see website", "CC-BY-44", "ftp://a/b"])
+@pytest.mark.parametrize(
+    "license_", [None, "", "  ", "unknown", "NOASSERTION", "see website", "CC-BY-44", "ftp://a/b", "()"]
+)
 def test_what_cannot_be_stated_is_refused_with_the_source_and_the_key(license_: str | None) -> None:
     with pytest.raises(LicenseError, match=r"license of source 'web' is .*set `license = ") as refused:
         require_licenses(["web", "good"], {"web": license_, "good": "MIT"})

@@ -1,11 +1,11 @@
 """Lists the files of a source on a web server: a single file, the files of an index page, or those of a list.
 
 Each file is asked for its first byte. The answer states the size of the file, and its version: the ETag or the time of
-the last change. If there is no ETag, the file is read and hashed, since the same second and size do not prove that a
-file is unchanged. A file whose size the server does not state, or that it sends only in a compressed form, is refused,
-because it could not be verified.
+the last change. If there is no ETag, or only a weak one (`W/"..."`), which two contents may share, the file is read and
+hashed; nor do the same second and size prove that a file is unchanged. A file whose size the server does not state, or
+that it sends only in a compressed form, is refused, because it could not be verified.
 
-Cost: one request per file, PROBES at a time, and one read of each file without an ETag.
+Cost: one request per file, PROBES at a time, and one read of each file without a strong ETag.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from datakit.storage import urls
 from datakit.storage.io_errors import NEW_SIGNATURE
 
 PROBES = 8
+WEAK = "w/"  # begins an ETag that says only that two contents mean the same
 
 
 @dataclass(frozen=True)
 class WebFile:
-    """A file on a web server: its path within the source, its URL, its size and its version. checksum: the ETag without
-    its quotes or, if there is none, the xxh3-128 of the content.
+    """A file on a web server: its path within the source, its URL, its size and its version. etag: "" if there is none,
+    or only a weak one. checksum: the ETag without its quotes or, without an ETag, the xxh3-128 of the content.
     """
 
     path: str
@@ -102,6 +103,7 @@ def _described(path: str, remote: RemoteFile, answer: Answer) -> WebFile:
         raise UnreadableError(f"{remote.name}: the server does not state the file's size; copy the file to a disk")
     headers = answer.response.headers
     etag, changed = headers.get("etag", ""), headers.get("last-modified", "")
+    etag = "" if etag.lower().startswith(WEAK) else etag
     url = split_query(remote.url)[0]
     return WebFile(path, url, answer.total, etag.strip('"'), etag, "" if etag else changed)
 

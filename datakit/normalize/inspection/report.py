@@ -7,8 +7,8 @@ any size therefore takes only a few seconds. Reports ids, names, types and lengt
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,7 @@ from datakit.normalize.inspection.sample import SHOWN_PROBLEMS
 from datakit.normalize.inspection.suspicions import suspicions
 from datakit.normalize.inspection.trials import accepted
 from datakit.normalize.readers.base import Chunk
+from datakit.normalize.readers.dolma.attribute_files import joined_attributes
 from datakit.normalize.route import hash_texts
 from datakit.normalize.text_rules import apply_rules
 from datakit.printable import one_line
@@ -126,18 +127,19 @@ def inspect_source(
 
     with announced(compiling):
         warm_kernels.warm()
-    links = globs.outside_links(every)
-    reports = tuple(_inspect_group(place, group, links) for group in groups)
+    links = globs.refused_links(every)
+    attributes = joined_attributes(info.path for info in files)
+    reports = tuple(_without_attributes(_inspect_group(place, group, links), group, attributes) for group in groups)
     problems += [problem for report in reports for problem in report.problems]
     size = sum(info.size for info in files)
     return RawReport(without_query(url), len(files), size, reports, tuple(problems), find_licenses(place, every))
 
 
-def _inspect_group(place: Place, group: FileGroup, links: Sequence[str]) -> GroupReport:
-    """Inspect a group. links: the links that lead out of the place; a run refuses those below the group's URL."""
+def _inspect_group(place: Place, group: FileGroup, links: Mapping[str, str]) -> GroupReport:
+    """Inspect a group. links: what each link is that a run refuses if it is below the group's URL."""
     trial, sample, columns, text = accepted(place, group)
-    below = [path for path in links if path.startswith(f"{group.folder}/" if group.folder else "")]
-    refused = {path: f"{one_line(path)} is a link that leads out of the source's folder" for path in below}
+    below = f"{group.folder}/" if group.folder else ""
+    refused = {path: f"{one_line(path)} is {what}" for path, what in links.items() if path.startswith(below)}
     chunks, kept = sample.chunks, trial.group.files or group.files
     lengths, ids = _texts(chunks, text) if text else (np.zeros(0), ())
     return GroupReport(
@@ -152,6 +154,17 @@ def _inspect_group(place: Place, group: FileGroup, links: Sequence[str]) -> Grou
         problems=tuple(dict.fromkeys([*trial.problems, *sample.problems])),
         suspicions=tuple(suspicions(group, chunks, columns, text)),
     )  # fmt: skip
+
+
+def _without_attributes(report: GroupReport, group: FileGroup, attributes: Collection[str]) -> GroupReport:
+    """Return the report, unusable if all files of the group hold attributes of documents in Dolma's form."""
+    if not all(info.path in attributes for info in group.files):
+        return report
+    reason = (
+        'attributes of the files below documents/, in Dolma\'s form; one source with `format = "dolma"` and the folder '
+        "above documents/ as `url` joins them"
+    )
+    return replace(report, text=None, columns=(), problems=(reason,), suspicions=())
 
 
 def _id(columns: Sequence[ColumnReport], chunks: Sequence[Chunk]) -> str | None:

@@ -74,7 +74,11 @@ def dialect_of(format: str, config: Config) -> Dialect:
 def _header(record: bytes, dialect: Dialect, path: str) -> list[str]:
     text = record.removeprefix(BYTE_ORDER_MARK).decode("utf-8", "replace").strip("\r\n")
     quoting = csv.QUOTE_MINIMAL if dialect.quoted else csv.QUOTE_NONE
-    names = next(csv.reader([text], delimiter=dialect.delimiter, quoting=quoting), [])
+    try:
+        names = next(csv.reader([text], delimiter=dialect.delimiter, quoting=quoting), [])
+    except csv.Error as error:
+        reason = f"{one_line(path)} has a header that cannot be read ({error}); exclude the file"
+        raise UnreadableError(reason) from error
     if not names:
         raise UnreadableError(
             f"{one_line(path)} has no header; its first record must name the columns, separated by "

@@ -146,11 +146,29 @@ def test_links_that_lead_outside_and_manifests_of_others_are_no_obstacle(tmp_pat
     write_lines(tmp_path / "texts" / "a.jsonl", [prose(n) for n in range(3)])
     (tmp_path / "texts" / "manifest.json").write_text('{"files": ["a.jsonl"], "text": "of another program"}\n')
     (tmp_path / "texts" / "link").symlink_to(tmp_path / "outside")
+    (tmp_path / "texts" / "broken.jsonl").symlink_to("nowhere")
     written = invoke("init", "texts", cwd=tmp_path)
     assert written.returncode == 0, written.stderr
     assert "link is a link that leads out of the source's folder" in " ".join(written.stdout.split())
-    assert all("/link" in source["exclude"] for source in recipe_of(tmp_path)["sources"])
+    assert "broken.jsonl is a link to a file that does not exist" in " ".join(written.stdout.split())
+    assert all({"/link", "/broken.jsonl"} <= set(source["exclude"]) for source in recipe_of(tmp_path)["sources"])
     assert sum(stage["rows_out"] for stage in run(tmp_path)["stages"] if stage["stage"] == "normalize") == 4
+
+
+def test_attributes_in_dolma_s_form_are_no_source(tmp_path: Path) -> None:
+    """They have no texts, so their ids would be taken for texts."""
+    for folder, lines in (
+        ("documents", [{"id": f"{n}", "text": prose(n)} for n in range(3)]),
+        ("attributes/q", [{"id": f"{n}", "attributes": {"q": 0.5}} for n in range(3)]),
+    ):
+        (tmp_path / "dolma" / "v1" / folder).mkdir(parents=True)
+        (tmp_path / "dolma" / "v1" / folder / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    written = invoke("init", "dolma", cwd=tmp_path)
+    assert written.returncode == 0, written.stderr
+    assert "attributes of the files below documents/, in Dolma's form" in " ".join(written.stdout.split())
+    (source,) = recipe_of(tmp_path)["sources"]
+    assert (source["name"], source["url"]) == ("documents", "dolma/v1/documents")
+    assert run(tmp_path)["stages"][-1]["rows_out"] == 3
 
 
 def test_suspicious_things_are_comments_and_part_of_the_summary(tmp_path: Path) -> None:

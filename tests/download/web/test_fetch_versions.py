@@ -68,6 +68,17 @@ def test_web_server_without_etags_is_verified_by_content(
     refused(found, tmp_path / "second", CorruptError, "the content that arrived has the hash xxh3-128")
 
 
+def test_weak_etag_proves_nothing(bin_web: WebServer, tmp_path: Path) -> None:
+    """Two contents may share it, so parts of both could become one file."""
+    bin_web.routes.weak_etag = 'W/"same"'
+    found = look(f"{bin_web.url}/a.bin")
+    assert (found.files[0].etag, found.files[0].content[:9]) == ("", "xxh3-128:")
+    assert download(found, tmp_path / "first") == {"a.bin": CONTENT}
+    bin_web.routes.files["a.bin"] = CONTENT[::-1]
+    assert look(f"{bin_web.url}/a.bin").files[0].checksum != found.files[0].checksum
+    refused(found, tmp_path / "second", CorruptError, "the content that arrived has the hash xxh3-128")
+
+
 def test_resumed_web_download_sends_the_missing_bytes_only(bin_web: WebServer, tmp_path: Path) -> None:
     found = look(f"{bin_web.url}/a.bin")
     bin_web.site.log.clear()

@@ -186,3 +186,10 @@ def test_header_that_is_too_long_is_refused(tmp_path: Path) -> None:
         pytest.raises(UnreadableError, match=r"the header of .* exceeds"),
     ):
         read(tmp_path, "in.csv", max_document_bytes=100)
+
+
+def test_header_that_python_cannot_read_is_refused_by_name(tmp_path: Path) -> None:
+    """Python's csv module accepts fields of 128 KiB."""
+    (tmp_path / "in.csv").write_text(f"id,text,{'x' * 200_000}\n1,2,3\n")
+    with pytest.raises(UnreadableError, match=r"in\.csv has a header that cannot be read"):
+        read(tmp_path, "in.csv")

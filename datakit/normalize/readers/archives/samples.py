@@ -38,6 +38,8 @@ class Sample:
         """Add a member to the sample."""
         if kind in self.members:
             self.problem = f"two members with the extension .{kind}"
+        elif member.is_link:
+            self.problem = f"its .{kind} is a link, which is not followed; write the archive without links"
         elif member.data is None:
             self.problem = f"its .{kind} is longer than max_document_bytes ({limit})"
         else:

@@ -2,9 +2,9 @@
 
 Headers are decoded by the standard library, which also verifies their checksums. The loop over the headers is our own,
 since `tarfile` ends an archive silently at a damaged header, keeps a list of all members, and reads an extended header
-of any size into memory. The names of members are data: they are never used as paths. Links, devices and directories are
-passed over. An archive must end with its end mark (a block of zeros), so that one that was cut between two members is
-noticed.
+of any size into memory. The names of members are data: they are never used as paths. Devices and directories are passed
+over. A link has no content of its own, and is yielded as such, so that a text that was stored as a link is not missed.
+An archive must end with its end mark (a block of zeros), so that one that was cut between two members is noticed.
 
 Memory: one member of permitted length, plus the data of one read.
 """
@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from datakit.normalize.readers.streams import DamagedError
 
 BLOCK = tarfile.BLOCKSIZE
+TYPE_AT = 156  # the place of a header's type
 EXTENDED_BYTES = 1 << 20  # an extended header holds a name and a few attributes
 _REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
+_LINKS = (tarfile.LNKTYPE, tarfile.SYMTYPE)
 _EXTENDED = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
 _WITHOUT_DATA = (
     tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE,
@@ -29,14 +31,15 @@ _SUFFIX = "; what follows is lost"
 
 @dataclass(frozen=True)
 class Member:
-    """A regular file in an archive. offset: the offset of its first header. data: its content; None if its name was not
-    wanted, or if it is longer than the limit.
+    """A regular file or a link in an archive. offset: the offset of its first header. data: its content; None if its
+    name was not wanted, if it is longer than the limit, or if it is a link.
     """
 
     name: str
     offset: int
     size: int
     data: bytes | None
+    is_link: bool = False
 
 
 class _Bytes:
@@ -81,20 +84,23 @@ class TarReader:
         self.position: int = 0
 
     def members(self, parts: Iterable[bytes]) -> Iterator[Member]:
-        """Yield the regular files of an archive, up to its end mark. Raises DamagedError."""
+        """Yield the regular files and the links of an archive, up to its end mark. Raises DamagedError."""
         stream = self._stream = _Bytes(parts)
         offset, extended = 0, dict[str, str]()
-        while (header := self._header(stream)) is not None:
+        while (header := self._header(stream, "path" in extended)) is not None:
             if header.type in _EXTENDED or header.type == tarfile.GNUTYPE_LONGNAME:
                 content = self._extended(stream, header.size)
                 extended |= _name(content) if header.type == tarfile.GNUTYPE_LONGNAME else _attributes(content)
                 continue
             if header.type == tarfile.GNUTYPE_SPARSE or any(name.startswith("GNU.sparse") for name in extended):
                 raise DamagedError("a sparse member, which datakit does not read" + _SUFFIX)
-            size = int(extended.get("size", header.size))
-            if header.type in _REGULAR and not header.name.endswith("/"):
+            size, name = int(extended.get("size", header.size)), extended.get("path", header.name)
+            if header.type in _REGULAR and not name.endswith("/"):
                 self.position = offset
-                yield self._member(stream, extended.get("path", header.name), offset, size)
+                yield self._member(stream, name, offset, size)
+            elif header.type in _LINKS:
+                self.position = offset
+                yield Member(name, offset, 0, None, is_link=True)
             elif header.type not in _WITHOUT_DATA:
                 stream.skip(_padded(size))
             if header.type not in (tarfile.XGLTYPE, tarfile.GNUTYPE_LONGLINK):
@@ -107,8 +113,8 @@ class TarReader:
             if block.strip(b"\0"):
                 raise DamagedError("data follows the end mark of the archive; it is not read")
 
-    def _header(self, stream: _Bytes) -> tarfile.TarInfo | None:
-        """Return the next header, or None at the end mark."""
+    def _header(self, stream: _Bytes, long_name: bool) -> tarfile.TarInfo | None:
+        """Return the next header, or None at the end mark. long_name: True if an extended header has the name."""
         block = stream.take(BLOCK)
         if not block.strip(b"\0") and len(block) == BLOCK:
             return None
@@ -118,6 +124,8 @@ class TarReader:
             header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except tarfile.HeaderError as error:
             raise DamagedError(f"damaged header at byte {stream.position - BLOCK}" + _SUFFIX) from error
+        if long_name and block[TYPE_AT : TYPE_AT + 1] == tarfile.AREGTYPE:
+            header.type = tarfile.AREGTYPE  # `tarfile` may take it for a directory, judging by a name that is cut off
         if header.size < 0:
             raise DamagedError(f"a negative size in the header at byte {stream.position - BLOCK}" + _SUFFIX)
         return header

@@ -45,15 +45,35 @@ def attribute_files(paths: Iterable[str]) -> dict[str, tuple[str, ...]]:
     }
 
 
+def joined_attributes(paths: Iterable[str]) -> set[str]:
+    """Return the paths of the attribute files that belong to a file of documents among `paths`.
+
+    >>> sorted(joined_attributes(["v1/documents/a.json", "v1/attributes/q/a.json", "attributes/q/a.json", "b.json"]))
+    ['v1/attributes/q/a.json']
+    """
+    found = [(path, *parts) for path in paths if (parts := _parts(path)) is not None]
+    documents = {(tree, rest) for _, tree, kind, rest in found if kind == DOCUMENTS}
+    attributes = [(path, tree, rest.partition("/")[2]) for path, tree, kind, rest in found if kind == ATTRIBUTES]
+    return {path for path, tree, rest in attributes if (tree, rest) in documents}
+
+
 def _split(path: str) -> tuple[str, str, str]:
-    """Return the folder of the tree, `documents` or `attributes`, and the path below it."""
-    parts = path.split("/")
-    place = next((number for number, part in enumerate(parts[:-1]) if part in (DOCUMENTS, ATTRIBUTES)), None)
-    if place is None or (parts[place] == ATTRIBUTES and place + 2 >= len(parts)):
+    """Return the folder of the tree, `documents` or `attributes`, and the path below it. Raises UnreadableError."""
+    found = _parts(path)
+    if found is None:
         raise UnreadableError(
             f"{one_line(path)} is neither below documents/ nor below a folder of attributes/, as the format `dolma` "
             "requires; exclude it, or correct the source's `url`"
         )
+    return found
+
+
+def _parts(path: str) -> tuple[str, str, str] | None:
+    """Return what `_split` returns, or None if a path is neither one of documents nor one of attributes."""
+    parts = path.split("/")
+    place = next((number for number, part in enumerate(parts[:-1]) if part in (DOCUMENTS, ATTRIBUTES)), None)
+    if place is None or (parts[place] == ATTRIBUTES and place + 2 >= len(parts)):
+        return None
     return "/".join(parts[:place]), parts[place], "/".join(parts[place + 1 :])
 
 

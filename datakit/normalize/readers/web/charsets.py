@@ -1,10 +1,10 @@
 """Decides in which charset a payload is, and decodes it.
 
 The first of these decides, as in browsers: a byte order mark; the charset that the server states; in HTML, the charset
-that a `<meta>` in the first META_BYTES bytes states; UTF-8, if the whole payload is valid UTF-8; Resiliparse's
-detector. A charset that the WHATWG Encoding Standard does not know does not count. Texts of WET files (`conversion`)
-are UTF-8. Names mean what they mean to browsers: `iso-8859-1` is windows-1252. Bytes that are invalid in the charset
-become U+FFFD.
+that a `<meta>` in the first META_BYTES bytes states, unless it is in a comment; UTF-8, if the whole payload is valid
+UTF-8; Resiliparse's detector. A charset that the WHATWG Encoding Standard does not know does not count. Texts of WET
+files (`conversion`) are UTF-8. Names mean what they mean to browsers: `iso-8859-1` is windows-1252. Bytes that are
+invalid in the charset become U+FFFD.
 
 Cost: 0.1 ms per page whose charset is stated. The detector reads up to DETECTED_BYTES.
 """
@@ -25,6 +25,7 @@ DETECTED_BYTES = 128 << 10
 MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 LONGEST_MARK = 3  # in bytes
 META = re.compile(rb"<meta[^>]{0,512}?charset\s*=\s*[\"']?\s*([A-Za-z0-9_.:-]{1,40})", re.I)
+COMMENT = re.compile(rb"<!--.*?(?:-->|\Z)", re.DOTALL)
 UTF_8 = "utf-8"
 
 
@@ -33,7 +34,7 @@ def charset_of(payload: View, stated: str | None, is_html: bool) -> str:
     if mark := mark_of(payload):
         return mark
     found = _known(stated)
-    if found is None and is_html and (meta := META.search(payload, 0, META_BYTES)):
+    if found is None and is_html and (meta := META.search(COMMENT.sub(b"", bytes(payload[:META_BYTES])))):
         found = _known(meta[1].decode("ascii"))
         # a <meta> can be read as ASCII only if the page is not in UTF-16
         found = UTF_8 if found is not None and found.startswith("utf-16") else found

@@ -6,19 +6,18 @@ zstd, or (for br and deflate, which have no such mark) one that cannot be decode
 without control characters. Any other payload that cannot be decoded to its end is broken. An encoding that no standard
 defines is ignored; one that is not supported makes the record broken.
 
-FastWARC decodes chunks. Its other decoders do not report truncated gzip data (version 2.0), so isal, brotli and
+FastWARC's decoders are not used (version 2.0): that of chunks takes a payload that ends between two chunks for a whole
+one, and refuses extensions and trailers; the others do not report truncated gzip data. Instead, isal, brotli and
 zstandard are used directly.
 """
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import brotli
-from fastwarc.stream_io import ChunkedReader
 from isal import igzip_lib
 
 from datakit.normalize.formats import MAGIC
@@ -26,7 +25,8 @@ from datakit.normalize.readers.streams import DECODING_ERRORS, OPENERS, OUTPUT_B
 from datakit.normalize.readers.web.errors import BrokenRecordError
 from datakit.normalize.readers.web.pieces import View
 
-CHUNK_LINE = re.compile(rb"[0-9A-Fa-f]{1,8}[ \t]*(;[^\r\n]*)?\r?\n")
+CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\r\n]*)?\r?\n")
+CHUNK_END = re.compile(rb"\r?\n")
 UNSUPPORTED = ("compress", "x-compress", "sdch", "exi", "pack200-gzip", "dcb", "dcz", "aes128gcm")
 MOST_ENCODINGS = 4  # more than any server applies
 CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")
@@ -83,13 +83,20 @@ def _is_plain(payload: bytes) -> bool:
 
 
 def _chunked(payload: bytes, limit: int) -> bytes:
-    if not CHUNK_LINE.match(payload):
+    """Join chunks up to the last one, which is empty. What follows it is ignored: trailers, or left-over data."""
+    parts, size, at = list[bytes](), 0, 0
+    while found := CHUNK_LINE.match(payload, at):
+        length, at = int(found[1], 16), found.end()
+        if not length or size > limit:
+            return b"".join(parts)
+        parts.append(payload[at : at + length])
+        end = CHUNK_END.match(payload, at + length)
+        if end is None:
+            raise EOFError("a chunk does not end where it should")
+        size, at = size + length, end.end()
+    if not at:
         return payload
-    reader, parts, size = ChunkedReader(io.BytesIO(payload)), list[bytes](), 0
-    while size <= limit and (part := reader.read(OUTPUT_BYTES)):
-        parts.append(part)
-        size += len(part)
-    return b"".join(parts)
+    raise EOFError("the payload ends before its last chunk")
 
 
 def _marked(kind: str) -> Callable[[bytes, int], bytes]:

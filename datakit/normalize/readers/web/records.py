@@ -6,19 +6,24 @@ ends. An ARC record is a line that ends with the length of its block, the block,
 - no record begins where the one before ended: what lies there, up to the next record, counts as one broken record;
 - its header does not end within HEADER_BYTES, or states no length or several lengths;
 - its block is not followed by line ends, by another record or by the end of a member: then its length is wrong;
+- a member begins with a record inside its block: then its length is wrong, too;
 - the content ends inside it, or a damaged member lies in it.
 
 After a broken record, the next one is searched for from the end of its header on, so that a length that is too large
 does not swallow the records that follow. There, a record is recognized by its first line. FastWARC, which this reader
 uses for headers and messages, stops at the first broken record, and reads no ARC files (version 2.0).
 
-A block longer than `longest` is passed over. Only its beginning is kept, which suffices to see what it is.
+A block longer than `longest` is passed over. Only its beginning is kept, which suffices to see what it is. Such a
+length may be wrong as well. In a file that is not compressed, the bytes behind the block are therefore looked at first;
+in other files, passing over ends at a member that begins with a record. Only in a file that was compressed as a whole
+does a wrong length of this size cost all that it covers.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,6 +41,7 @@ LINES = {WARC: WARC_LINE, ARC: ARC_LINE}
 FIRST_LINES = {kind: re.compile(rb"(?m)^" + line.pattern) for kind, line in LINES.items()}
 SEPARATORS = {WARC: re.compile(rb"\r?\n\r?\n"), ARC: re.compile(rb"\r?\n")}
 SEPARATOR_BYTES = 4
+Look = Callable[[int], bytes | None]
 LONE_END = b"\r\n\r\n"  # behind the block of a record that has a member of its own
 FILE_ENDS = "the file ends inside this record"
 
@@ -67,11 +73,13 @@ class Broken:
 
 
 class RecordCutter:
-    """Cuts the content of one archive into records. kind: WARC or ARC. longest: the longest permitted block."""
+    """Cuts the content of one archive into records. kind: WARC or ARC. longest: the longest permitted block. look:
+    returns some bytes at a content offset, or None if the file ends before it; None if the file is compressed.
+    """
 
-    def __init__(self, window: Window, kind: str, longest: int) -> None:
-        self._window, self._longest, self._kind = window, longest, kind
-        self._first_line, self._separator = FIRST_LINES[kind], SEPARATORS[kind]
+    def __init__(self, window: Window, kind: str, longest: int, look: Look | None = None) -> None:
+        self._window, self._longest, self._kind, self._look = window, longest, kind, look
+        self._first_line, self._line, self._separator = FIRST_LINES[kind], LINES[kind], SEPARATORS[kind]
 
     def records(self) -> Iterator[Record | Broken]:
         """Yield the records, and the broken places between them, in order."""
@@ -120,7 +128,7 @@ class RecordCutter:
         window = self._window
         place = window.position, window.stored()
         cut = window.may_be_cut()
-        line = self._line(cut)
+        line = self._find_line(cut)
         if line is None:
             window.advance(1)
             window.find(self._first_line)
@@ -141,21 +149,22 @@ class RecordCutter:
         if length > self._longest:
             return self._long_record(place, cut, header, length)
         ended = not window.fill(length + SEPARATOR_BYTES) and window.left < length
-        if not ended and self._is_followed_well(length):
+        inside = window.record_inside(window.position + 1, window.position + length, self._line)
+        if inside is None and not ended and self._is_followed_well(length):
             block = _block(window.data, window.at, length)
             window.advance(length)
             return Record(*place, cut, header, block)
         window.find(self._first_line)
         if ended and not window.left:
             return Broken(*place, FILE_ENDS)
-        return Broken(*place, f"its length, {length} bytes, is wrong: no record follows its block")
+        return Broken(*place, _wrong_length(length))
 
-    def _line(self, begins: bool) -> re.Match[bytes] | None:
+    def _find_line(self, begins: bool) -> re.Match[bytes] | None:
         """Match a record's first line at the current place. begins: True if a member may begin here; then the line
         before need not have an end.
         """
         window = self._window
-        first_line = LINES[self._kind] if begins else self._first_line
+        first_line = self._line if begins else self._first_line
         found = first_line.match(window.data, window.at)
         if found is None and window.left < LONGEST_LINE:
             window.fill(LONGEST_LINE)
@@ -186,16 +195,32 @@ class RecordCutter:
         if window.begins_member(length):
             return True
         window.fill(length + LONGEST_LINE)
-        following = window.data[window.at + length : window.at + length + LONGEST_LINE].lstrip(b"\r\n")
-        return not following or LINES[self._kind].match(following) is not None
+        return self._may_follow(bytes(window.data[window.at + length : window.at + length + LONGEST_LINE]))
+
+    def _may_follow(self, following: bytes) -> bool:
+        """Return True if these bytes may come behind a block: line ends, and then another record or nothing."""
+        rest = following.lstrip(b"\r\n")
+        return self._separator.match(following) is not None or not rest or self._line.match(rest) is not None
 
     def _long_record(self, place: tuple[int, int], cut: bool, header: bytes, length: int) -> Record | Broken:
         window = self._window
+        if self._look is not None:
+            following = self._look(window.position + length)
+            if following is None or not self._may_follow(following):
+                window.find(self._first_line)
+                return Broken(*place, _wrong_length(length) if window.left else FILE_ENDS)
         window.fill(BEGINNING_BYTES)
         beginning = memoryview(window.data[window.at : window.at + BEGINNING_BYTES])
-        if not window.advance(length):
-            return Broken(*place, FILE_ENDS)
-        return Record(*place, cut, header, beginning, whole=False)
+        if window.pass_over(length, self._line):
+            if self._is_followed_well(0):
+                return Record(*place, cut, header, beginning, whole=False)
+            window.find(self._first_line)
+            return Broken(*place, f"{_wrong_length(length)}; other records may be lost in these bytes")
+        return Broken(*place, _wrong_length(length) if window.left else f"{FILE_ENDS}, which states {length} bytes")
+
+
+def _wrong_length(length: int) -> str:
+    return f"its length, {length} bytes, is wrong: no record follows its block, or others begin inside it"
 
 
 def _block(data: Content, start: int, length: int) -> memoryview:
@@ -215,9 +240,19 @@ def records_of(
     def report(position: int) -> None:
         context.task.report(context.counts.counters[IN], position - origin)
 
+    def look(position: int) -> bytes | None:
+        place = file.tell()
+        exists = position <= file.seek(0, os.SEEK_END)
+        file.seek(position if exists else place)
+        found = file.read(LONGEST_LINE) if exists else None
+        file.seek(place)
+        return found
+
     with context.inputs.open(path) as file:
-        window = Window(members(file, path, start), origin, compression_of(path) is None, report)
-        for found in RecordCutter(window, kind, context.config.max_document_bytes).records():
+        plain = compression_of(path) is None
+        window = Window(members(file, path, start), origin, plain, report)
+        cutter = RecordCutter(window, kind, context.config.max_document_bytes, look if plain else None)
+        for found in cutter.records():
             if stop is not None and found.stored >= stop:
                 return
             yield found

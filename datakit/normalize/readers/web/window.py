@@ -108,6 +108,28 @@ class Window:
         self.at += size
         return True
 
+    def record_inside(self, first: int, last: int, line: re.Pattern[bytes]) -> int | None:
+        """Return the content offset of the first member of a compressed file, from `first` on and before `last`, that
+        begins with a record; None if none does. Only members in the window are looked at. line: a record's first line.
+        """
+        inside = (begin for begin, _ in self._members if max(first, self._origin) <= begin < last)
+        return next((begin for begin in inside if line.match(self.data, begin - self._origin)), None)
+
+    def pass_over(self, size: int, line: re.Pattern[bytes]) -> bool:
+        """Move `size` bytes on. If a member begins with a record before that, stop there and return False; if the
+        content ends before, stop at its end and return False. line: see `record_inside`.
+        """
+        first, last = self.position + 1, self.position + size
+        while (begin := self.record_inside(first, last, line)) is None:
+            if last - self.position <= self.left:
+                self.at += last - self.position
+                return True
+            self.at = len(self.data)
+            if not self.fill(1):
+                return False
+        self.at = begin - self._origin
+        return False
+
     def pass_line_ends(self) -> bool:
         """Move past line ends. Return False if the content ends with them."""
         while self.at < len(self.data) or self.fill(1):

@@ -125,18 +125,48 @@ def _written(directory: Path, data: bytes) -> Path:
     return directory / "in.tar"
 
 
-def test_links_and_directories_are_passed_over(tmp_path: Path) -> None:
+def member_without_data(archive: tarfile.TarFile, name: str, kind: bytes) -> None:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, "/etc/passwd"
+    archive.addfile(info)
+
+
+def test_directories_and_devices_are_passed_over(tmp_path: Path) -> None:
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as archive:
-        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE):
-            info = tarfile.TarInfo("a.txt")
-            info.type, info.linkname = kind, "/etc/passwd"
-            archive.addfile(info)
-        info = tarfile.TarInfo("b.txt")
-        info.size = 1
-        archive.addfile(info, io.BytesIO(b"b"))
-    found, counts = read_tar(tmp_path, data.getvalue())
+        for kind in (tarfile.DIRTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE):
+            member_without_data(archive, "a.txt", kind)
+    found, counts = read_tar(tmp_path, data.getvalue()[: 3 * BLOCK] + tar([("b.txt", b"b")]))
     assert (rows(found), counts.quarantined) == ([{"id": "b", "text": "b"}], [])
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
+def test_text_that_is_a_link_is_not_missed(tmp_path: Path, kind: bytes) -> None:
+    """GNU tar stores the second of two files that are one on the disk as a link. Other links are only counted."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        member_without_data(archive, "a.txt", kind)
+        member_without_data(archive, "c.jpg", kind)
+    found, counts = read_tar(tmp_path, data.getvalue()[: 2 * BLOCK] + tar([("b.txt", b"b")]))
+    assert rows(found) == [{"id": "b", "text": "b"}]
+    assert [(place, "its .txt is a link" in why) for place, why in reasons(counts)] == [(0, True)]
+    assert counts.counters["normalize/members_ignored"] == 1
+
+
+@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.AREGTYPE])
+def test_long_name_is_not_taken_for_that_of_a_directory(tmp_path: Path, form: int, kind: bytes) -> None:
+    """The header's own field holds the first 100 bytes of the name, which may end with a slash."""
+    key = "folder/" * 20 + "a"
+    for length in range(90, 115):
+        name = f"{key[:length].rstrip('/')}/{key}.txt"
+        data = io.BytesIO()
+        with tarfile.open(fileobj=data, mode="w", format=form) as archive:
+            info = tarfile.TarInfo(name)
+            info.size, info.type = 1, kind
+            archive.addfile(info, io.BytesIO(b"a"))
+        found, counts = read_tar(tmp_path, data.getvalue())
+        assert (rows(found), counts.quarantined) == ([{"id": name.removesuffix(".txt"), "text": "a"}], []), length
 
 
 @pytest.mark.parametrize(

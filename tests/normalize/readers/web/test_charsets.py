@@ -21,6 +21,8 @@ META = b'<html><head><meta charset="koi8-r"></head>'
         (META + RUSSIAN.encode("koi8-r"), "no-such-charset", "koi8-r"),
         (b'<meta http-equiv="Content-Type" content="text/html; charset=Shift_JIS">', None, "shift_jis"),
         (b'<meta charset="utf-16">' + b"abc", None, "utf-8"),
+        (b'<!-- <meta charset="koi8-r"> --><meta charset="cp1251">' + RUSSIAN.encode("cp1251"), None, "cp1251"),
+        (b'<!-- <meta charset="koi8-r"> ' + b"x" * 1024 + b"-->" + RUSSIAN.encode(), None, "utf-8"),
         (b" " * 1024 + META + "é".encode(), None, "utf-8"),
         (RUSSIAN.encode(), None, "utf-8"),
         (RUSSIAN.encode("cp1251"), None, "cp1251"),

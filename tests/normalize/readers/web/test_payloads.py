@@ -59,9 +59,15 @@ def test_payload_that_was_stored_decoded_is_taken_as_it_is(name: str) -> None:
 @pytest.mark.parametrize("name", ENCODERS)
 def test_payload_that_ends_early_is_broken(name: str) -> None:
     whole = ENCODERS[name](PAGE)
-    for end in {len(whole) // 2, len(whole) - 6}:
+    for end in {len(whole) // 2, len(whole) - 6, len(whole) - (5 if name == "chunked" else 6)}:
         with pytest.raises(BrokenRecordError, match=f"cannot be decoded as {name}"):
             decoded(whole[:end], (name,), LIMIT)
+
+
+def test_chunks_may_end_in_all_usual_ways() -> None:
+    for end in (b"0\r\n\r\n", b"000;name=value\r\nTrailer: x\r\n\r\n", b"0\r\n\r\nleft over"):
+        assert decoded(b"5\r\nhello\r\n" + end, ("chunked",), LIMIT) == b"hello"
+    assert decoded(b"0\r\n\r\n", ("chunked",), LIMIT) == b""
 
 
 def test_damaged_payload_is_broken() -> None:

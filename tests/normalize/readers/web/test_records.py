@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import random
 import re
 from pathlib import Path
 from unittest.mock import patch
@@ -238,6 +239,59 @@ def test_block_that_is_too_long_is_passed_over(tmp_path: Path, compression: str)
     one, long, two = cut(path, max_document_bytes=1 << 20)
     assert isinstance(long, Record) and not long.whole and len(long.block) == records.BEGINNING_BYTES
     assert isinstance(one, Record) and isinstance(two, Record) and (one.block, two.block) == (b"one", b"two")
+
+
+LONGEST = 2000
+FOLLOWING = [warc_record(b"x" * 300, number=number) for number in range(3, 23)]
+
+
+@pytest.mark.parametrize("length", [LONGEST + 1, 5000, 10**12, 10**18 - 1])
+@pytest.mark.parametrize("compression", ["", ".gz", ".zst"])
+def test_wrong_length_over_the_limit_costs_one_record(tmp_path: Path, length: int, compression: str) -> None:
+    """It swallows none of the records behind it, be they within it or not."""
+    path = tmp_path / f"a.warc{compression}"
+    bad = warc_record(b"x" * 50, number=2, length=length)
+    places = write_archive(path, [GOOD[0], bad, *FOLLOWING])
+    for held in (members.HELD_BYTES, 100):
+        with patch.object(members, "HELD_BYTES", held), patch.object(members, "OUTPUT_BYTES", 777):
+            found = list(cut(path, max_document_bytes=LONGEST))
+        assert [one.position for one in found if isinstance(one, Record)] == [
+            places[0][0], *(place for place, _ in places[2:]),
+        ]  # fmt: skip
+        assert all(one.whole for one in found if isinstance(one, Record))
+        ((position, why),) = broken(found)
+        assert position == places[1][0] and f"its length, {length} bytes, is wrong" in why
+
+
+@pytest.mark.parametrize("compression", [".gz", ".zst"])
+def test_length_that_covers_whole_records_swallows_none(tmp_path: Path, compression: str) -> None:
+    """It ends where a record ends, so what follows the block looks right; only the members tell."""
+    path = tmp_path / f"a.warc{compression}"
+    for longest in (1 << 20, 400):
+        bad = warc_record(b"x" * 50, number=2, length=50 + len(FOLLOWING[0]) + len(FOLLOWING[1]))
+        places = write_archive(path, [GOOD[0], bad, *FOLLOWING])
+        found = list(cut(path, max_document_bytes=longest))
+        assert len(sound(found)) == 1 + len(FOLLOWING)
+        assert [position for position, _ in broken(found)] == [places[1][0]]
+
+
+def test_wrong_length_in_one_single_member_is_said_to_cost_more(tmp_path: Path) -> None:
+    bad = warc_record(b"x" * 50, number=2, length=LONGEST + 1)
+    (tmp_path / "a.warc.gz").write_bytes(gzip.compress(b"".join([GOOD[0], bad, *FOLLOWING])))
+    (_, why), *_ = broken(list(cut(tmp_path / "a.warc.gz", max_document_bytes=LONGEST)))
+    assert "other records may be lost" in why
+
+
+@pytest.mark.parametrize("compression", ["", ".gz"])
+def test_file_that_ends_inside_a_long_block_loses_only_this_record(tmp_path: Path, compression: str) -> None:
+    path = tmp_path / f"a.warc{compression}"
+    places = write_archive(path, [*GOOD, warc_record(random.Random(1).randbytes(5000))])
+    whole = path.read_bytes()
+    path.write_bytes(whole[: places[2][1] + 4000])
+    found = list(cut(path, max_document_bytes=LONGEST))
+    assert len(sound(found)) == 2
+    ((position, why),) = broken(found)
+    assert position == places[2][0] and "the file ends inside" in why
 
 
 ARC_HEAD = b"filedesc://a.arc 0.0.0.0 20140216050221 text/plain 20\n1 0 Maker\nURL IP-add\n\n"
