@@ -1,9 +1,12 @@
 """Reads files that each hold one document (text, Markdown, source code), uses the path as the upstream id, and
-quarantines files that are damaged or too long. Cost: one open and one read per file. A chunk holds a few MiB.
+quarantines files that are damaged or too long. A MediaWiki dump is quarantined too, unless the source's format is
+`text`: its name only says that it is XML, and it holds many documents. Cost: one open and one read per file. A chunk
+holds a few MiB.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import BinaryIO
 
@@ -11,9 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from datakit.errors import UnreadableError
+from datakit.normalize.formats import TEXT
 from datakit.normalize.readers.base import Chunk, Chunks, ReadContext
 from datakit.normalize.readers.line_chunks import BYTE_ORDER_MARK, CHUNK_BYTES
 from datakit.normalize.readers.streams import DamagedError, DamagedStreamError, decompressed
+
+_WIKI_DUMP = re.compile(rb"\s*(?:<\?xml[^>]{0,200}\?>\s*)?<mediawiki[\s>]")
+_IS_WIKI_DUMP = 'a MediaWiki dump; set `format = "mediawiki"` for its pages, or `format = "text"` for one document'
 
 
 def read_texts(context: ReadContext, paths: Sequence[str]) -> Chunks:
@@ -43,7 +50,10 @@ def _read(context: ReadContext, path: str) -> bytes | None:
         return None
     with context.inputs.open(path) as file:
         try:
-            return _read_within(file, path, context.config.max_document_bytes)
+            text = _read_within(file, path, context.config.max_document_bytes)
+            if context.config.format != TEXT and _WIKI_DUMP.match(text):
+                raise UnreadableError(_IS_WIKI_DUMP)
+            return text
         except DamagedStreamError as error:
             context.counts.unreadable(path, 0, error.reason)
             return None
