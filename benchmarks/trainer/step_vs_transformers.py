@@ -6,6 +6,8 @@ Both sides compute in fp32: forward, backward, clipping, AdamW, with the loss th
 uses its experts implementation `grouped_mm`, its attention implementation `sdpa` and the fused AdamW of PyTorch. The
 two take turns of a few steps, so a busy machine slows both. The results are the ratios of the median rates by wall
 time and by CPU time; the latter says nothing about how well a side uses several cores, but is steadier under load.
+
+--devices 2: this trainer divides the rows over two devices, each with a copy of the weights, which share the cores.
 """
 
 from __future__ import annotations
@@ -21,11 +23,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from datakit.engine.freed_memory import keep_all_freed_memory
 from datakit.trainer.models import olmoe
 from datakit.trainer.models.protocol import Tokens
-from datakit.trainer.models.weights import make_mesh, parameter_count
+from datakit.trainer.models.weights import BATCH, make_mesh, parameter_count
 from datakit.trainer.optimizers import adamw
 from datakit.trainer.step import Trainer
 
@@ -44,6 +48,7 @@ class Sizes(NamedTuple):
     rows: int = 16
     length: int = 256
     threads: int = 2
+    devices: int = 1
 
 
 class Spent(NamedTuple):
@@ -72,14 +77,17 @@ class Ours:
             remat="none",
         )
         settings = adamw.Config(learning_rate=1e-4, weight_decay=0.1)
-        self.trainer = Trainer(olmoe, config, settings.constants(), make_mesh(devices=jax.devices()[:1]))
+        mesh = make_mesh(sizes.devices, jax.devices()[: sizes.devices])
+        self.trainer = Trainer(olmoe, config, settings.constants(), mesh)
         self.parameters = parameter_count(self.trainer.table)
         self.rates = {group: jnp.float32(1e-4) for group in self.trainer.rates_like()}
         tokens = np.random.default_rng(0).integers(0, sizes.vocabulary, (sizes.rows, sizes.length)).astype(np.int32)
         ones = np.ones(tokens.shape, np.int32)
-        self.batch = Tokens(*(jnp.asarray(x) for x in (tokens, ones, ones.astype(bool))))
-        self.state = self.trainer.fresh(0)
-        self.step = self.trainer.compile(self.state, self.batch, watch=False)
+        rows = NamedSharding(mesh, P(BATCH))
+        self.batch = Tokens(*(jax.device_put(x, rows) for x in (tokens, ones, ones.astype(bool))))
+        with jax.set_mesh(mesh):
+            self.state = self.trainer.fresh(0)
+            self.step = self.trainer.compile(self.state, self.batch, watch=False)
 
     def turn(self, steps: int) -> Spent:
         """Take `steps` steps."""
@@ -126,6 +134,7 @@ def main() -> None:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
     options = vars(parser.parse_args())
     sizes = Sizes(*(options[name] for name in Sizes._fields))
+    jax.config.update("jax_num_cpu_devices", sizes.devices)
     keep_all_freed_memory()  # as `datakit train` does
     theirs, ours = Theirs(options["python"], sizes), Ours(sizes)
     print(f"{sizes}\nparameters: {ours.parameters:,} and {theirs.about['parameters']:,}; {theirs.about}")
