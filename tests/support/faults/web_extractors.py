@@ -44,11 +44,10 @@ def _failing(extract: Any) -> Any:
             # CPython checks for signals only between bytecodes, so no exception can end this call
             sum(range(1 << 62))
         if GROW in html:
-            held = list[bytes]()
+            held = []
             while True:
-                if len(held) << 24 < 2 * MEMORY:  # then it waits, so that a late watcher still comes before the limit
-                    held.append(b"x" * (1 << 24))  # on CPU time
-                time.sleep(0.02)
+                held.append(b"x" * (16 << 20))
+                time.sleep(0.02)  # lets the limit on memory act before the one on CPU time, even on a busy machine
         if RAISE in html:
             raise RecursionError("this message may quote the page")
         return extract(html, **options)
