@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ def test_page_that_eats_memory_costs_one_record(tmp_path: Path) -> None:
     assert_each_costs_one_record(tmp_path, {25: GROW}, extract="resiliparse", extract_seconds=60)
 
 
-def assert_each_costs_one_record(tmp_path: Path, pills: dict[int, str], **config: object) -> None:
+def assert_each_costs_one_record(tmp_path: Path, pills: dict[int, str], **config: Any) -> None:
     places = archive(tmp_path / "in", pills)
     manifest = run(tmp_path / "out", tmp_path / "in", len(pills), **config)
     found = {
