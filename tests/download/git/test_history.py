@@ -15,13 +15,11 @@ import datakit
 from datakit.download.git import client, history, objects, snapshot
 from datakit.download.git.commits import parse_commit
 from datakit.download.git.history import SCHEMA
-from datakit.download.git.steps import LISTED_AS_LEFT_OUT, fetch_repository
 from datakit.download.listing import listed, source_base
 from datakit.download.remote_listing import RemoteOptions
-from datakit.engine.task import TaskContext
 from datakit.errors import CorruptError, RecipeError, StorageError
 from datakit.storage.manifest import read_manifest
-from tests.support.git import git, git_bytes
+from tests.support.git import Fetched, fetched, git, git_bytes
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="the program git is not installed")
 
@@ -64,22 +62,11 @@ def commit(folder: Path, message: str, **environment: str) -> str:
     return git(folder, "rev-parse", "HEAD")
 
 
-def download(tmp_path: Path, url: str, **patterns: Any) -> tuple[list[dict[str, Any]], dict[str, str], dict[str, int]]:
+def download(tmp_path: Path, url: str, **patterns: Any) -> Fetched:
     """The rows of a history, why other commits are left out, and the counters."""
     (file,) = listed(url, (), (), remote=RemoteOptions(history=True)).files
     assert file.path.endswith("-history.parquet")
-    arguments = {"url": source_base(url), "commit": file.checksum, "path": "raw/h.parquet", "include": [],
-                 "exclude": [], "history": True, **patterns}  # fmt: skip
-    step = tmp_path / "step"
-    shutil.rmtree(step, ignore_errors=True)
-    (tmp_path / "scratch").mkdir(exist_ok=True)
-    result = fetch_repository(arguments, {}, TaskContext(str(step), tmp_path / "scratch"))
-    assert not list((tmp_path / "scratch").iterdir())
-    table = pq.read_table(step / "raw" / "h.parquet")
-    assert table.schema.equals(SCHEMA)
-    left_out = pq.read_table(step / LISTED_AS_LEFT_OUT).to_pylist()
-    rows = table.set_column(1, "text", table.column("text").combine_chunks().view("large_binary")).to_pylist()
-    return rows, {row["path"]: row["reason"] for row in left_out}, dict(result.counters)
+    return fetched(tmp_path, source_base(url), file.checksum, SCHEMA, history=True, **patterns)
 
 
 def test_commits_become_documents(tmp_path: Path, repository: Path) -> None:
@@ -132,7 +119,7 @@ def test_history_ends_at_the_revision(tmp_path: Path, repository: Path) -> None:
 
 
 def test_sizes_of_pieces_change_nothing(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = tmp_path / "step" / "raw" / "h.parquet"
+    place = tmp_path / "step" / "raw" / "repo.parquet"
     download(tmp_path, f"git+file://{repository}")
     expected = place.read_bytes()
     monkeypatch.setattr(snapshot, "BATCH_ROWS", 1)

@@ -18,13 +18,11 @@ from datakit.download.git.address import parse, pinned_repository
 from datakit.download.git.client import command, commit_of
 from datakit.download.git.objects import Entry, Objects
 from datakit.download.git.snapshot import SCHEMA
-from datakit.download.git.steps import LISTED_AS_LEFT_OUT, fetch_repository
 from datakit.download.listing import pinned, source_base
-from datakit.engine.task import TaskContext
 from datakit.errors import CorruptError, NoInputError, RootError, StorageError
 from datakit.storage import urls
 from datakit.storage.manifest import read_manifest
-from tests.support.git import git
+from tests.support.git import Fetched, fetched, git
 from tests.support.normalize.sources import list_source
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="the program git is not installed")
@@ -70,21 +68,10 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def download(tmp_path: Path, url: str, **patterns: Any) -> tuple[list[dict[str, Any]], dict[str, str], dict[str, int]]:
+def download(tmp_path: Path, url: str, **patterns: Any) -> Fetched:
     """The rows of a repository, why other files are left out, and the counters."""
     (listed,) = list_source(url, (), ())
-    arguments = {"url": source_base(url), "commit": listed.checksum, "path": "raw/repo.parquet", "include": [],
-                 "exclude": [], **patterns}  # fmt: skip
-    step = tmp_path / "step"
-    shutil.rmtree(step, ignore_errors=True)
-    (tmp_path / "scratch").mkdir(exist_ok=True)
-    result = fetch_repository(arguments, {}, TaskContext(str(step), tmp_path / "scratch"))
-    assert not list((tmp_path / "scratch").iterdir())
-    table = pq.read_table(step / "raw" / "repo.parquet")
-    assert table.schema.equals(SCHEMA)
-    left_out = pq.read_table(step / LISTED_AS_LEFT_OUT).to_pylist()
-    rows = table.set_column(1, "text", table.column("text").combine_chunks().view("large_binary")).to_pylist()
-    return rows, {row["path"]: row["reason"] for row in left_out}, dict(result.counters)
+    return fetched(tmp_path, source_base(url), listed.checksum, SCHEMA, **patterns)
 
 
 def test_files_of_a_tag_are_read_and_others_listed(tmp_path: Path, repository: Path) -> None:
