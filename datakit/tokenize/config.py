@@ -31,7 +31,12 @@ class Config:
             'or "package.module:function": a custom tokenizer.', "gpt2.json"),
     ]  # fmt: skip
     encoder: Annotated[
-        str, key("`auto`: fastokens if it can be used for the tokenizer, else tokenizers.", "tokenizers", ENCODERS)
+        str,
+        key(
+            "`auto`: datakit's own encoder if it supports the tokenizer, else fastokens, else tokenizers.",
+            "tokenizers",
+            ENCODERS,
+        ),
     ] = "auto"
     add: Annotated[str, key("The tokens to add around each document.", "both", ADDED)] = "eos"
     bos: Annotated[str | None, key("The beginning-of-text token. " + USUAL, "<s>")] = None

@@ -185,9 +185,9 @@ def _tools_column(config: Config, place: str) -> list[str]:
 
 
 def _text(batch: TextBatch, encoding: Encoding, check: Verification | None) -> Encoded:
-    ids, lengths = encoding.texts.encode_documents(batch)
+    ids, lengths, cut = encoding.texts.encode_documents(batch)
     if check is not None:
-        check.check(batch, ids, lengths)
+        check.check(batch, ids, lengths, cut)
     return Encoded(Documents(batch.ids, *frame(ids, lengths, encoding.contract)))
 
 

@@ -131,7 +131,7 @@ def _long_texts(tokenizer: AnyTokenizer, encoder: Encoder, special_strings: str)
     """Return PARTS if encoding in parts is known to be exact for this tokenizer and a probe encoded in tiny parts
     confirms it; otherwise, return WHOLE and the reason.
     """
-    parts = tokenizer.long_texts(encoder, special_strings)
+    parts = tokenizer.long_texts(encoder, special_strings).cutting
     reference = tokenizer.reference_encoder(special_strings)
     if parts.reason or reference is None:
         return f"{WHOLE}: {parts.reason}"

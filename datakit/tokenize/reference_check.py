@@ -67,13 +67,13 @@ class Verification:
         share = int(self.partition_bytes * SHARE / DOCUMENTS)
         self._window = min(max(share, SMALLEST_WINDOW), WINDOW_BYTES)
 
-    def check(self, batch: TextBatch, ids: np.ndarray, lengths: np.ndarray) -> None:
+    def check(self, batch: TextBatch, ids: np.ndarray, lengths: np.ndarray, cut: np.ndarray) -> None:
         """Compare the encoder's ids with the reference's ids, for the part of the sample that lies in this batch. ids,
-        lengths: the encoder's ids for the whole batch, and the number of ids of each document. Raises TokenizerError at
-        the first difference.
+        lengths: the encoder's ids for the whole batch, and the number of ids of each document. cut: the rows of the
+        documents that were encoded in parts. Raises TokenizerError at the first difference.
         """
         if self.split is not None:
-            self.split.check(batch, ids, lengths)
+            self.split.check(batch, ids, lengths, cut)
         samples = list(self._sample(batch))
         if not samples:
             return

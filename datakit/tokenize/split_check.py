@@ -55,21 +55,20 @@ class SplitVerification:
 
     def _tiny(self) -> LongTexts:
         """Return an encoder like `texts` that uses tiny parts, and the WordEncoder of `texts` if there is one."""
-        words = self.texts.made_words
-        return replace(self.texts, part_bytes=TINY_PART_BYTES, make_words=None if words is None else lambda: words)
+        words = self.texts.cutting.made_words
+        return replace(
+            self.texts.cutting, part_bytes=TINY_PART_BYTES, make_words=None if words is None else lambda: words
+        )
 
-    def check(self, batch: TextBatch, ids: np.ndarray, lengths: np.ndarray) -> None:
+    def check(self, batch: TextBatch, ids: np.ndarray, lengths: np.ndarray, cut: np.ndarray) -> None:
         """Compare the ids of the sampled documents in this batch with the reference's.
 
-        ids, lengths: the encoder's ids for the whole batch, and the number of ids of each document. Raises
-        TokenizerError at the first difference.
+        ids, lengths: the encoder's ids for the whole batch, and the number of ids of each document. cut: the rows of
+        the documents that were encoded in parts. Raises TokenizerError at the first difference.
         """
-        if self.texts.splitter is None:
-            return
         ends = np.cumsum(lengths)
         most = min(WHOLE_BYTES, self.partition_bytes // WHOLE_SHARE)
-        long = np.flatnonzero(np.diff(batch.offsets) > self.texts.part_bytes)
-        for row in long[: DOCUMENTS - self.documents].tolist():
+        for row in cut[: DOCUMENTS - self.documents].tolist():
             start, stop = int(batch.offsets[row]), int(batch.offsets[row + 1])
             if stop - start <= most:
                 found = [ids[ends[row] - lengths[row] : ends[row]]]

@@ -1,15 +1,12 @@
-"""Loads the tokenizer of the cache that is being checked, once for all checks.
-
-Only the reference library loads it: the fast encoder takes three times as long to load and gives the same ids.
-"""
+"""Loads the tokenizer of the cache that is being checked, once for all checks."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
 from datakit.storage import urls
-from datakit.tokenize.encoders.custom import CustomTokenizer, is_description
-from datakit.tokenize.encoders.tokenizer import Tokenizer, parse, parse_reference
+from datakit.tokenize.encoders.custom import CustomTokenizer
+from datakit.tokenize.encoders.tokenizer import Tokenizer, parse
 
 
 def tokenizer_at(url: str) -> Tokenizer | CustomTokenizer:
@@ -19,4 +16,4 @@ def tokenizer_at(url: str) -> Tokenizer | CustomTokenizer:
 
 @lru_cache(maxsize=1)
 def _parsed(data: bytes, url: str) -> Tokenizer | CustomTokenizer:
-    return parse(data, url) if is_description(data) else parse_reference(data, url)
+    return parse(data, url)

@@ -21,7 +21,7 @@ from tests.support.tokens.tokenizer_kinds import small_tokenizer
 def test_contract_describes_the_tokens() -> None:
     contract = contract_of(trained())
     assert contract.tokenizer_sha256 == hashlib.sha256(trained()).hexdigest()
-    assert (contract.encoder, contract.vocabulary_size, contract.dtype) == ("fastokens", 400, np.uint16)
+    assert (contract.encoder, contract.vocabulary_size, contract.dtype) == ("datakit", 400, np.uint16)
     assert (contract.bos, contract.eos) == (None, Special("<|endoftext|>", 0))
     reference = tokenizers.Tokenizer.from_str(trained().decode())
     assert [golden.text for golden in contract.golden] == list(GOLDEN)

@@ -62,7 +62,7 @@ def test_tokenizer_is_byte_level_and_fast() -> None:
     data, size = train([words(1, 300)], Config(vocabulary=600, special=("<|endoftext|>", "<|pad|>")))
     tokenizer = parse(data, "here")
     assert isinstance(tokenizer, Tokenizer)
-    assert tokenizer.encoder("auto").name == "fastokens"
+    assert tokenizer.encoder("auto").name == "datakit"
     assert (size, tokenizer.reference.get_vocab_size()) == (600, 600)
     assert [tokenizer.reference.token_to_id(token) for token in ("<|endoftext|>", "<|pad|>")] == [0, 1]
     anything = "".join(chr(code) for code in (0, 9, 65, 233, 0x3042, 0x1F469, 0x10FFFF)) + " \n\n  x"

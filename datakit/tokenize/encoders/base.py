@@ -16,6 +16,7 @@ import fastokens
 import numpy as np
 import tokenizers
 
+OWN = "datakit"  # the name of datakit's own encoder (bpe/encoder.py)
 REFERENCE_CHARACTERS = 1 << 20  # characters per batch for the reference, whose Encodings take about 100 bytes per token
 _FASTOKENS, _TOKENIZERS = version("fastokens"), version("tokenizers")
 

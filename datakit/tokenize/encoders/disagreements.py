@@ -54,7 +54,7 @@ def check_added_ids(reference: tokenizers.Tokenizer, definition: dict[str, Any],
 
 def fast_refusal(definition: dict[str, Any]) -> str:
     """Return the reason why fastokens must not be used with a tokenizer.json that it can load; "" if there is none."""
-    for token in _disputed(definition) if definition.get("normalizer") else ():
+    for token in disputed_added_tokens(definition) if definition.get("normalizer") else ():
         if token.get("normalized"):
             return f"its added token {token['content']!r} is matched after normalization and after other added tokens"
     return _vocabulary_refusal(definition)
@@ -66,7 +66,7 @@ def disputed_strings(definition: dict[str, Any]) -> tuple[str, ...]:
     """
     steps = [step for step in steps_of(definition.get("pre_tokenizer"), "pretokenizers") if _cuts(step)]
     characters = (VOWEL_SEPARATOR,) if len(steps) > 1 else ()
-    return (*characters, *(token["content"] for token in _disputed(definition)))
+    return (*characters, *(token["content"] for token in disputed_added_tokens(definition)))
 
 
 def _cuts(step: dict[str, Any]) -> bool:
@@ -74,7 +74,7 @@ def _cuts(step: dict[str, Any]) -> bool:
     return step.get("type") != "ByteLevel" or step.get("use_regex", True)
 
 
-def _disputed(definition: dict[str, Any]) -> list[dict[str, Any]]:
+def disputed_added_tokens(definition: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the added tokens for which the two libraries may find different matches in a text."""
     tokens = [token for token in added_tokens(definition) if token["content"]]
     first = {token["content"] for token in tokens if not token.get("normalized")}

@@ -12,15 +12,19 @@ byte as words of 1 MB (measured). Huge words are therefore encoded in windows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from datakit.tokenize.encoders.base import Encoder
+from datakit.tokenize.encoders.base import OWN, Encoder
 from datakit.tokenize.encoders.long_words import WordEncoder
 from datakit.tokenize.encoders.safe_cuts import Splitter
 from datakit.tokenize.text_batches import BATCH_BYTES, TextBatch
+
+if TYPE_CHECKING:
+    from datakit.tokenize.bpe.encoder import BpeEncoder
 
 PART_BYTES = 256 << 10
 UTF8_MOST = 4  # maximum number of bytes per character
@@ -29,7 +33,8 @@ UTF8_MOST = 4  # maximum number of bytes per character
 @dataclass
 class LongTexts:
     """One tokenizer's encoder for texts of any length. If `splitter` is None, every text is encoded whole, and `reason`
-    states why. If `make_words` is None, stretches without safe places are encoded whole.
+    states why. If `make_words` is None, stretches without safe places are encoded whole. datakit's own encoder encodes
+    long texts whole in linear time and cuts only those that its kernels leave; if `cuts` is True, it cuts all.
     """
 
     encoder: Encoder
@@ -37,6 +42,7 @@ class LongTexts:
     make_words: Callable[[], WordEncoder] | None
     reason: str = ""
     part_bytes: int = PART_BYTES
+    cuts: bool = False
 
     @cached_property
     def words(self) -> WordEncoder:
@@ -49,11 +55,28 @@ class LongTexts:
         """The encoder for stretches without safe places; None if no text has needed it yet."""
         return self.__dict__.get("words")
 
-    def encode_documents(self, batch: TextBatch) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of a batch of documents, uint32 [T], and the number of ids of each document, int64 [N]."""
-        if self.splitter is None or int(np.diff(batch.offsets).max(initial=0)) <= self.part_bytes:
-            return self.encoder.encode_batch(batch.strings())
-        return self._encode(batch.data, batch.offsets, self.splitter)
+    @cached_property
+    def cutting(self) -> LongTexts:
+        """An encoder that cuts long texts even if `encoder` need not."""
+        return replace(self, cuts=True) if self._whole else self
+
+    @property
+    def _whole(self) -> BpeEncoder | None:
+        """The encoder of texts of any length, if there is one."""
+        return cast("BpeEncoder", self.encoder) if self.encoder.name == OWN and not self.cuts else None
+
+    def encode_documents(self, batch: TextBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the ids of a batch of documents, uint32 [T], the number of ids of each document, int64 [N], and the
+        rows of those that were encoded in parts, int64.
+        """
+        sizes = np.diff(batch.offsets)
+        long = np.flatnonzero(sizes > self.part_bytes) if self.splitter is not None else np.empty(0, np.int64)
+        if whole := self._whole:
+            ids, lengths, left = whole.encode_bytes(batch.data, batch.offsets, self.cutting.encode_batch)
+            return ids, lengths, np.intersect1d(long, left)
+        if self.splitter is None or not len(long):
+            return *self.encoder.encode_batch(batch.strings()), long
+        return *self._encode(batch.data, batch.offsets, self.splitter), long
 
     def encode_text(self, text: str) -> np.ndarray:
         return self.encode_batch([text])[0]
@@ -62,6 +85,8 @@ class LongTexts:
         """Encode texts of any length. Return the ids of all texts, uint32 [T], and the number of ids of each text,
         int64 [N].
         """
+        if whole := self._whole:
+            return whole.encode_texts(texts, self.cutting.encode_batch)
         if self.splitter is None or max(map(len, texts), default=0) * UTF8_MOST <= self.part_bytes:
             return self.encoder.encode_batch(texts)
         encoded = [text.encode() for text in texts]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from datakit.cache import zarr_arrays
 from datakit.engine.task import Preload, TaskContext
 from datakit.engine.worker.preloaded_values import preloaded
-from datakit.tokenize.encoders.base import Encoder
+from datakit.tokenize.encoders.base import OWN, Encoder
 from datakit.tokenize.encoders.custom import CustomTokenizer
 from datakit.tokenize.encoders.threads import limit_threads
 from datakit.tokenize.encoders.tokenizer import Tokenizer
@@ -24,7 +24,8 @@ def tokenizer_preloads(url: str, code: str, loss_masks: bool) -> tuple[Preload, 
     True if a source has loss masks.
     """
     arrays = (Preload(zarr_arrays.__name__, f"{zarr_arrays.__name__}:prepare"),) if loss_masks else ()
-    return Preload(TASKS), Preload("datakit.tokenize.encoders.tokenizer", LOAD, (url, code)), *arrays
+    tokenizer = Preload("datakit.tokenize.encoders.tokenizer", LOAD, (url, code), kernels=not code)
+    return Preload(TASKS), tokenizer, *arrays
 
 
 def preloaded_tokenizer(url: str, code: str) -> Tokenizer | CustomTokenizer:
@@ -36,5 +37,5 @@ def preloaded_tokenizer(url: str, code: str) -> Tokenizer | CustomTokenizer:
 def limit_encoders(tokenizer: Tokenizer | CustomTokenizer, encoder: Encoder, context: TaskContext) -> None:
     """Make the encoder and the reference encoder each start their threads now, at most as many as the task has CPUs."""
     for each in (encoder, tokenizer.reference_encoder()):
-        if each is not None:
+        if each is not None and each.name != OWN:  # which starts no thread
             limit_threads(each, context.cpus)

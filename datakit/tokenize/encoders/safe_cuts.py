@@ -97,7 +97,7 @@ def find_splitter(tokenizer: dict[str, Any]) -> tuple[Splitter | None, str]:
     """Return (splitter, "") for a tokenizer.json, or (None, reason) if it has no splitter. Do not reword the reasons:
     manifests store them.
     """
-    family, reason = _family(tokenizer.get("pre_tokenizer"))
+    family, reason = family_of(tokenizer.get("pre_tokenizer"))
     if family is None:
         return None, reason
     if not _is_form(tokenizer.get("normalizer")):
@@ -116,7 +116,8 @@ def splitting_expression(tokenizer: dict[str, Any]) -> str:
     return GPT2 if first["type"] == "ByteLevel" else first["pattern"]["Regex"]
 
 
-def _family(pre_tokenizer: Any) -> tuple[str | None, str]:
+def family_of(pre_tokenizer: Any) -> tuple[str | None, str]:
+    """Return ("gpt2" or "cl100k", ""), the kind of a pre-tokenizer's regular expression, or (None, reason)."""
     steps = steps_of(pre_tokenizer, "pretokenizers")
     last = steps[-1] if steps else {}
     if last.get("type") != "ByteLevel":

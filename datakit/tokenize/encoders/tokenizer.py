@@ -22,9 +22,9 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fastokens
 import tokenizers
@@ -38,7 +38,7 @@ from datakit.errors import NotFoundError, TokenizerError
 from datakit.storage import urls
 from datakit.tokenize.encoders import word_models
 from datakit.tokenize.encoders.added_tokens import added_by_string, added_tokens
-from datakit.tokenize.encoders.base import Encoder, FastEncoder, ReferenceEncoder
+from datakit.tokenize.encoders.base import OWN, Encoder, FastEncoder, ReferenceEncoder
 from datakit.tokenize.encoders.custom import CustomTokenizer, is_description
 from datakit.tokenize.encoders.disagreements import check_added_ids, disputed_strings, fast_refusal
 from datakit.tokenize.encoders.long_texts import PART_BYTES, LongTexts
@@ -46,24 +46,51 @@ from datakit.tokenize.encoders.long_words import WordEncoder
 from datakit.tokenize.encoders.safe_cuts import Splitter, find_splitter, splitting_expression
 from datakit.tokenize.encoders.threads import in_another_thread, limit_threads
 
-ENCODERS = ("auto", "fastokens", "tokenizers")
+if TYPE_CHECKING:
+    from datakit.tokenize.bpe.model import BpeModel
+
+ENCODERS = ("auto", OWN, "fastokens", "tokenizers")
 SPECIAL_STRINGS = ("keep", "text")
 SHOWN_REASON = 200
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A loaded tokenizer.json. fast: the tokenizer as loaded by fastokens; None if fastokens cannot load it or would
-    not give the reference's ids. refusal: the reason why `fast` is None. disputed: the strings whose texts `fast` must
-    leave to the reference. definition: the parsed content of the file.
-    """
+    """A loaded tokenizer.json. text: the content of the file. definition: the same, parsed."""
 
     sha256: str
     reference: tokenizers.Tokenizer
-    fast: fastokens.Tokenizer | None
-    refusal: str = ""
-    disputed: tuple[str, ...] = ()
-    definition: dict[str, Any] = field(default_factory=dict, repr=False)
+    text: str = field(repr=False)
+    definition: dict[str, Any] = field(repr=False)
+
+    @cached_property
+    def _fast(self) -> tuple[fastokens.Tokenizer | None, str]:
+        fast, refusal = _load_fast(self.text)
+        if fast and (refusal := fast_refusal(self.definition)):
+            fast = None
+        return fast, refusal
+
+    @property
+    def fast(self) -> fastokens.Tokenizer | None:
+        """The tokenizer as fastokens loads it; None if it cannot load it or would not give the reference's ids."""
+        return self._fast[0]
+
+    @property
+    def refusal(self) -> str:
+        """The reason why `fast` is None."""
+        return self._fast[1]
+
+    @cached_property
+    def disputed(self) -> tuple[str, ...]:
+        """The strings whose texts `fast` must leave to the reference."""
+        return disputed_strings(self.definition)
+
+    @cached_property
+    def own(self) -> tuple[BpeModel | None, str]:
+        """The tables of datakit's own kernels, and the reason why they cannot be used, "" if there is none."""
+        from datakit.tokenize.bpe import model  # imports numba, which not every user of a tokenizer needs
+
+        return model.model_of(self.definition)
 
     @cached_property
     def vocabulary_size(self) -> int:
@@ -82,13 +109,24 @@ class Tokenizer:
         """Return the encoder with the name `wanted`. Raises TokenizerError if `wanted` is not a known name, or if this
         encoder cannot be used.
 
-        "auto" means fastokens if it can be used for this tokenizer, else the reference.
+        "auto" means datakit's own encoder if it can be used for this tokenizer, else fastokens, else the reference.
         """
         if wanted not in ENCODERS:
             raise TokenizerError(f"tokenize.encoder: {wanted!r} is not one of {', '.join(ENCODERS)}")
         if special_strings not in SPECIAL_STRINGS:
             raise TokenizerError(f"tokenize.special_strings: {special_strings!r} is neither 'keep' nor 'text'")
         as_text = special_strings == "text"
+        if wanted in ("auto", OWN):
+            own, reason = self.own
+            if own is not None:
+                from datakit.tokenize.bpe.encoder import BpeEncoder
+
+                return BpeEncoder(own, special_strings, self._normalize, lambda: self._library_encoder(special_strings))
+            if wanted == OWN:
+                raise TokenizerError(
+                    f"datakit's own encoder cannot be used for this tokenizer ({reason}); set tokenize.encoder to "
+                    "'auto', 'fastokens' or 'tokenizers'"
+                )
         if wanted == "tokenizers" or (wanted == "auto" and self.fast is None):
             return ReferenceEncoder(self.reference, special_as_text=as_text)
         if self.fast is None:
@@ -97,6 +135,16 @@ class Tokenizer:
                 "'tokenizers'"
             )
         return FastEncoder(self.fast, as_text, self.reference, self.disputed)
+
+    def _library_encoder(self, special_strings: str) -> Encoder:
+        """Return the encoder of texts that datakit's own encoder leaves, with one thread."""
+        encoder = self.encoder("fastokens" if self.fast else "tokenizers", special_strings)
+        limit_threads(encoder, 1)
+        return encoder
+
+    def _normalize(self, text: str) -> str:
+        normalizer = self.reference.normalizer
+        return normalizer.normalize_str(text) if normalizer else text
 
     def reference_encoder(self, special_strings: str = "keep") -> Encoder:
         return ReferenceEncoder(self.reference, special_as_text=special_strings == "text")
@@ -114,7 +162,11 @@ class Tokenizer:
         calls of fastokens in this process and its children run on one thread.
         """
         _ = self._splitting
-        if self.fast is not None:
+        own, _ = self.own
+        if own is not None:
+            own.learn_vocabulary()
+            self.encoder(OWN).encode_batch(["one"])  # loads all kernels
+        elif self.fast is not None:
             # fastokens keeps a copy of the table for each thread, and drops the copy when the thread ends. If this
             # thread had one, every child would copy it page by page, in more CPU time than a new copy takes.
             in_another_thread(lambda: limit_threads(self.encoder("fastokens"), 1))
@@ -128,11 +180,9 @@ class Tokenizer:
     def _words(self, encoder: str, special_strings: str) -> WordEncoder:
         def bare(ignore_merges: bool = False) -> Encoder:
             text = json.dumps(word_models.bare(self.definition, ignore_merges=ignore_merges))
-            fast = _load_fast(text)[0] if encoder == "fastokens" else None
+            fast = _load_fast(text)[0] if encoder != "tokenizers" else None
             return FastEncoder(fast) if fast else ReferenceEncoder(tokenizers.Tokenizer.from_str(text))
 
-        normalizer = self.reference.normalizer
-        normalize = normalizer.normalize_str if normalizer else str
         raw, normalized = added_by_string(added_tokens(self.definition), special_strings == "keep")
         pre_tokenizer = Split(tokenizers.Regex(splitting_expression(self.definition)), "isolated")
 
@@ -140,9 +190,9 @@ class Tokenizer:
             return [place for _, place in pre_tokenizer.pre_tokenize_str(text)]
 
         sizes = word_models.token_sizes(self.definition["model"]["vocab"])
-        normalized = {normalize(token): number for token, number in normalized.items()}
+        normalized = {self._normalize(token): number for token, number in normalized.items()}
         ignoring = bare(ignore_merges=True) if self.definition["model"].get("ignore_merges") else None
-        return WordEncoder(bare, sizes, normalize, pieces, raw, normalized, ignoring)
+        return WordEncoder(bare, sizes, self._normalize, pieces, raw, normalized, ignoring)
 
 
 def load(url: str, code: str = "") -> Tokenizer | CustomTokenizer:
@@ -170,18 +220,6 @@ def parse(data: bytes, place: str, code: str = "") -> Tokenizer | CustomTokenize
     """
     if is_description(data):
         return CustomTokenizer.from_description(data, place, code)
-    tokenizer = parse_reference(data, place)
-    fast, refusal = _load_fast(data.decode())
-    if fast and (refusal := fast_refusal(tokenizer.definition)):
-        fast = None
-    disputed = disputed_strings(tokenizer.definition) if fast else ()  # computed only once, because it takes 0.02 s
-    return replace(tokenizer, fast=fast, refusal=refusal, disputed=disputed)
-
-
-def parse_reference(data: bytes, place: str) -> Tokenizer:
-    """Parse the content of a tokenizer.json with the reference library alone, in a quarter of the time of `parse`.
-    Raises TokenizerError if the content is invalid.
-    """
     try:
         text = data.decode()
         reference = tokenizers.Tokenizer.from_str(text)
@@ -194,7 +232,7 @@ def parse_reference(data: bytes, place: str) -> Tokenizer:
     reference.no_padding()
     definition = json.loads(text)
     check_added_ids(reference, definition, place)
-    return Tokenizer(hashlib.sha256(data).hexdigest(), reference, None, definition=definition)
+    return Tokenizer(hashlib.sha256(data).hexdigest(), reference, text, definition)
 
 
 def _load_fast(text: str) -> tuple[fastokens.Tokenizer | None, str]:

@@ -77,10 +77,10 @@ def check(case: Case) -> None:
         if type(error).__name__ != "PanicException":
             raise
         return
-    for wanted in ("tokenizers", *(["fastokens"] if made.fast else [])):
+    for wanted in ("tokenizers", *(["fastokens"] if made.fast else []), *(["datakit"] if made.own[0] else [])):
         encoder = made.encoder(wanted, case.special_strings)
         assert encoder.encode_batch([case.text])[0].tolist() == expected, f"{wanted}, whole"
-        parts = made.long_texts(encoder, case.special_strings, case.sizes[0])
+        parts = made.long_texts(encoder, case.special_strings, case.sizes[0]).cutting
         if parts.splitter is not None:
             words, longest = parts.words, max(map(len, case.definition["model"]["vocab"]))
             words.window, words.look, words.normalize_size = max(case.sizes[1], 8 * longest), *case.sizes[2:]

@@ -75,7 +75,7 @@ def test_token_inside_a_special_token_is_not_found_in_its_string() -> None:
     made = tokenizer_of("gpt2", None)
     text = "漢<|sep|>漢"
     expected = made.reference_encoder("text").encode_batch([text])[0].tolist()
-    assert made.long_texts(made.encoder(), "text", 2).encode_text(text).tolist() == expected
+    assert made.long_texts(made.encoder("auto", "text"), "text", 2).encode_text(text).tolist() == expected
 
 
 @pytest.mark.parametrize("kind", SMALL_KINDS)

@@ -78,7 +78,7 @@ def test_real_files_give_the_references_tokens(row: list[str]) -> None:
         ids, _ = frame(*encoder.encode_batch(batch), contract)
         digest.update(ids.astype("<u4").tobytes())
         count += len(ids)
-    assert encoder.name == "fastokens"
+    assert encoder.name == "datakit"
     assert contract.eos is not None
     assert (contract.eos.id, len(texts), count, digest.hexdigest()) == (int(eos), int(documents), int(tokens), sha256)
 
@@ -120,10 +120,17 @@ print(json.dumps([loaded, threads(), cpu / wall, affinities == [sorted(before)] 
         assert restored
 
 
-def test_tokenizer_is_prepared_before_the_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task neither searches for the places to cut at nor makes the encoder's first call."""
+@pytest.mark.parametrize("supported", [True, False])
+def test_tokenizer_is_prepared_before_the_fork(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, supported: bool
+) -> None:
+    """A task neither searches for the places to cut at, nor builds tables, nor makes the first call of fastokens, which
+    is not even loaded if datakit's own encoder supports the tokenizer.
+    """
     path = tmp_path / "tokenizer.json"
     path.write_bytes(trained())
+    if not supported:
+        monkeypatch.setattr("datakit.tokenize.bpe.model.model_of", lambda definition: (None, "not supported"))
     calls: list[str] = []
     encode = FastEncoder.encode_batch
 
@@ -133,17 +140,21 @@ def test_tokenizer_is_prepared_before_the_fork(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(FastEncoder, "encode_batch", noted)
     prepared = load_for_tasks(str(path))
-    assert len(calls) == 1
-    assert calls[0] != threading.main_thread().name  # whose copy of the table every child would copy once more
-    monkeypatch.setattr("datakit.tokenize.encoders.tokenizer.find_splitter", None)
-    monkeypatch.setattr("datakit.tokenize.encoders.word_models.refusal", None)
+    assert len(calls) == (not supported)
+    assert threading.main_thread().name not in calls  # whose copy of the table every child would copy once more
     loaded = load(str(path))
     assert isinstance(prepared, Tokenizer)
     assert isinstance(loaded, Tokenizer)
+    texts = [*words(3, 20), "e\N{COMBINING GRAVE ACCENT}"]
+    expected = loaded.encoder().encode_batch(texts)
+    monkeypatch.setattr("datakit.tokenize.encoders.tokenizer.find_splitter", None)
+    monkeypatch.setattr("datakit.tokenize.bpe.model.model_of", None)
+    monkeypatch.setattr("datakit.tokenize.encoders.word_models.refusal", None)
+    if supported:
+        monkeypatch.setattr("datakit.tokenize.encoders.tokenizer.fastokens.Tokenizer", None)
     encoder = prepared.encoder()
     assert prepared.long_texts(encoder).splitter is not None
-    expected = loaded.encoder().encode_batch(words(3, 20))
-    assert [array.tolist() for array in encoder.encode_batch(words(3, 20))] == [array.tolist() for array in expected]
+    assert [array.tolist() for array in encoder.encode_batch(texts)] == [array.tolist() for array in expected]
 
 
 @pytest.mark.parametrize(("highest", "compressed"), [(65_535, False), (65_536, True)])
@@ -242,6 +253,7 @@ def test_panic_while_loading_is_recorded(tmp_path: Path, monkeypatch: pytest.Mon
             raise PanicException("index out of bounds")
 
     monkeypatch.setattr("datakit.tokenize.encoders.tokenizer.fastokens.Tokenizer", Panicking)
+    monkeypatch.setattr("datakit.tokenize.bpe.model.model_of", lambda definition: (None, "not supported"))
     cache = open_cache(str(make_cache(tmp_path, {"web": words(3, 50)})))
     assert (cache.contract.encoder, cache.contract.fallback) == ("tokenizers", "it panics: index out of bounds")
 
@@ -250,7 +262,7 @@ def test_panic_while_loading_is_recorded(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Panicking, "from_json_str", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        parse(trained(), "here")
+        _ = load_tokenizer().fast
 
 
 @pytest.mark.parametrize(
