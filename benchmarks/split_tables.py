@@ -1,5 +1,5 @@
-"""Writes datakit/tokenize/bpe/character_tables.bin: how pre-tokenizers classify characters, and which characters the
-normalization form NFC leaves alone.
+"""Writes datakit/tokenize/encoders/bpe/character_tables.bin: how pre-tokenizers classify characters, and which
+characters the normalization form NFC leaves alone.
 
     python3.13 -m benchmarks.split_tables        # needs `tokenizers`, and a CPython with the Unicode version below
 
@@ -20,7 +20,7 @@ from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
 UNICODE = "15.1.0"
-TARGET = Path(__file__).resolve().parents[1] / "datakit" / "tokenize" / "bpe" / "character_tables.bin"
+TARGET = Path(__file__).resolve().parents[1] / "datakit" / "tokenize" / "encoders" / "bpe" / "character_tables.bin"
 CODE_POINTS = 0x110000
 SURROGATES = range(0xD800, 0xE000)
 OTHER, LETTER, NUMBER, WHITE = range(4)

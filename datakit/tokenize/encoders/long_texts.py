@@ -24,7 +24,7 @@ from datakit.tokenize.encoders.safe_cuts import Splitter
 from datakit.tokenize.text_batches import BATCH_BYTES, TextBatch
 
 if TYPE_CHECKING:
-    from datakit.tokenize.bpe.encoder import BpeEncoder
+    from datakit.tokenize.encoders.bpe.encoder import BpeEncoder
 
 PART_BYTES = 256 << 10
 UTF8_MOST = 4  # maximum number of bytes per character

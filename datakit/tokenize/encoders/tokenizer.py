@@ -47,7 +47,7 @@ from datakit.tokenize.encoders.safe_cuts import Splitter, find_splitter, splitti
 from datakit.tokenize.encoders.threads import in_another_thread, limit_threads
 
 if TYPE_CHECKING:
-    from datakit.tokenize.bpe.model import BpeModel
+    from datakit.tokenize.encoders.bpe.model import BpeModel
 
 ENCODERS = ("auto", OWN, "fastokens", "tokenizers")
 SPECIAL_STRINGS = ("keep", "text")
@@ -88,7 +88,7 @@ class Tokenizer:
     @cached_property
     def own(self) -> tuple[BpeModel | None, str]:
         """The tables of datakit's own kernels, and the reason why they cannot be used, "" if there is none."""
-        from datakit.tokenize.bpe import model  # imports numba, which not every user of a tokenizer needs
+        from datakit.tokenize.encoders.bpe import model  # imports numba, which not every user of a tokenizer needs
 
         return model.model_of(self.definition)
 
@@ -119,7 +119,7 @@ class Tokenizer:
         if wanted in ("auto", OWN):
             own, reason = self.own
             if own is not None:
-                from datakit.tokenize.bpe.encoder import BpeEncoder
+                from datakit.tokenize.encoders.bpe.encoder import BpeEncoder
 
                 return BpeEncoder(own, special_strings, self._normalize, lambda: self._library_encoder(special_strings))
             if wanted == OWN:

@@ -130,7 +130,7 @@ def test_tokenizer_is_prepared_before_the_fork(
     path = tmp_path / "tokenizer.json"
     path.write_bytes(trained())
     if not supported:
-        monkeypatch.setattr("datakit.tokenize.bpe.model.model_of", lambda definition: (None, "not supported"))
+        monkeypatch.setattr("datakit.tokenize.encoders.bpe.model.model_of", lambda definition: (None, "not supported"))
     calls: list[str] = []
     encode = FastEncoder.encode_batch
 
@@ -148,7 +148,7 @@ def test_tokenizer_is_prepared_before_the_fork(
     texts = [*words(3, 20), "e\N{COMBINING GRAVE ACCENT}"]
     expected = loaded.encoder().encode_batch(texts)
     monkeypatch.setattr("datakit.tokenize.encoders.tokenizer.find_splitter", None)
-    monkeypatch.setattr("datakit.tokenize.bpe.model.model_of", None)
+    monkeypatch.setattr("datakit.tokenize.encoders.bpe.model.model_of", None)
     monkeypatch.setattr("datakit.tokenize.encoders.word_models.refusal", None)
     if supported:
         monkeypatch.setattr("datakit.tokenize.encoders.tokenizer.fastokens.Tokenizer", None)
@@ -253,7 +253,7 @@ def test_panic_while_loading_is_recorded(tmp_path: Path, monkeypatch: pytest.Mon
             raise PanicException("index out of bounds")
 
     monkeypatch.setattr("datakit.tokenize.encoders.tokenizer.fastokens.Tokenizer", Panicking)
-    monkeypatch.setattr("datakit.tokenize.bpe.model.model_of", lambda definition: (None, "not supported"))
+    monkeypatch.setattr("datakit.tokenize.encoders.bpe.model.model_of", lambda definition: (None, "not supported"))
     cache = open_cache(str(make_cache(tmp_path, {"web": words(3, 50)})))
     assert (cache.contract.encoder, cache.contract.fallback) == ("tokenizers", "it panics: index out of bounds")
 

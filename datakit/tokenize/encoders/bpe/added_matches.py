@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from datakit.tokenize.bpe.memory_access import address_of, byte, pairs64, trailing_zeros, word32, word64
+from datakit.tokenize.encoders.bpe.memory_access import address_of, byte, pairs64, trailing_zeros, word32, word64
 
 MOST_PAIRS = 8
 MOST_NODES = 1 << 13  # of the trie: 8 MB

@@ -15,7 +15,7 @@ from numba import njit
 from datakit.text import hash_mixing
 from datakit.text.hash_mixing import GOLDEN
 from datakit.text.numba_cache import Decorator, cached_njit
-from datakit.tokenize.bpe.memory_access import address_of, byte, word64
+from datakit.tokenize.encoders.bpe.memory_access import address_of, byte, word64
 
 TOKEN_BITS, RANK_BITS = 20, 24
 NO_RANK = np.uint64((1 << RANK_BITS) - 1)  # of a pair that cannot be merged

@@ -8,15 +8,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datakit.tokenize.bpe.added_matches import (
+from datakit.tokenize.encoders.added_tokens import cut_at_added
+from datakit.tokenize.encoders.bpe.added_matches import (
     MOST_NODES,
     MOST_PAIRS,
     added_tokens_table,
     is_searchable,
     next_match,
 )
-from datakit.tokenize.bpe.memory_access import address_of
-from datakit.tokenize.encoders.added_tokens import cut_at_added
+from datakit.tokenize.encoders.bpe.memory_access import address_of
 
 TOKENS = {"  ": 1, "   ": 2, "<|": 3, "<|end|>": 4, "|>x": 5, "é<": 6, "<x>": None, "x>  ": 7}
 TEXTS = st.lists(st.sampled_from([*TOKENS, *" <|>xé", "end", "plain text " * 9]), max_size=30).map("".join)

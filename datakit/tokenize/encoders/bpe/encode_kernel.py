@@ -13,7 +13,7 @@ from numba import njit
 
 from datakit.text import hash_mixing
 from datakit.text.numba_cache import Decorator, cached_njit
-from datakit.tokenize.bpe import (
+from datakit.tokenize.encoders.bpe import (
     added_matches,
     character_tables,
     memory_access,
@@ -23,12 +23,12 @@ from datakit.tokenize.bpe import (
     word_cache,
     word_ends,
 )
-from datakit.tokenize.bpe.added_matches import AddedAddresses, next_match
-from datakit.tokenize.bpe.memory_access import byte, put8, put32, put64, text64, word32, word64
-from datakit.tokenize.bpe.merge_table import MergeAddresses
-from datakit.tokenize.bpe.merges import WorkAddresses, merge_word
-from datakit.tokenize.bpe.whole_words import NO_TOKEN, WordAddresses, whole_word
-from datakit.tokenize.bpe.word_cache import (
+from datakit.tokenize.encoders.bpe.added_matches import AddedAddresses, next_match
+from datakit.tokenize.encoders.bpe.memory_access import byte, put8, put32, put64, text64, word32, word64
+from datakit.tokenize.encoders.bpe.merge_table import MergeAddresses
+from datakit.tokenize.encoders.bpe.merges import WorkAddresses, merge_word
+from datakit.tokenize.encoders.bpe.whole_words import NO_TOKEN, WordAddresses, whole_word
+from datakit.tokenize.encoders.bpe.word_cache import (
     LONGEST,
     LONGEST_SHORT,
     MOST_SHORT_TOKENS,
@@ -43,7 +43,7 @@ from datakit.tokenize.bpe.word_cache import (
     short_key,
     short_set,
 )
-from datakit.tokenize.bpe.word_ends import CL100K, GPT2, UNDECIDED, cl100k_end, decode, gpt2_end
+from datakit.tokenize.encoders.bpe.word_ends import CL100K, GPT2, UNDECIDED, cl100k_end, decode, gpt2_end
 
 DONE, FULL, LEFT = 0, 1, 2  # all documents are encoded; the output is full; a document is left to another encoder
 DOCUMENT, AT, STRETCH, IDS = (np.uint64(number) for number in range(4))  # the numbers in a state

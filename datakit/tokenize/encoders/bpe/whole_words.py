@@ -13,8 +13,8 @@ from numba import njit
 from datakit.text import hash_mixing
 from datakit.text.hash_mixing import GOLDEN
 from datakit.text.numba_cache import Decorator, cached_njit
-from datakit.tokenize.bpe import memory_access
-from datakit.tokenize.bpe.memory_access import address_of, byte, word32, word64
+from datakit.tokenize.encoders.bpe import memory_access
+from datakit.tokenize.encoders.bpe.memory_access import address_of, byte, word32, word64
 
 NO_TOKEN = np.uint64(1 << 32)
 _ZERO, _ONE = np.uint64(0), np.uint64(1)

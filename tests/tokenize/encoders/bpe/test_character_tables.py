@@ -9,8 +9,8 @@ from tokenizers import Regex
 from tokenizers.normalizers import NFC
 from tokenizers.pre_tokenizers import Split
 
-from datakit.tokenize.bpe.batch import Batch, output
-from datakit.tokenize.bpe.character_tables import (
+from datakit.tokenize.encoders.bpe.batch import Batch, output
+from datakit.tokenize.encoders.bpe.character_tables import (
     CODE_POINTS,
     LETTER,
     NUMBER,
@@ -20,8 +20,8 @@ from datakit.tokenize.bpe.character_tables import (
     character_classes,
     combining_classes,
 )
-from datakit.tokenize.bpe.encode_kernel import find_unstable
-from datakit.tokenize.bpe.memory_access import address_of
+from datakit.tokenize.encoders.bpe.encode_kernel import find_unstable
+from datakit.tokenize.encoders.bpe.memory_access import address_of
 
 CHARACTERS = "".join(chr(number) for number in range(CODE_POINTS) if not 0xD800 <= number < 0xE000)
 HARD = st.sampled_from(

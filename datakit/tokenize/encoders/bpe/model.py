@@ -17,18 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from datakit.tokenize.bpe import word_ends
-from datakit.tokenize.bpe.added_matches import AddedTokens, added_tokens_table, is_searchable
-from datakit.tokenize.bpe.batch import Batch, output
-from datakit.tokenize.bpe.character_tables import character_classes
-from datakit.tokenize.bpe.encode_kernel import ModelAddresses
-from datakit.tokenize.bpe.memory_access import address_of
-from datakit.tokenize.bpe.merge_table import NO_RANK, TOKEN_BITS, Merges, merges_table
-from datakit.tokenize.bpe.merges import Workspace
-from datakit.tokenize.bpe.whole_words import WholeWords
-from datakit.tokenize.bpe.word_cache import WordCache
 from datakit.tokenize.encoders import word_models
 from datakit.tokenize.encoders.added_tokens import added_by_string, added_tokens
+from datakit.tokenize.encoders.bpe import word_ends
+from datakit.tokenize.encoders.bpe.added_matches import AddedTokens, added_tokens_table, is_searchable
+from datakit.tokenize.encoders.bpe.batch import Batch, output
+from datakit.tokenize.encoders.bpe.character_tables import character_classes
+from datakit.tokenize.encoders.bpe.encode_kernel import ModelAddresses
+from datakit.tokenize.encoders.bpe.memory_access import address_of
+from datakit.tokenize.encoders.bpe.merge_table import NO_RANK, TOKEN_BITS, Merges, merges_table
+from datakit.tokenize.encoders.bpe.merges import Workspace
+from datakit.tokenize.encoders.bpe.whole_words import WholeWords
+from datakit.tokenize.encoders.bpe.word_cache import WordCache
 from datakit.tokenize.encoders.disagreements import disputed_added_tokens
 from datakit.tokenize.encoders.safe_cuts import family_of, splitting_expression, steps_of
 

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datakit.errors import TokenizerError
-from datakit.tokenize.bpe import encoder as encoder_module
-from datakit.tokenize.bpe.batch import ROOM, Batch
-from datakit.tokenize.bpe.encoder import BpeEncoder
-from datakit.tokenize.bpe.merges import MOST_BYTES
+from datakit.tokenize.encoders.bpe import encoder as encoder_module
+from datakit.tokenize.encoders.bpe.batch import ROOM, Batch
+from datakit.tokenize.encoders.bpe.encoder import BpeEncoder
+from datakit.tokenize.encoders.bpe.merges import MOST_BYTES
 from datakit.tokenize.encoders.tokenizer import Tokenizer, parse
 from tests.support.caches import load_tokenizer, trained
 from tests.support.tokens.bpe_tokenizers import KINDS, TEXTS, tokenizer_of

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
-from datakit.tokenize.bpe.character_tables import character_classes
-from datakit.tokenize.bpe.memory_access import address_of
-from datakit.tokenize.bpe.word_ends import ANY_NUMBER, UNDECIDED, cl100k_end, gpt2_end
+from datakit.tokenize.encoders.bpe.character_tables import character_classes
+from datakit.tokenize.encoders.bpe.memory_access import address_of
+from datakit.tokenize.encoders.bpe.word_ends import ANY_NUMBER, UNDECIDED, cl100k_end, gpt2_end
 from datakit.tokenize.encoders.safe_cuts import CL100K_KIND, GPT2
 from tests.support.tokens.bpe_tokenizers import TEXTS
 

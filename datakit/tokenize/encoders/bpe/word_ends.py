@@ -17,8 +17,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from datakit.tokenize.bpe import character_tables as tables
-from datakit.tokenize.bpe.memory_access import byte, text64, trailing_zeros
+from datakit.tokenize.encoders.bpe import character_tables as tables
+from datakit.tokenize.encoders.bpe.memory_access import byte, text64, trailing_zeros
 
 GPT2, CL100K, WHOLE = (np.uint64(number) for number in range(3))  # the families of expressions; WHOLE does not split
 ANY_NUMBER = np.uint64(1 << 62)  # of digits in a word

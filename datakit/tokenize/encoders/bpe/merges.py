@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from datakit.tokenize.bpe.memory_access import address_of, byte, lowest16, put32, put64, word32, word64
-from datakit.tokenize.bpe.merge_table import NO_RANK, MergeAddresses, pair_rank
+from datakit.tokenize.encoders.bpe.memory_access import address_of, byte, lowest16, put32, put64, word32, word64
+from datakit.tokenize.encoders.bpe.merge_table import NO_RANK, MergeAddresses, pair_rank
 
 MOST_BYTES = 1 << 16  # longer words are left to `long_words.py`, whose memory does not grow with the word
 SHORT = np.uint64(192)  # bytes in a word that is searched after each merge; at most 256, because of _POSITION

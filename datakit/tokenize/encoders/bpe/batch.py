@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from datakit.tokenize.bpe.encode_kernel import (
+from datakit.tokenize.encoders.bpe.encode_kernel import (
     AT,
     DOCUMENT,
     DONE,
@@ -18,8 +18,8 @@ from datakit.tokenize.bpe.encode_kernel import (
     ModelAddresses,
     encode,
 )
-from datakit.tokenize.bpe.memory_access import address_of
-from datakit.tokenize.bpe.merges import MOST_BYTES
+from datakit.tokenize.encoders.bpe.memory_access import address_of
+from datakit.tokenize.encoders.bpe.merges import MOST_BYTES
 
 ROOM = 1 << 19  # ids in the buffer, 2 MiB: about those of 2 MiB of text
 assert ROOM > MOST_BYTES  # so that any word fits into an empty buffer

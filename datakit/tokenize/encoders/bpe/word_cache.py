@@ -18,7 +18,16 @@ import numpy as np
 from numba import njit
 
 from datakit.text.hash_mixing import GOLDEN, MIX_1, MIX_2
-from datakit.tokenize.bpe.memory_access import address_of, byte, put32, put64, text64, trailing_zeros, word32, word64
+from datakit.tokenize.encoders.bpe.memory_access import (
+    address_of,
+    byte,
+    put32,
+    put64,
+    text64,
+    trailing_zeros,
+    word32,
+    word64,
+)
 
 SHORT_BITS, LONG_BITS = 15, 16  # the logarithms of the numbers of sets
 LONGEST_SHORT, LONGEST = np.uint64(8), np.uint64(24)  # bytes in a word

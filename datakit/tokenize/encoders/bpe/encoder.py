@@ -17,13 +17,13 @@ from functools import cached_property
 
 import numpy as np
 
-from datakit.tokenize.bpe.batch import Batch, output
-from datakit.tokenize.bpe.character_tables import combining_classes
-from datakit.tokenize.bpe.encode_kernel import find_unstable
-from datakit.tokenize.bpe.memory_access import address_of
-from datakit.tokenize.bpe.model import BpeModel
 from datakit.tokenize.encoders.added_tokens import cut_at_added
 from datakit.tokenize.encoders.base import OWN, Encoder
+from datakit.tokenize.encoders.bpe.batch import Batch, output
+from datakit.tokenize.encoders.bpe.character_tables import combining_classes
+from datakit.tokenize.encoders.bpe.encode_kernel import find_unstable
+from datakit.tokenize.encoders.bpe.memory_access import address_of
+from datakit.tokenize.encoders.bpe.model import BpeModel
 from datakit.tokenize.encoders.normalizing import pieces
 
 VERSION = "1"

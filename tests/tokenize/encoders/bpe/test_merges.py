@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from datakit.tokenize.bpe.memory_access import address_of
-from datakit.tokenize.bpe.merge_table import merges_table
-from datakit.tokenize.bpe.merges import MOST_BYTES, SHORT, Workspace, merge_word
+from datakit.tokenize.encoders.bpe.memory_access import address_of
+from datakit.tokenize.encoders.bpe.merge_table import merges_table
+from datakit.tokenize.encoders.bpe.merges import MOST_BYTES, SHORT, Workspace, merge_word
 
 Pairs = list[tuple[int, int]]
 
