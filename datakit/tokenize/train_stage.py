@@ -23,7 +23,18 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from datakit.cache.layout import TOKENIZER_FILE
-from datakit.engine.task import Output, OutputFile, Phase, Plan, Step, StepInput, Task, TaskContext, TaskResult
+from datakit.engine.task import (
+    Output,
+    OutputFile,
+    Phase,
+    Plan,
+    Preload,
+    Step,
+    StepInput,
+    Task,
+    TaskContext,
+    TaskResult,
+)
 from datakit.errors import EmptyStageError, RecipeError
 from datakit.storage import atomic, urls
 from datakit.storage.fingerprint import config_of, spelled_out
@@ -38,6 +49,8 @@ from datakit.toml_config import key
 NAME = "train-tokenizer"
 FORMAT_VERSION = 2
 ALPHABET = 256
+KERNELS = "datakit.tokenize.encoders.bpe.warm_kernels"
+PRELOADS = (Preload(__name__), Preload(KERNELS, f"{KERNELS}:warm", kernels=True))  # those of the stages that follow
 SCHEMA = pa.schema([("token", pa.string()), ("id", pa.uint32())])
 
 
@@ -88,7 +101,7 @@ def plan(step: Step) -> Plan:
     if not sample:
         raise EmptyStageError("no text to train a tokenizer on: no document stays in the dataset")
     task = Task("train", f"{__name__}:train_task", arguments, sample)
-    (result,) = yield Phase("train", (task,), memory_bytes=2 << 30)
+    (result,) = yield Phase("train", (task,), preloads=PRELOADS, memory_bytes=2 << 30)
     (file,) = result.outputs
     partition = Partition(file.path, step.dataset, file.rows, file.bytes, file.xxh3)
     return Output([partition], SCHEMA, details={"sampled_bytes": result.bytes_read})

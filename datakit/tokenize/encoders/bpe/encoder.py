@@ -6,7 +6,7 @@ so neither a Python string nor an object for a word is made. A text is never cut
 
 If the tokenizer normalizes texts, a text that NFC may change is first cut at the added tokens that are matched before
 normalization. Each stretch between them is normalized and then encoded like a text. The kernels leave a text to another
-encoder if it has a word of more than 64 KiB, or an apostrophe before U+017F, which some expressions take for an `s`.
+encoder if it has a word of more than 4 KiB, or an apostrophe before U+017F, which some expressions take for an `s`.
 """
 
 from __future__ import annotations

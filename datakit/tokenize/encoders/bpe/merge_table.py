@@ -12,24 +12,21 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from datakit.text import hash_mixing
 from datakit.text.hash_mixing import GOLDEN
-from datakit.text.numba_cache import Decorator, cached_njit
 from datakit.tokenize.encoders.bpe.memory_access import address_of, byte, word64
 
-TOKEN_BITS, RANK_BITS = 20, 24
+TOKEN_BITS, RANK_BITS = 20, 20
 NO_RANK = np.uint64((1 << RANK_BITS) - 1)  # of a pair that cannot be merged
 _EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
 _TOKEN, _RANK = np.uint64(TOKEN_BITS), np.uint64(RANK_BITS)
 _ZERO, _ONE, _THREE, _SEVEN = (np.uint64(number) for number in (0, 1, 3, 7))
 
-kernel: Decorator = cached_njit(hash_mixing)
 hot = njit(nogil=True, forceinline=True)
 
 
 @dataclass(frozen=True, eq=False)
 class Merges:
-    """A table of merges with open addressing. slots: uint64 [S], `left token << 44 | right token << 24 | rank`; S is a
+    """A table of merges with open addressing. slots: uint64 [S], `left token << 40 | right token << 20 | rank`; S is a
     power of two. shift: 64 - log2(S). filter: uint8 [S], of whose bits those are set that belong to the hash of a pair
     in the table; most other pairs are recognized by it, in an eighth of the memory. merged: uint32 [M], the token that
     the merge of each rank makes. tokens: uint32 [256], the token of each byte. first: uint32 [256 * 256], the rank of
@@ -62,14 +59,31 @@ class MergeAddresses(NamedTuple):
 
 def merges_table(pairs: np.ndarray, merged: np.ndarray, tokens: np.ndarray) -> Merges:
     """Return the table of M merges. pairs: uint64 [M, 2], by rank, of tokens below 2**TOKEN_BITS; M is below NO_RANK.
-    merged: uint32 [M]. tokens: uint32 [256].
+    Of a pair that is listed twice, the last rank counts. merged: uint32 [M]. tokens: uint32 [256].
     """
-    bits = max(4, int(2 * len(pairs)).bit_length())
-    slots = np.full(1 << bits, _EMPTY)
-    flags = np.zeros(1 << bits, np.uint8)
+    shift = 64 - max(4, int(2 * len(pairs)).bit_length())
     keys = pairs[:, 0] << _TOKEN | pairs[:, 1]
-    fill(slots, flags, np.uint64(64 - bits), keys)
-    return Merges(slots, 64 - bits, flags, merged, tokens, _ranks_of_bytes(keys, tokens))
+    found, last = np.unique(keys[::-1], return_index=True)
+    ranks = (len(keys) - 1 - last).astype(np.uint64)
+    mixed = found * GOLDEN
+    homes, flags = (mixed >> np.uint64(shift)).astype(np.int64), np.zeros(1 << (64 - shift), np.uint8)
+    np.bitwise_or.at(flags, homes, (_ONE << (mixed >> np.uint64(shift - 3) & _SEVEN)).astype(np.uint8))
+    slots = _filled(homes, found << _RANK | ranks, len(flags))
+    return Merges(slots, shift, flags, merged, tokens, _ranks_of_bytes(keys, tokens))
+
+
+def _filled(homes: np.ndarray, entries: np.ndarray, size: int) -> np.ndarray:
+    """Return a table of `size` slots in which each entry is in the first slot that was free, from its home on."""
+    slots = np.full(size, _EMPTY)
+    while len(homes):
+        free = slots[homes] == _EMPTY
+        places, chosen = np.unique(np.where(free, homes, -1), return_index=True)
+        chosen = chosen[places >= 0]  # one entry for each free slot
+        slots[homes[chosen]] = entries[chosen]
+        left = np.ones(len(homes), bool)
+        left[chosen] = False
+        homes, entries = (homes[left] + 1) % size, entries[left]
+    return slots
 
 
 def _ranks_of_bytes(keys: np.ndarray, tokens: np.ndarray) -> np.ndarray:
@@ -81,19 +95,6 @@ def _ranks_of_bytes(keys: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     order = np.argsort(keys, kind="stable")  # so that the last of equal pairs is found
     ranks = order[np.searchsorted(keys, wanted, side="right", sorter=order) - 1]
     return np.where(keys[ranks] == wanted, ranks, int(NO_RANK)).astype(np.uint32)
-
-
-@kernel
-def fill(slots: np.ndarray, flags: np.ndarray, shift: np.uint64, keys: np.ndarray) -> None:
-    """Put the pairs of tokens into an empty table, by rank. Of a pair that is listed twice, the last rank counts."""
-    last = np.uint64(len(slots) - 1)
-    for rank in range(np.uint64(len(keys))):
-        mixed = keys[rank] * GOLDEN
-        slot = mixed >> shift
-        flags[slot] |= np.uint8(_ONE << (mixed >> (shift - _THREE) & _SEVEN))
-        while slots[slot] != _EMPTY and slots[slot] >> _RANK != keys[rank]:
-            slot = (slot + _ONE) & last
-        slots[slot] = keys[rank] << _RANK | rank
 
 
 @hot
