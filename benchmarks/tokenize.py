@@ -90,7 +90,8 @@ def child(kind: str, clean: Path, tokenizer: str, cpus: int) -> dict[str, float]
             figures = timed(lambda: run_stage(clean, tokenizer, Path(scratch)))
             figures["amplification"] = (written() - before) / figures.pop("result")
         return {**figures, "bytes": sum(entry.manifest.totals.text_bytes or 0 for entry in inputs(clean)[:-1])}
-    encoder = loaded.encoder("tokenizers" if kind == "tokenizers" else "fastokens")
+    loaded.prepare()
+    encoder = loaded.encoder("auto" if kind == "encoder" else kind)
     limit_threads(encoder, cpus)
     texts = loaded.long_texts(encoder)
     size, figures = 0, {"cpu": 0.0, "wall": 0.0}

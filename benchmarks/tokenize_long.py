@@ -86,7 +86,7 @@ def main() -> None:
     arguments = parser.parse_args()
     tokenizer = load(str(data_dir() / "tokenizers" / arguments.tokenizer))
     assert isinstance(tokenizer, Tokenizer)
-    encoder = tokenizer.encoder()
+    encoder = tokenizer.encoder("fastokens")  # datakit's own encoder cuts no text
     limit_threads(encoder, 1)
     texts = LongTexts(encoder, None, None) if arguments.whole else tokenizer.long_texts(encoder)
     measure(texts, arguments.rounds)
