@@ -92,22 +92,21 @@ class ShardWriter:
     def write(self, rows: pa.Table | pa.RecordBatch) -> None:
         """Append rows, whose columns must match the schema."""
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
-        while table.num_rows:
-            cut = self._rows_that_fit(table)
-            self._pending.append(table.slice(0, cut))
-            self._pending_rows += cut
-            self._pending_bytes += int(row_sizes(self._pending[-1]).sum())
+        sizes, first = row_sizes(table), 0
+        while first < len(sizes):
+            stop = first + self._rows_that_fit(sizes[first:])
+            self._pending.append(table.slice(first, stop - first))
+            self._pending_rows += stop - first
+            self._pending_bytes += int(sizes[first:stop].sum())
             if self._pending_bytes >= ROW_GROUP_BYTES or self._pending_rows >= ROW_GROUP_ROWS:
                 self._flush()
-            table = table.slice(cut)
+            first = stop
 
-    def _rows_that_fit(self, table: pa.Table) -> int:
-        """Return the number of rows at the start of `table` that go into the open row group, including the row that
-        fills it.
-        """
-        filled = self._pending_bytes + np.cumsum(row_sizes(table))
+    def _rows_that_fit(self, sizes: np.ndarray) -> int:
+        """Return how many rows, of these sizes, go into the open row group, including the row that fills it."""
+        filled = self._pending_bytes + np.cumsum(sizes)
         by_bytes = int(np.searchsorted(filled, ROW_GROUP_BYTES)) + 1
-        return min(by_bytes, ROW_GROUP_ROWS - self._pending_rows, table.num_rows)
+        return min(by_bytes, ROW_GROUP_ROWS - self._pending_rows, len(sizes))
 
     def _flush(self) -> None:
         if self._pending:

@@ -17,13 +17,23 @@ from datakit.errors import ColumnError
 
 def row_sizes(table: pa.Table) -> np.ndarray:
     """Return the size in bytes of each row's values, int64 [rows]. Raises ColumnError for an unsupported type."""
-    total = np.zeros(table.num_rows, np.int64)
-    for name, column in zip(table.column_names, table.columns, strict=True):
+    widths = [_width(column.type) for column in table.columns]
+    total = np.full(table.num_rows, sum(width or 0 for width in widths), np.int64)
+    for name, column, width in zip(table.column_names, table.columns, widths, strict=True):
+        if width is not None:
+            continue
         start = 0
         for chunk in column.chunks:
             total[start : start + len(chunk)] += _sizes(chunk, name)
             start += len(chunk)
     return total
+
+
+def _width(kind: pa.DataType) -> int | None:
+    """Return the size of every value of a type in bytes, or None if not all values have the same size."""
+    if types.is_primitive(kind) or types.is_boolean(kind) or types.is_fixed_size_binary(kind) or types.is_decimal(kind):
+        return (kind.bit_width + 7) // 8
+    return None
 
 
 def value_bytes(table: pa.Table) -> int:
@@ -74,8 +84,8 @@ def _sizes(array: pa.Array, name: str) -> np.ndarray:
         return np.where(array.is_valid().to_numpy(zero_copy_only=False), lengths.astype(np.int64), 0)
     if types.is_null(kind):
         return np.zeros(len(array), np.int64)
-    if types.is_primitive(kind) or types.is_boolean(kind) or types.is_fixed_size_binary(kind) or types.is_decimal(kind):
-        return np.full(len(array), (kind.bit_width + 7) // 8, np.int64)
+    if (width := _width(kind)) is not None:
+        return np.full(len(array), width, np.int64)
     raise ColumnError(f"column {name!r} has type {kind}, which is not supported; cast it to a plain type first")
 
 

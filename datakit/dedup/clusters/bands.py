@@ -85,11 +85,14 @@ def connect(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCont
     with ExitStack() as stack:
         forest = _Forest(f"exchange/forest/bucket-{bucket:05d}.parquet", context, stack)
 
-        def fold() -> None:
+        def fold(last: bool = False) -> None:
             nonlocal keys, rows, row, root
-            every = [(keys, rows), *waiting]
-            keys, rows, left, right = components.bucket_edges(*map(np.concatenate, zip(*every, strict=True)))
+            keys, rows = map(np.concatenate, zip((keys, rows), *waiting, strict=True))
             waiting.clear()
+            if last:  # no later row can have the same key
+                shared_keys = components.possibly_shared(keys)
+                keys, rows = keys[shared_keys], rows[shared_keys]
+            keys, rows, left, right = components.bucket_edges(keys, rows)
             if len(row) + len(left) > FOLD_ROWS:  # later phases join the edges that were written
                 forest.write(row, root)
                 row, root = row[:0], root[:0]
@@ -103,7 +106,7 @@ def connect(arguments: dict[str, Any], shared: dict[str, Any], context: TaskCont
                     fold()
                     folded = records
                     context.report(records, records * ROW_BYTES)
-        fold()
+        fold(last=True)
         forest.write(row, root)
     outputs = forest.outputs()
     details = msgspec.to_builtins(ForestFiles([output.path for output in outputs], forest.edges))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from datakit.dedup.clusters.components import bucket_edges, spanning_forest
+from datakit.dedup.clusters.components import bucket_edges, possibly_shared, spanning_forest
 
 EDGES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=60)
 FAR = np.uint64(2**40)  # row numbers can be large
@@ -89,3 +89,15 @@ def test_folding_over_runs_connects_shared_keys(rows: list[tuple[int, int]], dat
     }
     stars = [(min(group), row) for group in groups.values() for row in group if row != min(group)]
     assert by_hand(edges) == by_hand(stars)
+
+
+@given(st.lists(st.integers(0, 1 << 12), max_size=60), st.integers(0, 63))
+def test_every_repeated_key_is_possibly_shared(numbers: list[int], shift: int) -> None:
+    keys = np.array(numbers, np.uint64) << np.uint64(shift)
+    _, which, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    assert possibly_shared(keys)[counts[which] > 1].all()
+
+
+def test_few_unique_keys_are_possibly_shared() -> None:
+    keys = np.random.default_rng(5).integers(0, 1 << 64, 100_000, np.uint64)
+    assert 0.05 < possibly_shared(keys).mean() < 0.25
