@@ -83,6 +83,8 @@ SAME: dict[str, dict[str, int]] = {
     },
     "readers": {
         "normalize.readers.line_chunks:CHUNK_BYTES": 300,
+        "normalize.readers.taken_texts.take:MOST_LINES": 2,
+        "normalize.readers.taken_texts.take:MOST_BYTES": 200,
         "normalize.readers.columnar.tables:BATCH_BYTES": 500,
         "normalize.readers.columnar.tables:MOST_ROWS": 3,
         "normalize.readers.slices:SLICE_BYTES": 2_000,

@@ -117,7 +117,7 @@ def _is_space(octet: np.uint8) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def _depth(data: np.ndarray, start: int, end: int) -> int:
+def nesting(data: np.ndarray, start: int, end: int) -> int:
     """Return the depth of the deepest nesting of brackets in data[start:end], ignoring brackets in strings."""
     depth = deepest = 0
     in_string = escaped = False
@@ -160,7 +160,7 @@ def scan_lines(
         for octet in data[start:end]:
             opened += (octet == 123) | (octet == 91)
         kind = PLAIN if data[start] == 123 and data[end - 1] == 125 else ODD
-        if opened > deepest_allowed and _depth(data, start, end) > deepest_allowed:
+        if opened > deepest_allowed and nesting(data, start, end) > deepest_allowed:
             kind = DEEP
         places[0, count], places[1, count], kinds[count] = start, end, kind
         count += 1

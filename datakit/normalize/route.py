@@ -180,9 +180,9 @@ class Router:
         change = table.num_rows - chunk.table.num_rows
         self._count(transform_added=max(0, change), transform_dropped=max(0, -change))
         if not change:
-            return replace(chunk, table=table)
+            return replace(chunk, table=table, valid_texts=False)
         positions, files = np.full(table.num_rows, chunk.positions[0]), chunk.files[:1] * table.num_rows
-        return replace(chunk, table=table, positions=positions, files=files, traced=False)
+        return replace(chunk, table=table, positions=positions, files=files, traced=False, valid_texts=False)
 
     def _texts(self, rows: Chunk) -> tuple[Chunk, Texts]:
         """Return the rows with usable or missing texts, and their texts. A null stands for a missing text."""
@@ -241,7 +241,7 @@ class Router:
         return rows.filter(kept), texts.filter(pa.array(kept))
 
     def _apply_rules(self, rows: Chunk, texts: Texts) -> tuple[Chunk, pa.LargeStringArray]:
-        missing, ruled = texts.null_count, apply_rules(texts, self._config.whitespace_run)
+        missing, ruled = texts.null_count, apply_rules(texts, self._config.whitespace_run, rows.valid_texts)
         self._count(missing=missing, blank=ruled.blank - missing, invalid_utf8=ruled.invalid_utf8, nul=ruled.nul)
         self._count(whitespace_runs=ruled.whitespace_runs)
         if not ruled.blank:

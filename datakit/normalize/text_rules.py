@@ -41,9 +41,9 @@ class Ruled:
         return len(self.kept) - int(self.kept.sum())
 
 
-def apply_rules(texts: pa.LargeStringArray | pa.LargeBinaryArray, longest_run: int) -> Ruled:
+def apply_rules(texts: pa.LargeStringArray | pa.LargeBinaryArray, longest_run: int, valid: bool = False) -> Ruled:
     """Apply the rules to texts as they were read; a null counts as blank. Runs of white space are cut to `longest_run`
-    characters.
+    characters. valid: the texts are known to be valid UTF-8.
     """
     # imported only here: it imports numba, which a command that only plans does not need
     from datakit.normalize import kernels
@@ -53,7 +53,7 @@ def apply_rules(texts: pa.LargeStringArray | pa.LargeBinaryArray, longest_run: i
     data, offsets = string_buffers(texts)
     flags = np.zeros(len(texts), np.uint8)
     kernels.scan_texts(data, offsets, longest_run, _POSSIBLE, flags)
-    invalid = _invalid(texts, data, offsets)
+    invalid = np.zeros(len(texts), bool) if valid else _invalid(texts, data, offsets)
     blank = (flags & kernels.BLANK != 0) & ~invalid
     rows = np.flatnonzero(((flags & (kernels.NUL | kernels.RUN) != 0) & ~blank) | invalid)
     if not len(rows):

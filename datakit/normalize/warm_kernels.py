@@ -8,6 +8,7 @@ from datakit.engine.freed_memory import keep_freed_memory
 from datakit.normalize import kernels, text_rules
 from datakit.normalize.readers import csv_records, json_lines
 from datakit.normalize.readers.json_arrays.one_line import on_one_line
+from datakit.normalize.readers.taken_texts import take
 
 
 def warm() -> None:
@@ -17,5 +18,6 @@ def warm() -> None:
     keep_freed_memory()
     text_rules.warm()
     json_lines.warm()
+    take.warm()
     csv_records.warm()
     on_one_line(b"{}")

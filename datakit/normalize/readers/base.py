@@ -70,6 +70,7 @@ class Chunk:
     bytes_read: the size of the chunk in bytes.
     files: the file of each record if each record has a file of its own, else empty.
     traced: False if a transform changed the number of rows; then all rows have the chunk's first file and position.
+    valid_texts: the column with the text is known to be valid UTF-8.
     """
 
     file: str
@@ -78,6 +79,7 @@ class Chunk:
     bytes_read: int
     files: tuple[str, ...] = ()
     traced: bool = True
+    valid_texts: bool = False
 
     @property
     def record_files(self) -> str | Sequence[str]:

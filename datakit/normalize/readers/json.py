@@ -24,6 +24,7 @@ from datakit.normalize.readers.json_rows import expected_of, parse_lines, table_
 from datakit.normalize.readers.line_chunks import BYTE_ORDER_MARK, LineCutter
 from datakit.normalize.readers.line_numbers import LineNumbers
 from datakit.normalize.readers.streams import DamagedError, decompressed
+from datakit.normalize.readers.taken_texts.take import one_string, take_texts
 from datakit.normalize.settings.column_settings import STRING
 from datakit.printable import one_line
 
@@ -73,6 +74,8 @@ class _ChunkParser:
         self._conflicts = {} if raw else config.conflicts
         strings = [name for name, policy in self._conflicts.items() if policy == STRING]
         self._expected = expected_of(config, texts)
+        # the member whose strings become the text as they are
+        self._text = config.text_name if config.text_form is None and not raw else None
         self._columns = ColumnParser(config.id, texts, self._expected.form, strings)
 
     def parse(self, offset: int, data: bytes) -> Chunks:
@@ -81,22 +84,28 @@ class _ChunkParser:
         self._numbers.enter(offset, data)
         if offset == 0 and data.startswith(BYTE_ORDER_MARK):
             data, offset = data[len(BYTE_ORDER_MARK) :], offset + len(BYTE_ORDER_MARK)
-        lines = find_lines(data)
+        taken = take_texts(data, self._text) if self._text is not None else None
+        lines = find_lines(data) if taken is None else taken.lines
+        self._numbers.counted(None if taken is None else taken.line_ends)
         if not len(lines):
             return
+        whole = data
         data, lines, positions = self._without_skipped(data, lines, offset + lines.starts)
-        data, invalid = valid_utf8(data)
-        if invalid:
-            self._context.counts.counters["normalize/invalid_utf8"] += invalid
-            lines = find_lines(data)
-        table = self._columns.parse(data, len(lines)) if lines.plain else None
+        if taken is None or data is not whole:
+            taken, (data, invalid) = None, valid_utf8(data)
+            if invalid:
+                self._context.counts.counters["normalize/invalid_utf8"] += invalid
+                lines = find_lines(data)
+        table = self._columns.parse(data, len(lines), taken) if lines.plain else None
         if table is None:
+            lines, taken = lines if taken is None else find_lines(data), None
             table, numbers = self._parse_by_line(data, lines, positions)
             positions = positions[numbers]
         if table.num_rows:
             self._context.counts.add_read(table.num_rows)
             table = self._context.choice.read_columns(table)
-            yield Chunk(self._path, with_id_as_string(table, self._context.config), positions, size)
+            table = with_id_as_string(table, self._context.config)
+            yield Chunk(self._path, table, positions, size, valid_texts=taken is not None)
 
     def _without_skipped(self, data: bytes, lines: Lines, positions: np.ndarray) -> tuple[bytes, Lines, np.ndarray]:
         kept = self._context.start_batch(
@@ -134,11 +143,8 @@ def with_id_as_string(table: pa.Table, config: Config) -> pa.Table:
 
 def valid_utf8(data: bytes) -> tuple[bytes, int]:
     """Return `data` with invalid UTF-8 replaced, and the number of lines that changed."""
-    whole = pa.Array.from_buffers(
-        pa.large_string(), 1, [None, pa.py_buffer(np.array([0, len(data)], np.int64)), pa.py_buffer(data)]
-    )
     try:
-        whole.validate(full=True)
+        one_string(data).validate(full=True)
         return data, 0
     except pa.ArrowInvalid:
         pass

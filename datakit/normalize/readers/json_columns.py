@@ -24,6 +24,7 @@ from datakit.engine.user_code import RequiredText
 from datakit.normalize.columns.number_types import LARGEST_EXACT
 from datakit.normalize.columns.paths_in_types import mistake
 from datakit.normalize.readers.sound_arrays import check_arrays
+from datakit.normalize.readers.taken_texts.take import Taken
 from datakit.normalize.settings.text_forms import TextForm
 
 
@@ -45,8 +46,16 @@ class ColumnParser:
         self._digits, self._texts, self._form, self._strings = digits, texts, form, strings
         self._dates: dict[str, pa.DataType] = {}
 
-    def parse(self, chunk: bytes, lines: int) -> pa.Table | None:
-        """Return the records of a chunk that has `lines` lines, or None if the chunk needs the line parser."""
+    def parse(self, chunk: bytes, lines: int, taken: Taken | None = None) -> pa.Table | None:
+        """Return the records of a chunk that has `lines` lines, or None if the chunk needs the line parser. taken: the
+        chunk without its texts, and these, if they were taken out of it.
+        """
+        if taken is None:
+            return self._parse(chunk, lines)
+        table = self._parse(taken.rest, lines)
+        return None if table is None else taken.put_back(table)
+
+    def _parse(self, chunk: bytes | memoryview, lines: int) -> pa.Table | None:
         table = _read(chunk, list(self._dates.items())) if self._dates else None
         table = table if table is not None else _read(chunk, [])
         if table is None:
@@ -68,7 +77,7 @@ class ColumnParser:
         return table if all(_exact(chunk) for column in table.columns for chunk in column.chunks) else None
 
 
-def _read(chunk: bytes, declared: list[tuple[str, pa.DataType]]) -> pa.Table | None:
+def _read(chunk: bytes | memoryview, declared: list[tuple[str, pa.DataType]]) -> pa.Table | None:
     try:
         return pj.read_json(
             pa.BufferReader(chunk),

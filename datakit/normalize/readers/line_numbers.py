@@ -26,14 +26,20 @@ class LineNumbers:
         self._before: int | None = None  # the number of lines before that offset, once it is known
         self._lines = 0  # the number of lines between that offset and the current chunk
         self._offset, self._chunk = 0, b""
+        self._ends: int | None = None  # the number of line ends in the current chunk, if it is known
         self._known = 0, 0  # the length of a prefix of the current chunk, and the number of line ends in it
 
     def enter(self, offset: int, chunk: bytes) -> None:
         """Make `chunk`, which starts at `offset` in the file, the current chunk."""
         self._first = offset if self._first is None else self._first
-        # numpy counts six times as fast as `bytes.count`
-        self._lines += int(np.count_nonzero(np.frombuffer(self._chunk, np.uint8) == NEWLINE))
-        self._offset, self._chunk, self._known = offset, chunk, (0, 0)
+        if self._ends is None:  # numpy counts six times as fast as `bytes.count`
+            self._ends = int(np.count_nonzero(np.frombuffer(self._chunk, np.uint8) == NEWLINE))
+        self._lines += self._ends
+        self._offset, self._chunk, self._known, self._ends = offset, chunk, (0, 0), None
+
+    def counted(self, ends: int | None) -> None:
+        """State the number of line ends in the current chunk, if it is known, so that they are not counted again."""
+        self._ends = ends
 
     def pass_over(self, offset: int) -> str:
         """Count a line that is skipped because of its length, and return its `suffix`."""

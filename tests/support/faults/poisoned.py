@@ -44,7 +44,7 @@ def install() -> None:
     from datakit.normalize.readers.json_columns import ColumnParser
     from datakit.tokenize.encoders.base import FastEncoder
 
-    _guard(ColumnParser, "parse", PARSE, lambda parser, block, lines: block)
+    _guard(ColumnParser, "parse", PARSE, lambda parser, block, *others: block)
     _guard(csv, "_table", PARSE, lambda data, *others: data)
     _guard(route, "hash_texts", HASH, _bytes)
     _guard(datakit.dedup.minhash.signatures, "sign", SIGN, lambda texts, **rules: _bytes(texts))

@@ -1,0 +1,1 @@
+"""Takes the texts out of chunks of JSON Lines."""
