@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 
@@ -83,13 +84,13 @@ class BpeEncoder:
 
     def _encode_unstable(self, texts: list[str], encode_left: EncodeTexts) -> Encoded:
         """Normalize texts and encode them; see `encode_bytes`."""
-        stretches, owners, added = [], [], []  # for each stretch: its bytes, the number of its text, an id or None
+        stretches, owners, added = [], [], []  # for each stretch: its text, the number of its document, an id or None
         for number, text in enumerate(texts):
             for stretch, token in cut_at_added(text, self.model.raw[self.special_strings]):
-                stretches.append(b"" if token is not None else self._normalized(stretch))
+                stretches.append("" if token is not None else stretch)
                 owners.append(number)
                 added.append(token)
-        batch = Batch.of(*_buffers(stretches), self._out)
+        batch = Batch.of(*_buffers(self._normalized(stretches)), self._out)
         ids = batch.encode(self.model.addresses(self.model.normalized[self.special_strings]))
         tokens = np.array([row for row, token in enumerate(added) if token is not None], np.int64)
         found = np.array([added[row] for row in tokens.tolist()], np.uint32)
@@ -102,15 +103,16 @@ class BpeEncoder:
             ids, lengths = _joined(ids[kept], lengths, left, *encode_left([texts[number] for number in left.tolist()]))
         return ids, lengths, left
 
-    def _normalized(self, text: str) -> bytes:
-        """Return a text in NFC. Only the pieces that NFC may change are normalized, because that takes much longer than
+    def _normalized(self, texts: list[str]) -> list[bytes]:
+        """Return texts in NFC. Only the pieces that NFC may change are normalized, because that takes much longer than
         to find them.
         """
-        parts = [piece.encode() for piece in pieces(text, PIECE_CHARACTERS)]
-        data, offsets = _buffers(parts)
-        for number in _unstable(Batch.of(data, offsets, self._out)).tolist():
+        cut = [list(pieces(text, PIECE_CHARACTERS)) for text in texts]
+        parts = [piece.encode() for one in cut for piece in one]
+        for number in _unstable(Batch.of(*_buffers(parts), self._out)).tolist():
             parts[number] = self.normalize(parts[number].decode()).encode()
-        return b"".join(parts)
+        remaining = iter(parts)
+        return [b"".join(islice(remaining, len(one))) for one in cut]
 
 
 def _unstable(batch: Batch) -> np.ndarray:

@@ -35,6 +35,7 @@ MOST_SHORT_TOKENS = np.uint64(2)
 MOST_TOKEN_BITS = 24  # in a token of a short word
 NOT_FOUND = np.uint64(0xFFFFFFFFFFFFFFFF)
 _LINE = 64  # bytes in a cache line
+_SHORT_SIZE, _LONG_SIZE = 8 << SHORT_BITS, 16 << LONG_BITS  # numbers in the tables
 _ZERO, _ONE, _TWO, _THREE, _FOUR, _EIGHT, _SIXTEEN = (np.uint64(number) for number in (0, 1, 2, 3, 4, 8, 16))
 _HALF, _ALL, _BYTE = np.uint64(32), np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0xFF)
 _SHORT_SHIFT, _LONG_SHIFT = np.uint64(64 - SHORT_BITS), np.uint64(64 - LONG_BITS)
@@ -52,14 +53,25 @@ hot = njit(nogil=True, forceinline=True)
 
 @dataclass(frozen=True, eq=False)
 class WordCache:
-    """The tables of short and of long words: uint64 each, at an address that is a multiple of _LINE."""
+    """The tables of short and of long words, uint64, each at an address that is a multiple of _LINE. They are parts of
+    one array, so that numpy asks the system for large pages.
+    """
 
     short: np.ndarray
     long: np.ndarray
 
     @classmethod
     def new(cls) -> WordCache:
-        return cls(_aligned(8 << SHORT_BITS), _aligned(16 << LONG_BITS))
+        raw = np.zeros(_SHORT_SIZE + _LONG_SIZE + _LINE // 8, np.uint64)
+        start = -address_of(raw) % _LINE // 8
+        middle = start + _SHORT_SIZE
+        return cls(raw[start:middle], raw[middle : middle + _LONG_SIZE])
+
+    def copy(self) -> WordCache:
+        """Return a cache with the same words."""
+        copied = self.new()
+        copied.short[:], copied.long[:] = self.short, self.long
+        return copied
 
     def addresses(self) -> CacheAddresses:
         return CacheAddresses(np.uint64(address_of(self.short)), np.uint64(address_of(self.long)))
@@ -70,13 +82,6 @@ class CacheAddresses(NamedTuple):
 
     short: np.uint64
     long: np.uint64
-
-
-def _aligned(size: int) -> np.ndarray:
-    """Return an empty table of `size` numbers."""
-    raw = np.zeros(size + _LINE // 8, np.uint64)
-    start = -address_of(raw) % _LINE // 8
-    return raw[start : start + size]
 
 
 @hot
