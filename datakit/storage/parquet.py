@@ -92,6 +92,8 @@ class ShardWriter:
     def write(self, rows: pa.Table | pa.RecordBatch) -> None:
         """Append rows, whose columns must match the schema."""
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+        if not table.num_rows:
+            return
         sizes, first = row_sizes(table), 0
         while first < len(sizes):
             stop = first + self._rows_that_fit(sizes[first:])

@@ -16,7 +16,7 @@ BITS_PER_KEY = 4  # in each table of `_select_shared`; a fifth of the distinct k
 
 @njit(cache=True, nogil=True)
 def _select_shared(keys: np.ndarray, bits: int, chosen: np.ndarray) -> None:
-    """Set `chosen[i]` if the lowest `bits` bits of keys[i] are also those of another key.
+    """Set `chosen[i]` to whether the lowest `bits` bits of keys[i] are also those of another key.
 
     There is one bit for each value of these bits in `seen` and in `again`. For a million keys, both tables fit in a
     CPU's cache.
@@ -84,9 +84,11 @@ def bucket_edges(keys: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def possibly_shared(keys: np.ndarray) -> np.ndarray:
-    """Return a mask, bool [N], that is True for each key, uint64, that occurs several times, and for a few others. The
-    keys must be hashes. This takes a tenth of the time of sorting them, and most keys in a bucket are unique.
+    """Return a mask, bool [N], that is True for each key, uint64, that occurs several times, and for at most a fifth of
+    the others. The keys must be hashes. This takes a tenth of the time of sorting them, and most keys in a bucket are
+    unique.
     """
+    assert keys.dtype == np.uint64  # numba would mix other integers with uint64 to float64
     chosen = np.empty(len(keys), bool)
     _select_shared(keys, max(6, (BITS_PER_KEY * len(keys)).bit_length()), chosen)
     return chosen

@@ -98,7 +98,10 @@ class _ChunkParser:
                 lines = find_lines(data)
         table = self._columns.parse(data, len(lines), taken) if lines.plain else None
         if table is None:
-            lines, taken = lines if taken is None else find_lines(data), None
+            if taken is not None:
+                lines, taken = find_lines(data), None
+                positions = offset + lines.starts
+                self._numbers.counted(None)
             table, numbers = self._parse_by_line(data, lines, positions)
             positions = positions[numbers]
         if table.num_rows:

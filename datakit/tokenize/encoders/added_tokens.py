@@ -45,7 +45,8 @@ def added_by_string(
     """Return two mappings from string to id: one for the added tokens that are matched before normalization, and one
     for those that are matched after it. Unless `special` is true, special tokens have the id None.
     """
-    matched = [token for token in tokens if token["content"]]
+    first = {token["content"]: token for token in reversed(tokens)}  # of equal strings, the reference keeps the first
+    matched = [token for token in first.values() if token["content"]]
     raw, normalized = ([token for token in matched if token.get("normalized") is flag] for flag in (False, True))
 
     def ids(chosen: list[dict[str, Any]]) -> dict[str, int | None]:

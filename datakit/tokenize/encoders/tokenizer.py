@@ -1,20 +1,21 @@
-"""Loads a tokenizer.json with `tokenizers` (the reference) and with `fastokens`, chooses the encoder, and prepares it
-for tasks.
+"""Loads a tokenizer.json with `tokenizers` (the reference), chooses the encoder, and prepares it for tasks.
 
-fastokens gives the same ids as the reference, in about a thirtieth of the time (docs/measurements.md). On a sample of
-every partition, its ids are compared with the reference's (tokenize/reference_check.py). If fastokens cannot load a
-tokenizer (WordPiece, Unigram, an unknown pre-tokenizer), panics while loading it, or is known to give different ids
-(disagreements.py), the reference encodes instead, and the contract records why.
+datakit's own encoder (bpe/) is preferred, then fastokens. Both give the same ids as the reference, in about a thirtieth
+of the time (docs/measurements.md). On a sample of every partition, their ids are compared with the reference's
+(tokenize/reference_check.py). If datakit's own encoder does not support a tokenizer, and fastokens cannot load it
+(WordPiece, Unigram, an unknown pre-tokenizer), panics while loading it, or is known to give different ids
+(disagreements.py), the reference encodes instead, and the contract records why. fastokens is loaded only when it is
+needed, because that takes some tenths of a second.
 
 The fork server calls `load_for_tasks` once for all attempts, so it must not start any thread; a helper process reads
 remote files. Truncation and padding in a tokenizer.json are switched off, because they would drop or add tokens.
 
-On its first call, fastokens also builds a table of all words in its vocabulary, which takes 20 ms of CPU time. With the
-search for the places at which long texts can be cut, each task would take 30 ms (measured) to prepare a tokenizer, so
-`load_for_tasks` does both before the fork. If the tokens will be compressed, it also imports TensorStore, which takes
-0.1 s; for loss masks, which are always compressed, a preload of its own does so (preloaded_tokenizer.py). Loading
-leaves 30 MB of unused memory, which is returned to the system, so that the tasks need not copy its pages (this saved 2
-to 3 % of their CPU time).
+`load_for_tasks` does before the fork what each task would otherwise do. It finds the places at which long texts can be
+cut, and prepares the encoder: it loads the kernels and puts the vocabulary into their cache or, if fastokens encodes,
+makes its first call, which builds a table of all words in its vocabulary in 20 ms of CPU time. If the tokens will be
+compressed, it also imports TensorStore, which takes 0.1 s; for loss masks, which are always compressed, a preload of
+its own does so (preloaded_tokenizer.py). Loading leaves 30 MB of unused memory, which is returned to the system, so
+that the tasks need not copy its pages (this saved 2 to 3 % of their CPU time).
 """
 
 from __future__ import annotations
@@ -158,8 +159,8 @@ class Tokenizer:
         return splitter, reason or word_models.refusal(self.definition)
 
     def prepare(self) -> None:
-        """Do what every task would otherwise do before it encodes its first text. No thread is left running. Later
-        calls of fastokens in this process and its children run on one thread.
+        """Do what every task would otherwise do before it encodes its first text. No thread is left running. If
+        fastokens encodes, its later calls in this process and its children run on one thread.
         """
         _ = self._splitting
         own, _ = self.own
@@ -181,7 +182,9 @@ class Tokenizer:
         def bare(ignore_merges: bool = False) -> Encoder:
             text = json.dumps(word_models.bare(self.definition, ignore_merges=ignore_merges))
             fast = _load_fast(text)[0] if encoder != "tokenizers" else None
-            return FastEncoder(fast) if fast else ReferenceEncoder(tokenizers.Tokenizer.from_str(text))
+            made = FastEncoder(fast) if fast else ReferenceEncoder(tokenizers.Tokenizer.from_str(text))
+            limit_threads(made, 1)
+            return made
 
         raw, normalized = added_by_string(added_tokens(self.definition), special_strings == "keep")
         pre_tokenizer = Split(tokenizers.Regex(splitting_expression(self.definition)), "isolated")

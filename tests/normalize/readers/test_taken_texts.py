@@ -58,6 +58,7 @@ def chunks(draw: st.DrawFn) -> bytes:
 @example(b'{"text": "%s", "text": "b"}\n' % LONG.encode())
 @example(b'{"te\\u0078t": "%s", "text": "%s"}\n' % (LONG.encode(), LONG.encode()))
 @example(b'{"text": "%s"}{"text": "b"}\n\n' % LONG.encode())
+@example(LINE % b"a" + b'{"a": "x\\\ny", "text": "%s"}\n' % LONG.encode() + LINE % b"b")
 @example(DEEP)
 def test_reader_yields_the_same(data: bytes) -> None:
     """Compare records, positions, counters and quarantined lines with those of a reader that takes no texts out."""

@@ -1,6 +1,6 @@
 """Compiles the pass that takes the texts out of lines of JSON. It reads the members before the text byte by byte, and
-the text with vector instructions (`unescape.py`). All functions return -1 for what they do not read; a parser then
-reads the whole chunk.
+the text with vector instructions (`unescape.py`). For input that they cannot handle, the functions that look for an end
+return -1; a parser then reads the whole chunk.
 """
 
 from __future__ import annotations
@@ -35,7 +35,11 @@ def _string_end(data: np.ndarray, i: int) -> int:
             return i + 1
         if octet < 32:
             return UNREAD
-        i += 2 if octet == BACKSLASH else 1
+        if octet == BACKSLASH:  # the byte after it must not be a line end, which ends the record
+            i += 1
+            if i < len(data) and data[i] < 32:
+                return UNREAD
+        i += 1
     return UNREAD
 
 

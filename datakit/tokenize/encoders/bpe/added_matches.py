@@ -2,7 +2,7 @@
 Where matches overlap, the leftmost one counts, and of those that start at the same place, the longest one.
 
 The added tokens of a tokenizer begin with only a few different pairs of bytes. A search for these pairs, which tests
-64 places at a time, skips most of a text. Where it finds one, a trie of all added tokens is walked. Addresses and
+64 positions at a time, skips most of a text. Where it finds one, a trie of all added tokens is walked. Addresses and
 numbers are uint64 (memory_access.py).
 """
 

@@ -148,7 +148,8 @@ def _encode_new_word(
 @kernel
 def encode(batch: BatchAddresses, model: ModelAddresses) -> int:
     """Encode documents from where the state says, until all are encoded (DONE), or `out` cannot hold another word
-    (FULL), or a document must be left to another encoder (LEFT). The length of a document that is left is too small.
+    (FULL), or a document must be left to another encoder (LEFT). Its length then counts only the ids before the place
+    at which it was left.
     """
     text, readable, out, room = batch.text, batch.readable, batch.out, batch.room
     document, at = word64(batch.state, DOCUMENT), word64(batch.state, AT)

@@ -6,7 +6,10 @@ so neither a Python string nor an object for a word is made. A text is never cut
 
 If the tokenizer normalizes texts, a text that NFC may change is first cut at the added tokens that are matched before
 normalization. Each stretch between them is normalized and then encoded like a text. The kernels leave a text to another
-encoder if it has a word of more than 4 KiB, or an apostrophe before U+017F, which some expressions take for an `s`.
+encoder if it has a word of more than 4 KiB, or an apostrophe before U+017F, which expressions of the cl100k kind match
+as an `s`.
+
+Threads take turns, since all encoders of a tokenizer share its cache of words.
 """
 
 from __future__ import annotations
@@ -67,6 +70,10 @@ class BpeEncoder:
         Returns the ids of all texts, uint32 [T], the number of ids of each text, int64 [N], and the numbers of the
         texts that were left, int64.
         """
+        with self.model.lock:
+            return self._encode_bytes(data, offsets, encode_left)
+
+    def _encode_bytes(self, data: np.ndarray, offsets: np.ndarray, encode_left: EncodeTexts) -> Encoded:
         batch = Batch.of(data, offsets, self._out)
         unstable = _unstable(batch) if self.model.normalizes else np.empty(0, np.int64)
         ids, lengths = batch.encode(self.model.addresses(self.model.added[self.special_strings])), batch.lengths

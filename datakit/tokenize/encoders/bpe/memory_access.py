@@ -2,8 +2,8 @@
 kernel runs; nothing checks that an index is inside it.
 
 numba counts the references to an array whenever it passes the array to another function or takes it out of a tuple.
-For a function that is called for each word of a text, that took ten times as long as its work (measured). An address is
-only a number.
+For a function that is called for each word of a text, counting took ten times as long as its own work (measured). An
+address is only a number.
 
     byte(address, i), word32(address, i), word64(address, i)    the i-th number of 8, 32 or 64 bits, as uint64
     put8, put32, put64(address, i, value)                       replace a number

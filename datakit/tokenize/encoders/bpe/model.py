@@ -10,6 +10,7 @@ Cost: 0.1 to 0.3 s of CPU time for 50,000 to 150,000 tokens, and 5 to 25 MB of m
 from __future__ import annotations
 
 import os
+import threading
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -78,14 +79,19 @@ class BpeModel:
 
     @property
     def cache(self) -> WordCache:
-        """This process's cache of words, which begins as a copy of that of the process from which it was forked. With
-        the inherited one, of which the system would copy one small page after the other, encoding took longer.
+        """This process's cache of words, which begins as a copy of that of the process from which it was forked. To
+        write to the inherited one would make the system copy it page by page, which is slower.
         """
         process = os.getpid()
         if process not in self._caches:
             inherited = next(reversed(self._caches.values()), None)
             self._caches[process] = WordCache.new() if inherited is None else inherited.copy()
         return self._caches[process]
+
+    @cached_property
+    def lock(self) -> threading.RLock:
+        """The lock that a thread holds while it encodes, because the cache, the workspace and buffers are shared."""
+        return threading.RLock()
 
     @cached_property
     def space(self) -> Workspace:
@@ -151,6 +157,7 @@ def _model(definition: dict[str, Any], family: str) -> BpeModel:
 
 
 def _refusal(definition: dict[str, Any]) -> str:
+    """Return the reason why a byte-level BPE tokenizer is not supported, or "" if it is."""
     steps = steps_of(definition.get("normalizer"), "normalizers")
     if any(step.get("type") != NFC for step in steps):
         return f"its normalizer is not {NFC}"
@@ -163,12 +170,15 @@ def _refusal(definition: dict[str, Any]) -> str:
         return f"{NFC} changes an added token"
     model = definition["model"]
     if len(model["merges"]) >= int(NO_RANK) or max(model["vocab"].values()) >> TOKEN_BITS:
-        return f"it has more than {1 << TOKEN_BITS:,} tokens"
+        return f"it has {1 << TOKEN_BITS:,} merges or more, or an id that high"
     return ""
 
 
 def _pairs(model: dict[str, Any]) -> list[tuple[str, str]]:
-    merges = (merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"])
+    """Return the pairs of strings that can be merged, by rank."""
+    # The reference takes a string that begins so for a comment.
+    listed = (merge for merge in model["merges"] if not (isinstance(merge, str) and merge.startswith("#version")))
+    merges = (merge.split(" ") if isinstance(merge, str) else merge for merge in listed)
     return [(left, right) for left, right in merges]
 
 

@@ -1,4 +1,4 @@
-"""Loads or compiles the kernels before any tokenizer is there. The stage that trains one uses this module as a preload,
+"""Loads or compiles the kernels before a tokenizer exists. The stage that trains one uses this module as a preload,
 so that on a new machine the kernels are compiled while earlier stages run, not after the training.
 """
 

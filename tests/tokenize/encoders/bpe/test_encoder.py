@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from datakit.tokenize.encoders.bpe import encoder as encoder_module
 from datakit.tokenize.encoders.bpe.batch import ROOM, Batch
 from datakit.tokenize.encoders.bpe.encoder import BpeEncoder
 from datakit.tokenize.encoders.bpe.merges import MOST_BYTES
+from datakit.tokenize.encoders.safe_cuts import CL100K_KIND
 from datakit.tokenize.encoders.tokenizer import Tokenizer, parse
 from tests.support.caches import load_tokenizer, trained
 from tests.support.tokens.bpe_tokenizers import KINDS, TEXTS, tokenizer_of
@@ -109,6 +111,47 @@ def test_more_words_than_the_cache_holds() -> None:
     for _ in range(2):
         expected, found = made.encoder("fastokens").encode_batch(texts), own(made).encode_batch(texts)
         assert [part.tolist() for part in found] == [part.tolist() for part in expected]
+
+
+def test_threads_take_turns() -> None:
+    made = load_tokenizer()
+    batches = [[f"batch {number} of some words " * 3000] * 4 for number in range(8)]
+    expected = [own(made).encode_batch(texts)[0].tolist() for texts in batches]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda texts: own(made).encode_batch(texts)[0].tolist(), batches * 3))
+    assert found == expected * 3
+
+
+@pytest.mark.parametrize("text", ["#versions", "a b#version", "\u180e~n", "'\u017f\u180e~n", "#versio"])
+def test_merges_that_begin_like_a_comment_are_ignored_as_by_the_reference(text: str) -> None:
+    """In a file that writes merges as strings."""
+    definition = json.loads(trained())
+    vocabulary, merges = definition["model"]["vocab"], ["#version: 0.2"]
+    for left, right in [*pairwise_growth("#version"), ("#version", "s"), ("~", "n")]:
+        vocabulary.setdefault(left + right, len(vocabulary))
+        merges.append(f"{left} {right}")
+    definition["model"]["merges"] = merges
+    split = {"type": "Split", "pattern": {"Regex": sorted(CL100K_KIND)[0]}, "behavior": "Isolated", "invert": False}
+    bytes_only = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    definition["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, bytes_only]}
+    made = parse(json.dumps(definition).encode(), "here")
+    assert isinstance(made, Tokenizer)
+    same_as_reference(made, [text])
+
+
+def pairwise_growth(word: str) -> list[tuple[str, str]]:
+    """The pairs that make a word from left to right."""
+    return [(word[:size], word[size]) for size in range(1, len(word))]
+
+
+def test_of_two_added_tokens_with_one_string_the_first_counts() -> None:
+    definition = json.loads(trained())
+    token = {"id": 400, "content": "<a>", "normalized": False, "single_word": False, "lstrip": False, "rstrip": False}
+    definition["added_tokens"] += [{**token, "special": True}, {**token, "special": False}]
+    made = parse(json.dumps(definition).encode(), "here")
+    assert isinstance(made, Tokenizer)
+    for special_strings in ("keep", "text"):
+        same_as_reference(made, ["x<a>y"], special_strings)
 
 
 def test_words_that_no_merge_makes_are_tokens_if_merges_are_ignored() -> None:
