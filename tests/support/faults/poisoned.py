@@ -43,11 +43,18 @@ def install() -> None:
     from datakit.normalize.readers import csv
     from datakit.normalize.readers.json_columns import ColumnParser
     from datakit.tokenize.encoders.base import FastEncoder
+    from datakit.tokenize.encoders.bpe.encoder import BpeEncoder
 
     _guard(ColumnParser, "parse", PARSE, lambda parser, block, *others: block)
     _guard(csv, "_table", PARSE, lambda data, *others: data)
     _guard(route, "hash_texts", HASH, _bytes)
     _guard(datakit.dedup.minhash.signatures, "sign", SIGN, lambda texts, **rules: _bytes(texts))
+    _guard(
+        BpeEncoder,
+        "encode_bytes",
+        ENCODE,
+        lambda encoder, data, offsets, left: data[offsets[0] : offsets[-1]].tobytes(),
+    )
     _guard(FastEncoder, "encode_batch", ENCODE, lambda encoder, texts: "\n".join(texts).encode())
     _guard(pq.ParquetWriter, "write_table", WRITE, _texts_of)
 

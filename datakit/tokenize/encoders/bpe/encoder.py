@@ -15,7 +15,7 @@ Threads take turns, since all encoders of a tokenizer share its cache of words.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 
@@ -42,10 +42,10 @@ class BpeEncoder:
     into NFC. make_other: makes the encoder of the texts that the kernels leave, which takes some tenths of a second.
     """
 
-    model: BpeModel
+    model: BpeModel = field(repr=False)
     special_strings: str
-    normalize: Callable[[str], str]
-    make_other: Callable[[], Encoder]
+    normalize: Callable[[str], str] = field(repr=False)
+    make_other: Callable[[], Encoder] = field(repr=False)
     name = OWN
     version = VERSION
 

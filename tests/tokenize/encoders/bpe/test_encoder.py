@@ -36,9 +36,8 @@ def own(tokenizer: Tokenizer, special_strings: str = "keep") -> BpeEncoder:
 def plain(kind: str, normalizer: str | None) -> Tokenizer:
     """A tokenizer of this kind without the added tokens that no encoder but the reference supports."""
     definition = {**tokenizer_of(kind, normalizer).definition}
-    definition["added_tokens"] = [token for token in definition["added_tokens"] if token["content"] in ("<n>", "   ")]
-    for number, token in enumerate(definition["added_tokens"]):
-        token["id"] = 600 + number
+    kept = [token for token in definition["added_tokens"] if token["content"] in ("<n>", "   ")]
+    definition["added_tokens"] = [{**token, "id": 600 + number} for number, token in enumerate(kept)]
     made = parse(json.dumps(definition).encode(), "here")
     assert isinstance(made, Tokenizer)
     return made
