@@ -1,9 +1,9 @@
 """Reads the documents that stay in a normalized partition, or in a range of it, with their edited texts, in batches of
 at most 2 MiB of text (a longer document forms a batch by itself), and refuses documents without text. The next batch
 reuses the memory of a batch of this size; with batches of 8 MiB, the tokenize tasks had 36 % more page faults and took
-48 % more system time (measured). Documents become Python objects only here, because the encoder needs Python strings. A
-batch is a slice of a row group, which is copied only if some of its documents leave or are edited. Each batch is
-released before the next one is made. The tokens of a text do not depend on the batch that contains the text.
+48 % more system time (measured). Documents become Python strings only for encoders that need them; datakit's own reads
+the bytes. A batch is a slice of a row group, which is copied only if some of its documents leave or are edited. Each
+batch is released before the next one is made. The tokens of a text do not depend on the batch that contains the text.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ HARD = st.sampled_from(
 
 
 def unstable(texts: list[str]) -> np.ndarray:
-    """Whether NFC may change each text."""
+    """Return which of the texts NFC may change."""
     encoded = [text.encode() for text in texts]
     data, offsets = np.frombuffer(b"".join(encoded), np.uint8), np.cumsum([0, *map(len, encoded)])
     batch = Batch.of(data, offsets, output())
