@@ -8,6 +8,7 @@ a compressed shard is collected in memory, at 4 bytes per token, and held up to 
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -137,10 +138,20 @@ class _Documents:
             self.targets = (self.targets or 0) + int(part.mask.sum())
         self.lengths.update(length_histogram(part.lengths))
         self.listed += encode_lengths(part.lengths)
-        np.add.at(self.counts, tokens, 1)  # unlike np.bincount, makes no copy of the tokens with 8 bytes per token
+        _add_counts(self.counts, tokens)
         self.count += len(tokens)
         if len(part.ids):
             self.first_id, self.last_id = self.first_id or part.ids[0].as_py(), part.ids[-1].as_py()
+
+
+def _add_counts(counts: np.ndarray, tokens: np.ndarray) -> None:
+    """Add to `counts` how often each token occurs. Raises IndexError for a token that is not in the vocabulary."""
+    if "numba" in sys.modules:  # otherwise, loading it would take longer than the kernel saves
+        from datakit.text import token_counts
+
+        token_counts.add_counts(counts, tokens)
+    else:
+        np.add.at(counts, tokens, 1)  # unlike np.bincount, makes no copy of the tokens with 8 bytes per token
 
 
 def write_shard(

@@ -165,8 +165,11 @@ class Tokenizer:
         _ = self._splitting
         own, _ = self.own
         if own is not None:
+            from datakit.text import token_counts
+
             own.learn_vocabulary()
             self.encoder(OWN).encode_batch(["one"])  # loads all kernels
+            token_counts.warm()
         elif self.fast is not None:
             # fastokens keeps a copy of the table for each thread, and drops the copy when the thread ends. If this
             # thread had one, every child would copy it page by page, in more CPU time than a new copy takes.

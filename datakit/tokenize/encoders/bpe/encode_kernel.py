@@ -24,7 +24,7 @@ from datakit.tokenize.encoders.bpe import (
     word_ends,
 )
 from datakit.tokenize.encoders.bpe.added_matches import AddedAddresses, next_match
-from datakit.tokenize.encoders.bpe.memory_access import byte, put8, put32, put64, text64, word32, word64
+from datakit.tokenize.encoders.bpe.memory_access import byte, fetch, put8, put32, put64, text64, word32, word64
 from datakit.tokenize.encoders.bpe.merge_table import MergeAddresses
 from datakit.tokenize.encoders.bpe.merges import WorkAddresses, merge_word
 from datakit.tokenize.encoders.bpe.whole_words import NO_TOKEN, WordAddresses, whole_word
@@ -48,7 +48,7 @@ from datakit.tokenize.encoders.bpe.word_ends import CL100K, GPT2, UNDECIDED, cl1
 DONE, FULL, LEFT = 0, 1, 2  # all documents are encoded; the output is full; a document is left to another encoder
 DOCUMENT, AT, STRETCH, IDS = (np.uint64(number) for number in range(4))  # the numbers in a state
 SPARE = 9  # ids that `out` has room for besides those of a word, because entries of the cache are copied as a whole
-_MOST = np.uint64(merges.MOST_BYTES)
+_MOST, _AHEAD = np.uint64(merges.MOST_BYTES), np.uint64(merges.AHEAD)
 _ZERO, _ONE, _EIGHT = np.uint64(0), np.uint64(1), np.uint64(8)
 _ASCII_END, _HIGH = np.uint64(128), np.uint64(0x8080808080808080)
 _CODE_POINTS, _UNSTABLE = np.uint64(character_tables.CODE_POINTS), np.uint64(character_tables.UNSTABLE)
@@ -107,20 +107,57 @@ def _merged(text: np.uint64, at: np.uint64, size: np.uint64, model: ModelAddress
 
 
 @hot
+def look_ahead(
+    text: np.uint64, at: np.uint64, stretch: np.uint64, readable: np.uint64, model: ModelAddresses
+) -> np.uint64:
+    """Find the next words of a stretch, at most AHEAD, and let the processor load the places in the cache where they
+    may be, which takes longer than to find a word. Write the end of each word and its place to `model.space.ahead`, and
+    return the number of words. Stop before a word that is left to another encoder.
+    """
+    found, ahead = _ZERO, model.space.ahead
+    while at < stretch and found < _AHEAD:
+        if model.family == GPT2:
+            end = gpt2_end(text, at, stretch, model.classes, readable)
+        elif model.family == CL100K:
+            end = cl100k_end(text, at, stretch, model.classes, readable, model.digits)
+        else:
+            end = stretch
+        size = end - at
+        if end == UNDECIDED or size > _MOST:
+            break
+        place = _ZERO
+        if size <= LONGEST_SHORT:
+            place = short_set(short_key(text, at, size, readable), size)
+            fetch(model.cache.short, place)
+        elif size <= LONGEST:
+            first, second, third = long_key(text, at, size, readable)
+            place = long_set(first, second, third, size)
+            fetch(model.cache.long, place)
+            fetch(model.cache.long, place + _EIGHT)
+        put64(ahead, found + found, end)
+        put64(ahead, found + found + _ONE, place)
+        at = end
+        found += _ONE
+    return found
+
+
+@hot
 def _encode_word(
-    text: np.uint64, at: np.uint64, size: np.uint64, readable: np.uint64, model: ModelAddresses, out: np.uint64,
-    held: np.uint64,
+    text: np.uint64, at: np.uint64, size: np.uint64, place: np.uint64, readable: np.uint64, model: ModelAddresses,
+    out: np.uint64, held: np.uint64,
 ) -> np.uint64:  # fmt: skip
-    """Write the ids of a word from the index `held` of `out` on, and return the index after them."""
+    """Write the ids of a word from the index `held` of `out` on, and return the index after them. place: the set in
+    which the word is, if it is in the cache of short words, or of long words if it has more bytes.
+    """
     if size <= LONGEST_SHORT:
         key = short_key(text, at, size, readable)
-        after = copy_short(model.cache.short, short_set(key, size), key, size, out, held)
+        after = copy_short(model.cache.short, place, key, size, out, held)
         if after != NOT_FOUND:
             return after
+        place = long_set(key, _ZERO, _ZERO, size)
     if size <= LONGEST:
         first, second, third = long_key(text, at, size, readable)
-        start = long_set(first, second, third, size)
-        after = copy_long(model.cache.long, start, first, second, third, size, out, held)
+        after = copy_long(model.cache.long, place, first, second, third, size, out, held)
         if after != NOT_FOUND:
             return after
     return _encode_new_word(text, at, size, readable, model, out, held)
@@ -170,20 +207,18 @@ def encode(batch: BatchAddresses, model: ModelAddresses) -> int:
                     held += _ONE
                     at = stretch = after
                     continue
-            if model.family == GPT2:
-                end = gpt2_end(text, at, stretch, model.classes, readable)
-            elif model.family == CL100K:
-                end = cl100k_end(text, at, stretch, model.classes, readable, model.digits)
-            else:
-                end = stretch
-            if end == UNDECIDED or end - at > _MOST:
+            found = look_ahead(text, at, stretch, readable, model)
+            if found == _ZERO:
                 result = LEFT
+            for i in range(found):
+                end, place = word64(model.space.ahead, i + i), word64(model.space.ahead, i + i + _ONE)
+                if held + (end - at) > room:
+                    result = FULL
+                    break
+                held = _encode_word(text, at, end - at, place, readable, model, out, held)
+                at = end
+            if result != DONE:
                 break
-            if held + (end - at) > room:
-                result = FULL
-                break
-            held = _encode_word(text, at, end - at, readable, model, out, held)
-            at = end
         put64(batch.lengths, document, word64(batch.lengths, document) + held - begun)
         if result != DONE:
             break

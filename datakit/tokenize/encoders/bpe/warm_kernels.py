@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from datakit.text import token_counts
 from datakit.tokenize.encoders.bpe.batch import Batch, output
 from datakit.tokenize.encoders.bpe.model import model_of
 from datakit.tokenize.encoders.word_models import byte_characters
@@ -25,3 +26,4 @@ def warm() -> None:
     assert model is not None, reason
     data, offsets = np.frombuffer(b"one", np.uint8), np.array([0, 3])
     assert Batch.of(data, offsets, output()).encode(model.addresses(model.added["keep"])).tolist() == list(b"one")
+    token_counts.warm()
