@@ -115,6 +115,9 @@ class Run:
     resume_from: str | None = None
     # metric -> expected value; overrides the scaling law's prediction
     expect: dict[str, float] = field(default_factory=dict)
+    cpu_devices: int | None = (
+        None  # number of devices that the cores of a CPU form; None: one, unless XLA_FLAGS says more
+    )
     replicas: int = 1  # number of full copies of the weights; each is sharded over its share of the devices
     expert_parallel: int = 1  # number of devices that share the routed experts: each holds its part of them
     tensor_parallel: int = 1  # number of devices that share attention heads and the vocabulary
@@ -135,6 +138,10 @@ class Run:
             raise UsageError(f"run {self.name!r}: use letters, digits and ._- only, and start with a letter or a digit")
         if self.steps < 1:
             raise UsageError(f"run {self.name!r}: steps is {self.steps}; use at least 1")
+        if self.cpu_devices is not None and self.cpu_devices < 1:
+            raise UsageError(
+                f"run {self.name!r}: cpu_devices is {self.cpu_devices}; use at least 1, or remove this setting"
+            )
         if self.replicas < 1:
             raise UsageError(f"run {self.name!r}: replicas is {self.replicas}; use at least 1")
         if self.microbatch is not None and self.microbatch < 1:

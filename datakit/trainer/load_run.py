@@ -23,6 +23,7 @@ from datakit.trainer.checkpoints.select import checkpoint_folders, committed
 from datakit.trainer.config import Run
 from datakit.trainer.data import Data, Resolved, open_data, recorded_caches
 from datakit.trainer.huggingface import initialize
+from datakit.trainer.models.weights import use_cpu_devices
 from datakit.trainer.run_directory.named_run import with_named_runs
 from datakit.trainer.run_directory.run_record import is_run
 from datakit.trainer.run_file import RunFile, read_run_file
@@ -38,13 +39,14 @@ def load_run(
     """Return the run that a run file defines or that a run's directory records, and its opened data. Overrides such as
     `steps=20` or `model.hidden=64` replace values in the file. Without `model.vocabulary`, the model gets the
     tokenizer's vocabulary size, rounded up to a multiple of 128. `pinned` gives, by dataset, the cache to use instead
-    of the dataset's current cache. Raises RecipeError, UsageError, TokenizerError, LoaderError, and the errors of
-    `open_cache`.
+    of the dataset's current cache. If the run sets `cpu_devices`, the process gets these devices. Raises RecipeError,
+    UsageError, TokenizerError, LoaderError, and the errors of `open_cache`.
     """
     file = name_or_path if isinstance(name_or_path, RunFile) else read_run_file(name_or_path, overrides)
     file = replace(file, run_tables=with_named_runs(file.run_tables, root))
     data = open_data(file.data_table, file.path, root, pinned)
     run = file.run(data.vocabulary)
+    use_cpu_devices(run.cpu_devices)
     smallest = max(cache.contract.vocabulary_size for cache in data.caches.values())
     hub = initialize.folder_of(run.initialize_from)
     if run.model.vocabulary < smallest:

@@ -99,6 +99,19 @@ def test_evaluation_skips_a_damaged_checkpoint(root: Path, directory: str, tmp_p
         evaluate_file(file, copy, str(newest.path), say=lines.append)
 
 
+def test_the_cores_of_a_cpu_form_as_many_devices_as_the_run_file_says(root: Path) -> None:
+    settings = ("cpu_devices=2", "replicas=2", "steps=1", 'name="two"')
+    command = [sys.executable, "-m", "datakit", "train", str(root / "run.toml"), "--root", str(root)]
+    environment = {**os.environ, **fake_devices(1), "PYTHONPATH": str(REPOSITORY)}
+    for taken, code in ((settings[1:], 2), (settings, 0)):  # one device cannot hold two copies of the weights
+        options = [word for setting in taken for word in ("--set", setting)]
+        done = subprocess.run([*command, *options], env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+    assert jax.device_count() == 8  # and thus, JAX has started
+    with pytest.raises(UsageError, match=r"cpu_devices is 2, but JAX has already started with 8 devices on the CPU"):
+        load_run(root / "run.toml", str(root), settings)
+
+
 def call(*arguments: str) -> object:
     """Return a command's exit code; groups of commands raise SystemExit."""
     try:

@@ -1,4 +1,5 @@
-"""Describes a model's weights in a table; initializes, shards, gathers and counts them; and creates the device mesh.
+"""Describes a model's weights in a table; initializes, shards, gathers and counts them; and creates the devices
+of a CPU and the device mesh.
 
 A row gives a weight's shape, sharding, initialization and optimizer group. A model file builds the table as nested
 dicts of `Weight`, from which arrays, shardings, optimizer groups and parameter counts follow. Each weight has its own
@@ -25,7 +26,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from datakit.errors import UsageError
+from datakit.errors import UsageError, counted
 from datakit.trainer.models.shapes import Array, Shaped
 
 BATCH = ("replica", "data", "expert")  # the mesh axes that a batch is split over
@@ -68,6 +69,26 @@ def make_mesh(replicas: int = 1, devices: Sequence[Any] | None = None, experts: 
         )
     shape = (replicas, copy // (experts * tensor), experts, tensor)
     return jax.make_mesh(shape, TOKENS, (AxisType.Auto,) * len(shape), devices=devices)
+
+
+def use_cpu_devices(count: int | None) -> None:
+    """Let the cores of the CPU form `count` devices, in this process; None leaves the devices as they are. Raises
+    UsageError if JAX has already started with another number of devices, or if it uses no CPU.
+    """
+    if count is None:
+        return
+    try:
+        jax.config.update("jax_num_cpu_devices", count)
+    except RuntimeError as error:
+        if jax.local_device_count("cpu") != count:
+            raise UsageError(
+                f"cpu_devices is {count}, but JAX has already started with "
+                f"{counted(jax.local_device_count('cpu'), 'device')} on the CPU; start a new process"
+            ) from error
+    if jax.default_backend() != "cpu":
+        raise UsageError(
+            f"cpu_devices has no effect on {jax.default_backend()}; remove this setting, or set JAX_PLATFORMS=cpu"
+        )
 
 
 def leaves(tree: Tree) -> dict[str, Any]:
