@@ -25,6 +25,7 @@ def bench_moe(
     bench_pass: str = "forward_backward",
     parallel: str = "none",
     devices: str = "1",
+    expert_parallel: str = "0",
     exchange: str = "auto",
     packing: str = "counts",
     queue: str = "full",
@@ -74,10 +75,14 @@ def bench_moe(
     bench_pass
         forward or forward_backward.
     parallel
-        none, data (each device gathers all experts), staged (devices share the experts) or overlapped (the same in two
-        halves, so that one half's exchange can overlap the other's products).
+        none, data (each device has all experts), staged (devices share the experts) or overlapped (the same in two
+        halves, so that one half's exchange can overlap the other's products). All but none need the implementation
+        production.
     devices
         Number of devices.
+    expert_parallel
+        Number of devices that share one copy of the experts, with parallel staged or overlapped. It must be a divisor
+        of devices and experts; 0 for all devices.
     exchange
         auto, ring, all_to_all or ragged_all_to_all: how tokens reach the experts of other devices.
     packing
@@ -111,7 +116,7 @@ def bench_moe(
     from datakit.trainer.bench.rows import run_matrix, table_of
 
     numbers = {"tokens": tokens, "hidden": hidden, "width": mlp_dim, "experts": experts, "choices": top_k}
-    numbers |= {"shared": shared_expert_dim, "devices": devices}
+    numbers |= {"shared": shared_expert_dim, "devices": devices, "expert_parallel": expert_parallel}
     words = {"dtype": dtype, "backend": backend, "implementation": implementation, "distribution": distribution}
     words |= {"passes": bench_pass, "parallel": parallel, "exchange": exchange, "packing": packing, "queue": queue}
     words |= {"remat": remat, "quantization": quantization, "policy": capacity_policy}
