@@ -100,11 +100,13 @@ def bench_moe(
     stage_timing
         Also time the parts of the layer one by one.
     trace
-        Also trace a few calls, and divide their time into computation, communication, copies and waiting.
+        Also trace a few calls, and divide their time into computation, communication, copies and waiting. Rows of the
+        output file without these shares are measured again.
     rounds
-        Number of timed calls.
+        Number of timed calls. Rows of the output file with another number are measured again.
     output
-        File of JSON lines to which rows are appended. Rows that it already holds are not measured again.
+        File of JSON lines to which rows are appended. Rows that it already holds are not measured again, unless they
+        lack the trace, or have another number of rounds.
     json
         Print one JSON object with all rows.
     """
@@ -113,7 +115,7 @@ def bench_moe(
     require_jax()
     from datakit.trainer.bench.case import matrix
     from datakit.trainer.bench.measure import Settings
-    from datakit.trainer.bench.rows import run_matrix, table_of
+    from datakit.trainer.bench.rows import run_matrix, table_of, traces_of
 
     numbers = {"tokens": tokens, "hidden": hidden, "width": mlp_dim, "experts": experts, "choices": top_k}
     numbers |= {"shared": shared_expert_dim, "devices": devices, "expert_parallel": expert_parallel}
@@ -133,6 +135,8 @@ def bench_moe(
         say_json({"rows": rows})
         return 0
     say(table(*table_of(rows)))
+    if trace:
+        say(table(*traces_of(rows)))
     note(
         f"{rows[0]['device']}; all rows and columns: {output}"
         if output
