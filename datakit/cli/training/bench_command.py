@@ -25,6 +25,7 @@ def bench_moe(
     bench_pass: str = "forward_backward",
     parallel: str = "none",
     devices: str = "1",
+    expert_parallel: str = "0",
     exchange: str = "auto",
     packing: str = "counts",
     queue: str = "full",
@@ -74,10 +75,14 @@ def bench_moe(
     bench_pass
         forward or forward_backward.
     parallel
-        none, data (each device gathers all experts), staged (devices share the experts) or overlapped (the same in two
-        halves, so that one half's exchange can overlap the other's products).
+        none, data (each device has all experts), staged (devices share the experts) or overlapped (the same in two
+        halves, so that one half's exchange can overlap the other's products). All but none need the implementation
+        production.
     devices
         Number of devices.
+    expert_parallel
+        Number of devices that share one copy of the experts, with parallel staged or overlapped. It must be a divisor
+        of devices and experts; 0 for all devices.
     exchange
         auto, ring, all_to_all or ragged_all_to_all: how tokens reach the experts of other devices.
     packing
@@ -95,11 +100,13 @@ def bench_moe(
     stage_timing
         Also time the parts of the layer one by one.
     trace
-        Also trace a few calls, and divide their time into computation, communication, copies and waiting.
+        Also trace a few calls, and divide their time into computation, communication, copies and waiting. Rows of the
+        output file without these shares are measured again.
     rounds
-        Number of timed calls.
+        Number of timed calls. Rows of the output file with another number are measured again.
     output
-        File of JSON lines to which rows are appended. Rows that it already holds are not measured again.
+        File of JSON lines to which rows are appended. Rows that it already holds are not measured again, unless they
+        lack the trace, or have another number of rounds.
     json
         Print one JSON object with all rows.
     """
@@ -108,10 +115,10 @@ def bench_moe(
     require_jax()
     from datakit.trainer.bench.case import matrix
     from datakit.trainer.bench.measure import Settings
-    from datakit.trainer.bench.rows import run_matrix, table_of
+    from datakit.trainer.bench.rows import run_matrix, table_of, traces_of
 
     numbers = {"tokens": tokens, "hidden": hidden, "width": mlp_dim, "experts": experts, "choices": top_k}
-    numbers |= {"shared": shared_expert_dim, "devices": devices}
+    numbers |= {"shared": shared_expert_dim, "devices": devices, "expert_parallel": expert_parallel}
     words = {"dtype": dtype, "backend": backend, "implementation": implementation, "distribution": distribution}
     words |= {"passes": bench_pass, "parallel": parallel, "exchange": exchange, "packing": packing, "queue": queue}
     words |= {"remat": remat, "quantization": quantization, "policy": capacity_policy}
@@ -128,6 +135,8 @@ def bench_moe(
         say_json({"rows": rows})
         return 0
     say(table(*table_of(rows)))
+    if trace:
+        say(table(*traces_of(rows)))
     note(
         f"{rows[0]['device']}; all rows and columns: {output}"
         if output

@@ -43,6 +43,9 @@ class Case:
     passes: Literal["forward", "forward_backward"] = "forward_backward"
     parallel: Parallel = "none"
     devices: int = 1
+    expert_parallel: int = (
+        0  # devices that share one copy of the experts; 0: all that parallel staged or overlapped uses
+    )
     exchange: Literal["auto", "ring", "all_to_all", "ragged_all_to_all"] = "auto"
     packing: Packing = "counts"
     queue: Literal["full", "prequeue"] = "full"
@@ -59,8 +62,14 @@ class Case:
         for name in ("tokens", "hidden", "width", "experts", "choices", "devices"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}; use at least 1")
-        if self.choices > self.experts or self.shared < 0 or not 0 <= self.capacity < math.inf:
-            raise UsageError(f"{self}: choices must be at most experts; shared and capacity must not be negative")
+        if (
+            self.choices > self.experts
+            or min(self.shared, self.expert_parallel) < 0
+            or not 0 <= self.capacity < math.inf
+        ):
+            raise UsageError(
+                f"{self}: choices must be at most experts; shared, expert_parallel and capacity must not be negative"
+            )
         for problem in _problems(self):
             raise UsageError(f"{problem}; change or remove the option ({self.described()})")
 
@@ -78,6 +87,16 @@ class Case:
     def pieces(self) -> int:
         """The number of equal parts in which the tokens are processed."""
         return self.devices * (2 if self.parallel == "overlapped" else 1)
+
+    @property
+    def exchanging(self) -> bool:
+        """True if devices share the experts and exchange tokens."""
+        return self.parallel in ("staged", "overlapped")
+
+    @property
+    def expert_devices(self) -> int:
+        """The number of devices that share one copy of the experts."""
+        return (self.expert_parallel or self.devices) if self.exchanging else 1
 
     @property
     def flops(self) -> float:
@@ -128,10 +147,17 @@ def _problems_on_devices(case: Case) -> Iterator[str]:
         yield "devices and parallel have an effect only together"
     if case.parallel != "none" and case.grouped:
         yield f"parallel {case.parallel} needs the implementation production"
-    if case.exchange != "auto" and case.parallel not in ("staged", "overlapped"):
+    if case.exchange != "auto" and not case.exchanging:
         yield f"exchange {case.exchange} has no effect with parallel {case.parallel}"
-    if case.parallel in ("staged", "overlapped") and case.experts % case.devices:
-        yield f"parallel {case.parallel} needs a number of experts that devices divides"
+    if case.expert_parallel and not case.exchanging:
+        yield f"expert_parallel {case.expert_parallel} has no effect with parallel {case.parallel}"
+    if case.expert_parallel == 1 and case.exchanging:
+        yield f"expert_parallel 1 leaves parallel {case.parallel} nothing to exchange; use parallel data"
+    if case.devices % case.expert_devices:
+        yield f"expert_parallel {case.expert_parallel} must be a divisor of devices ({case.devices})"
+    if case.experts % case.expert_devices:
+        name = "expert_parallel" if case.expert_parallel else "devices"
+        yield f"parallel {case.parallel} needs a number of experts that {name} divides"
     if case.tokens % case.pieces:
         yield f"tokens must be a multiple of {case.pieces}"
 

@@ -3,7 +3,8 @@
 The result is first compared with an oracle in the same process: the same arrays, experts and shares, with every expert
 applied to every token, on at most 256 tokens. A case that differs by more than the tolerance is not timed. Then the
 function is called a few times to warm up, and each further call is timed by itself. With `trace`, three more calls are
-traced, and their time is divided into computation, communication, copies and waiting for the host.
+traced, and their time is divided into computation, communication, copies and waiting for the host; communication during
+computation is listed by itself.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def measure(case: Case, settings: Settings) -> dict[str, Any]:
     error = difference(_small(case))
     if not error <= TOLERANCE[case.dtype]:
         raise DatakitError(f"{case.described()}: the result differs from the oracle's by {error:.1e}; it is not timed")
-    with _mesh(case):
+    with mesh_of(case):
         inputs, function = prepared(case)
         compiled = jax.jit(function).lower(*inputs).compile()
         seconds = timed(compiled, inputs, settings)
@@ -115,7 +116,7 @@ def stage_seconds(case: Case, settings: Settings) -> dict[str, float]:
 
 def difference(case: Case) -> float:
     """Return the largest difference between a case and the oracle, relative to the largest entry of each result."""
-    with _mesh(case):
+    with mesh_of(case):
         inputs, function = prepared(case)
         found = jax.jit(function)(*inputs)
     expert, share = limited(case, *map(jnp.asarray, sample(case)))
@@ -148,11 +149,11 @@ def _small(case: Case) -> Case:
     return dataclasses.replace(case, tokens=max(tokens, case.pieces))
 
 
-def _mesh(case: Case) -> AbstractContextManager[Any]:
+def mesh_of(case: Case) -> AbstractContextManager[Any]:
+    """Make the mesh of a case the current one; a case on one device needs none."""
     if case.devices == 1:
         return nullcontext()
-    devices = jax.devices()[: case.devices]
-    return jax.set_mesh(make_mesh(1, devices, 1 if case.parallel == "data" else case.devices))
+    return jax.set_mesh(make_mesh(1, jax.devices()[: case.devices], case.expert_devices))
 
 
 def _row(case: Case, seconds: np.ndarray, best: Peaks) -> dict[str, Any]:
@@ -196,4 +197,5 @@ def _traced(function: Callable[..., Any], inputs: tuple[Any, ...]) -> dict[str, 
                 jax.block_until_ready(function(*inputs))
         found = summarize(folder)
     parts = {"compute": found.compute, "communication": found.communication, "copy": found.copy, "host": found.idle}
+    parts |= {"overlapped": found.overlapped}
     return {f"share_{name}": value / found.seconds for name, value in parts.items()}

@@ -36,12 +36,32 @@ FORWARD: dict[str, Any] = {"passes": "forward", "implementation": "fused"}
         ({"parallel": "data", "devices": 2, **FORWARD}, "parallel data needs the implementation production"),
         ({"exchange": "ring"}, "exchange ring has no effect with parallel none"),
         ({"parallel": "staged", "devices": 3}, "needs a number of experts that devices divides"),
+        ({"expert_parallel": -1}, "must not be negative"),
+        ({"expert_parallel": 2}, "expert_parallel 2 has no effect with parallel none"),
+        (
+            {"parallel": "data", "devices": 4, "expert_parallel": 2},
+            "expert_parallel 2 has no effect with parallel data",
+        ),
+        ({"parallel": "staged", "devices": 4, "expert_parallel": 1}, "nothing to exchange; use parallel data"),
+        ({"parallel": "staged", "devices": 4, "expert_parallel": 8}, r"must be a divisor of devices \(4\)"),
+        (
+            {"parallel": "staged", "devices": 6, "tokens": 6, "expert_parallel": 3},
+            "needs a number of experts that expert_parallel divides",
+        ),
         ({"parallel": "overlapped", "devices": 2, "tokens": 6}, "tokens must be a multiple of 4"),
     ],
 )
 def test_an_option_without_effect_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Case(**options)
+
+
+def test_the_experts_need_not_be_shared_by_all_devices() -> None:
+    """With 4 experts, 8 devices can measure expert parallelism of 2 and of 4."""
+    cases = matrix({"experts": [4], "parallel": ["staged"], "devices": [8], "expert_parallel": [2, 4]})
+    assert [case.expert_devices for case in cases] == [2, 4]
+    assert Case(parallel="staged", devices=8).expert_devices == 8
+    assert Case(parallel="data", devices=8).expert_devices == Case().expert_devices == 1
 
 
 def test_a_matrix_has_every_combination_and_refuses_it_if_one_is_impossible() -> None:

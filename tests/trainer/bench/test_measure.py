@@ -11,7 +11,8 @@ import pytest
 from datakit.errors import DatakitError, UsageError
 from datakit.trainer.bench import measure as measuring
 from datakit.trainer.bench.case import Case
-from datakit.trainer.bench.measure import Settings, difference, measure
+from datakit.trainer.bench.measure import Settings, difference, measure, mesh_of
+from datakit.trainer.models.weights import current_mesh
 
 TINY = Case(tokens=32, hidden=8, width=8, experts=4, choices=2)
 ONCE = Settings(rounds=2, warmup=1)
@@ -42,6 +43,16 @@ VARIANTS: list[dict[str, Any]] = [
         "policy": "drop",
     },
     {"parallel": "overlapped", "devices": 2, "backend": "tiles"},
+    {"parallel": "overlapped", "devices": 4, "expert_parallel": 2, "backend": "tiles"},
+    {
+        "parallel": "staged",
+        "devices": 8,
+        "expert_parallel": 2,
+        "backend": "tiles",
+        "exchange": "all_to_all",
+        "capacity": 1.0,
+        "policy": "drop",
+    },
 ]
 
 
@@ -70,6 +81,31 @@ def test_a_row_says_what_was_measured() -> None:
     shares = [row[f"share_{part}"] for part in ("compute", "communication", "copy", "host")]
     assert sum(shares) == pytest.approx(1, abs=0.01)
     assert (row["backend_used"], row["device"], row["rounds"]) == ("ragged", "cpu", 2)
+
+
+def test_a_trace_shows_what_an_exchange_takes() -> None:
+    """Each device gathers tokens and scatters sums, and does not compute meanwhile. Alone, it exchanges nothing."""
+    larger = dataclasses.replace(TINY, tokens=256, hidden=64, backend="tiles")
+    traced = dataclasses.replace(ONCE, trace=True)
+    row = measure(dataclasses.replace(larger, parallel="staged", devices=2), traced)
+    assert row["share_communication"] > 0.05
+    assert 0 <= row["share_overlapped"] <= row["share_compute"]
+    assert measure(larger, traced)["share_communication"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [
+        ({"parallel": "data"}, (8, 1)),
+        ({"parallel": "staged"}, (1, 8)),
+        ({"parallel": "staged", "expert_parallel": 2}, (4, 2)),
+        ({"parallel": "overlapped", "expert_parallel": 4}, (2, 4)),
+    ],
+)
+def test_as_many_devices_share_the_experts_as_the_case_says(options: dict[str, Any], shape: tuple[int, int]) -> None:
+    with mesh_of(Case(devices=8, **options)):
+        mesh = current_mesh()
+        assert (mesh.shape["data"], mesh.shape["expert"]) == shape
 
 
 def test_missing_devices_are_named() -> None:
