@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -48,11 +49,13 @@ def lowered_as_on_gpu(step: Any, *arrays: Any, device: str, **others: Any) -> st
 
     load_tokamax()
     gpu = SimpleNamespace(device_kind="NVIDIA GPU", platform="gpu", core_count=132)
-    with (
-        mock.patch.multiple(
-            gpu_utils, **{test: lambda _=None, is_it=name == device: is_it for name, test in DEVICES.items()}
-        ),
-        mock.patch.object(api, "backend", SimpleNamespace(get_default_device=lambda: gpu)),
-        tokamax.config.cross_compile(True),
-    ):
+    tests = {test: is_device(name == device) for name, test in DEVICES.items()}
+    patched: Any = mock.patch.multiple(gpu_utils, **tests)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    default = SimpleNamespace(get_default_device=lambda: gpu)
+    with patched, mock.patch.object(api, "backend", default), tokamax.config.cross_compile(True):
         return step.trace(*arrays, **others).lower(lowering_platforms=("cuda",)).as_text()
+
+
+def is_device(answer: bool) -> Callable[..., bool]:
+    """A test for a kind of GPU that always gives this answer."""
+    return lambda *_: answer
