@@ -12,7 +12,7 @@ from jax.errors import JaxRuntimeError
 from benchmarks.trainer import gpu_check, grouped_products, step_vs_transformers, training_speed
 from benchmarks.trainer.moe_layer import Shape
 from datakit.errors import UsageError
-from tests.trainer.models.experts.test_experts import SMALL, install_broken_tokamax
+from tests.support.trainer.expert_backends import SMALL, install_broken_tokamax
 
 
 def test_the_gpu_check_goes_on_after_an_unusable_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from benchmarks.trainer.gpu_check import compiled_text, dense_arrays, dense_buffers
-from benchmarks.trainer.moe_layer import Shape, moe_step, warm_up
+from benchmarks.trainer.moe_layer import moe_step, warm_up
 from datakit.errors import UsageError
 from datakit.trainer.models import router
 from datakit.trainer.models.experts import expert_tiles
 from datakit.trainer.models.experts import experts as expert_layer
+from tests.support.trainer.expert_backends import SMALL, install_broken_tokamax
 
 HIDDEN, WIDTH, EXPERTS, CHOICES = 24, 16, 6, 3
 
@@ -131,16 +132,6 @@ def test_a_tokamax_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch:
     install_broken_tokamax(tmp_path, monkeypatch)
     with pytest.raises(UsageError, match=r"tokamax.*No module named 'needed_by_tokamax'.*pip install tokamax"):
         value_and_gradients("tokamax", inputs(8), "swiglu")
-
-
-def install_broken_tokamax(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put a tokamax before all others that lacks one of its own requirements."""
-    (folder / "tokamax.py").write_text("import needed_by_tokamax\n")
-    monkeypatch.delitem(sys.modules, "tokamax", raising=False)
-    monkeypatch.syspath_prepend(folder)
-
-
-SMALL = Shape(tokens=256, hidden=64, width=32, experts=8, choices=2)
 
 
 def test_the_compiled_step_holds_no_dense_buffer() -> None:
