@@ -43,9 +43,9 @@ demo-sft: $(VENV)/.train  ## pretrain on the demo, then fine-tune on conversatio
 ferry: $(VENV)/.train  ## prove that this version works: FERRY=smoke (or another of `datakit ferry list`) with checks
 	$(BIN)/datakit ferry run $(FERRY) --root $(FERRIES) $(ARGUMENTS)
 
-gpu-check: $(VENV)/.train  ## on a machine with a GPU: kernels against the oracle, buffers, speed, MFU
+gpu-check: $(VENV)/.train  ## on a machine with a GPU: kernels against the oracle, buffers, speed, MFU; PEER=python compares with transformers
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[gpu]'
-	$(BIN)/python -m benchmarks.trainer.gpu_check
+	$(BIN)/python -m benchmarks.trainer.gpu_check $(if $(PEER),--python $(PEER))
 
 test: $(VENV)/.dev lint imports types  ## lint, import arrows, types and tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup

@@ -1,54 +1,52 @@
-"""Run the checks that need a GPU: `make gpu-check`.
+"""Run the checks that need a GPU: `make gpu-check`, or with a comparison `make gpu-check PEER=/path/to/python`.
 
-    python -m benchmarks.trainer.gpu_check [--steps 20] [--sequences 16] [--json gpu.json]
+    python -m benchmarks.trainer.gpu_check [--python PEER] [--steps 20] [--sequences 16] [--json gpu.json]
 
 1. Every available backend equals the dense oracle (bf16, forward and gradients).
 2. The compiled step holds no [experts, tokens, width] buffer, forward or backward, which would make the sparse layer
    dense.
-3. One mixture-of-experts layer at real sizes: milliseconds, share of the device's peak, share of a dense layer's speed.
-4. The attention kernels equal the oracle (bf16, forward and gradients, documents, a window, grouped heads).
-5. The 1e19-FLOP model (d1024, 64 experts, 4 per token) trains on random tokens with the trainer's own loop: tokens/s
-   and MFU, as `trainer/metrics/trackers.py` defines them, and the devices' time by computation, communication, copies
-   and waiting for the host.
+3. The grouped products, forward and both gradients, beside dense products of equal FLOPs, in turns
+   (`grouped_products.py`): equal to a loop over experts, milliseconds, ratio and goal.
+4. One mixture-of-experts layer at real sizes: milliseconds, share of the device's peak, share of a dense layer's speed.
+5. The attention kernels equal the oracle (bf16, forward and gradients, documents, a window, grouped heads).
+6. Models of several sizes train on random tokens with the trainer's own loop: a table with tokens/s, MFU, and the
+   devices' time (`training_speed.py`).
+7. With `--python`, a Python that has `transformers` and `torch`: a training step beside that of `transformers`, in
+   turns (`step_vs_transformers.py`). This part runs first, in a process of its own, which needs the whole GPU.
 
 A backend that cannot be used, or that exceeds the memory, is reported, and the checks go on. The exit code is 1 if this
-happens to the backend that `auto` means, or if its step holds such a buffer.
+happens to the backend that `auto` means, if its step holds such a buffer, if a product is wrong, or if no model of the
+table could be trained. A missed goal is only reported.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import re
+import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.errors import JaxRuntimeError
 
-from benchmarks.trainer.moe_layer import GPU_SHAPES, Shape, described, measure, moe_step, out_of_memory, worst_error
+from benchmarks.trainer import grouped_products
+from benchmarks.trainer.moe_layer import GPU_SHAPES, Shape, described, measure, moe_step, worst_error
+from benchmarks.trainer.training_speed import SIZES, speeds, train_speed
 from datakit.errors import UsageError
-from datakit.trainer.config import Log, Run
-from datakit.trainer.loop.trace_summary import summarize
-from datakit.trainer.metrics.json_lines import read_metrics
 from datakit.trainer.models.attention.attention import attention
 from datakit.trainer.models.attention.attention import resolve as resolve_attention
 from datakit.trainer.models.experts.experts import resolve
-from datakit.trainer.sizes.scaling import size
-from datakit.trainer.train import train
 
 CHECKED = Shape(4096, 512, 256, 32, 4)
 ARRAY_TEXT = re.compile(r"tensor<((?:[0-9]+x)+)(?:f32|f16|bf16)>")
 SHAPE_TEXT = re.compile(r"\b(?:f32|f16|bf16)\[([0-9,]+)\]")
-VOCABULARY = 50_304
-MEASURED = ("duration", "tokens_per_second", "mfu")
-WARM_UP, TRACED = 2, 3  # steps that are not measured, and steps that are traced at the end
+KERNEL_ERRORS = (JaxRuntimeError, NotImplementedError, ValueError, ExceptionGroup)  # when kernels are made or run
 SMALLEST_WIDTH = 16  # more than any number of choices
 
 
@@ -94,6 +92,11 @@ def compiled_text(shape: Shape, backend: Any, dtype: Any) -> str:
     return jax.jit(step).lower(*inputs).compile().as_text() or ""
 
 
+def first_line(error: Exception) -> str:
+    """The kind of an error and the first line of its message."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
 def check_backends(backends: list[str], shape: Shape) -> dict[str, dict[str, Any]]:
     """Error against the oracle and dense buffers of each backend, or why it cannot be used."""
     found: dict[str, dict[str, Any]] = {}
@@ -104,60 +107,10 @@ def check_backends(backends: list[str], shape: Shape) -> dict[str, dict[str, Any
             found[backend] = {"error": error, "dense_buffers": dense_buffers(text, shape.experts, shape.tokens)}
         except UsageError as error:
             found[backend] = {"failed": str(error)}
-        except JaxRuntimeError as error:
-            found[backend] = {"failed": out_of_memory(error)}
+        except KERNEL_ERRORS as error:
+            found[backend] = {"failed": first_line(error)}
         print(f"{backend}: {found[backend]}", flush=True)
     return found
-
-
-class Random:
-    """A source of batches of random tokens."""
-
-    def __init__(self, sequences: int, length: int) -> None:
-        self.tokens = np.random.default_rng(0).integers(0, VOCABULARY, (sequences, length), dtype=np.int32)
-        self.segments = np.ones_like(self.tokens)
-        self.loss_mask = np.ones(self.tokens.shape, bool)
-
-    def iterate(self, start: int = 0, stop: int | None = None) -> Generator[Random, None, None]:
-        assert stop is not None
-        yield from (self for _ in range(start, stop))
-
-    def outline(self, steps: int) -> list[tuple[int, int, int]]:
-        return [(steps, *self.tokens.shape)]
-
-    def record(self) -> dict[str, Any]:
-        return {"fingerprint": f"random-{self.tokens.shape}"}
-
-    def verify(self, saved: dict[str, Any], step: int) -> list[str]:
-        return []
-
-    def snapshot(self, step: int) -> dict[str, float]:
-        return {}
-
-
-def train_speed(sequences: int, length: int, steps: int, flops: float = 1e19, hidden: int = 1024) -> dict[str, Any]:
-    """Train the model for a budget with the trainer's own loop; return the median step, tokens/s, MFU, and how the
-    devices spent the last steps.
-    """
-    plan = size(flops, hidden, vocabulary=VOCABULARY, sequence=length)
-    log, count = Log(profile=(steps, steps + TRACED)), steps + TRACED
-    run = Run(name="gpu-check", steps=count, model=plan.model, optimizer=plan.optimizer, compilation_cache="", log=log)
-    with tempfile.TemporaryDirectory() as root:
-        directory = train(run, Random(sequences, length), root).directory
-        rows, trace = read_metrics(directory)[WARM_UP:steps], summarize(directory)
-    usual = {name: float(np.median([row.get(f"throughput/{name}", np.nan) for row in rows])) for name in MEASURED}
-    memory = jax.devices()[0].memory_stats() or {}
-    parts = {"compute": trace.compute, "communication": trace.communication, "copy": trace.copy, "host": trace.idle}
-    return {
-        "model": dataclasses.asdict(plan.model),
-        "batch": [sequences, length],
-        "seconds": usual["duration"],
-        "tokens_per_second": usual["tokens_per_second"],
-        "mfu": None if np.isnan(usual["mfu"]) else usual["mfu"],
-        "accounting": "3 x forward FLOPs with head, attention unhalved, over dense bf16 peak",
-        "shares": {name: seconds / trace.seconds for name, seconds in parts.items()},
-        "peak_memory_gib": memory.get("peak_bytes_in_use", 0) / 2**30,
-    }
 
 
 def check_attention(length: int = 1024, heads: int = 8, kv_heads: int = 2, width: int = 128) -> dict[str, Any]:
@@ -187,56 +140,87 @@ def check_attention(length: int = 1024, heads: int = 8, kv_heads: int = 2, width
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--python", type=Path, help="a Python that has transformers and torch, to compare with")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--sequences", type=int, default=16)
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    # First, because from its first use on, JAX reserves most of the GPU's memory in this process.
+    beside = beside_transformers(options.python)
     device = jax.devices()[0]
     if device.platform != "gpu":
         print(f"no GPU here ({device.device_kind}); pip install 'jax[cuda12]' on a machine that has one")
         return 2
-    report = full_report(resolve("auto"), options)
+    report = {**full_report(resolve("auto"), options), "transformers": beside}
     print(json.dumps(report, indent=1))
+    print("beside transformers:", beside.get("left_out") or beside.get("failed") or beside["wall"])
     if options.json:
         options.json.write_text(json.dumps(report, indent=1) + "\n")
     return int(not passed(report))
 
 
+def beside_transformers(python: Path | None, *options: str) -> dict[str, Any]:
+    """Compare a training step with that of `transformers`, in another process. Return its row, or why there is none."""
+    if python is None:
+        return {"left_out": "the comparison with transformers was left out; --python names a Python that has it"}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "row.json"
+        command = [sys.executable, "-m", "benchmarks.trainer.step_vs_transformers", "--python", str(python)]
+        code = subprocess.run(
+            [*command, "--json", str(path), *(options or ("--device", "cuda"))], check=False
+        ).returncode
+        return json.loads(path.read_text()) if code == 0 else {"failed": f"exit code {code}; its message is above"}
+
+
 def full_report(default: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Results of all checks. The default backend is compared with those that need no package."""
+    """Results of all checks in this process. The default backend is compared with those that need no package."""
     checked = check_backends(list(dict.fromkeys([default, "tiles", "ragged"])), CHECKED)
     usable = [name for name, result in checked.items() if "failed" not in result]
-    layers = []
+    products, layers = [], []
     for shape in GPU_SHAPES:
+        print(shape, flush=True)
+        if "tokamax" in usable:
+            products += checked_products(shape, options.steps)
         rows = measure(shape, usable, "bfloat16", options.steps)
         layers += rows
-        print(shape, *map(described, rows), sep="\n", flush=True)
+        print(*map(described, rows), sep="\n", flush=True)
     return {
         "device": jax.devices()[0].device_kind,
         "jax": jax.__version__,
         "default": default,
         "backends": checked,
+        "products": products,
         "layers": layers,
         "attention": check_attention(),
-        "training": checked_training(options) if default in usable else {"failed": checked[default]["failed"]},
+        "training": trained(options) if default in usable else [{"failed": checked[default]["failed"]}],
     }
 
 
-def checked_training(options: argparse.Namespace) -> dict[str, Any]:
-    """Speed of training, or the error if the training step exceeds the memory."""
+def checked_products(shape: Shape, rounds: int, backend: str = "tokamax", dtype: str = "bfloat16") -> list[Any]:
+    """Measure and print the grouped products of a layer."""
     try:
-        return train_speed(options.sequences, options.length, options.steps)
-    except JaxRuntimeError as error:
-        return {"failed": out_of_memory(error)}
+        rows = grouped_products.measure_products(shape, backend, dtype, rounds)
+    except KERNEL_ERRORS as error:
+        rows = [{"backend": backend, "product": "", "pass": "", "failed": first_line(error)}]
+    print(*map(grouped_products.described, rows), sep="\n", flush=True)
+    return rows
+
+
+def trained(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Speeds of training models of several sizes."""
+    return speeds(SIZES, lambda *pair: train_speed(options.sequences, options.length, options.steps, *pair))
 
 
 def passed(report: dict[str, Any]) -> bool:
-    """Tell if the default backend works at every size and holds no dense buffer."""
+    """Tell if the default backend works at every size and holds no dense buffer, if the products are right, and if at
+    least one model could be trained.
+    """
     default = report["default"]
-    rows = [report["backends"][default], report["training"], report["attention"]]
+    rows = [report["backends"][default], report["attention"], *report["products"]]
     rows += [row for row in report["layers"] if row["backend"] == default]
-    return not any(row.get("failed") or row.get("dense_buffers") for row in rows)
+    trains = any("failed" not in row for row in report["training"])
+    return trains and not any(row.get("failed") or row.get("dense_buffers") for row in rows)
 
 
 if __name__ == "__main__":

@@ -124,14 +124,17 @@ def out_of_memory(error: Exception) -> str:
     return line
 
 
-def take_turns(steps: dict[str, Step], rounds: int) -> dict[str, np.ndarray]:
-    """Seconds of each warm step in each round."""
+def take_turns(steps: dict[str, Step], rounds: int, calls: int = 1) -> dict[str, np.ndarray]:
+    """Seconds per call of each warm step in each round, in which it is called `calls` times."""
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(rounds):
         for name, (step, inputs) in steps.items():
             begun = time.perf_counter()
-            jax.block_until_ready(step(*inputs))
-            seconds[name].append(time.perf_counter() - begun)
+            result: Any = None
+            for _ in range(calls):
+                result = step(*inputs)
+            jax.block_until_ready(result)
+            seconds[name].append((time.perf_counter() - begun) / calls)
     return {name: np.array(values) for name, values in seconds.items()}
 
 

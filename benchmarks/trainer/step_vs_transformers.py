@@ -1,13 +1,19 @@
-"""Compare the speed of a full training step of OLMoE with that of `transformers` on the CPU, at the same shapes.
+"""Compare the speed of a full training step of OLMoE with that of `transformers`, at the same shapes.
 
     python -m benchmarks.trainer.step_vs_transformers --python /path/to/python     # one that has transformers and torch
+    python -m benchmarks.trainer.step_vs_transformers --python /path/to/python --device cuda
 
-Both sides compute in fp32: forward, backward, clipping, AdamW, with the loss that balances the experts. `transformers`
-uses its experts implementation `grouped_mm`, its attention implementation `sdpa` and the fused AdamW of PyTorch. The
-two take turns of a few steps, so a busy machine slows both. The results are the ratios of the median rates by wall
-time and by CPU time; the latter says nothing about how well a side uses several cores, but is steadier under load.
+Both sides compute forward, backward, clipping and AdamW, with the loss that balances the experts; on a CPU in fp32.
+`transformers` uses its experts implementation `grouped_mm`, its attention implementation `sdpa` and the fused AdamW of
+PyTorch. The two take turns of a few steps, so a busy machine slows both. The results are the ratios of the median rates
+by wall time and by CPU time; the latter says nothing about how well a side uses several cores, but is steadier under
+load.
 
 --devices 2: this trainer divides the rows over two devices, each with a copy of the weights, which share the cores.
+
+--device cuda: both use one GPU and compute in bf16, and the default sizes are larger. This trainer keeps fp32 weights
+and moments beside the bf16 ones, as always; `transformers` keeps bf16 ones only, which is less work. Only the wall time
+counts. JAX reserves half of the GPU's memory, the rest is for PyTorch; XLA_PYTHON_CLIENT_MEM_FRACTION changes that.
 """
 
 from __future__ import annotations
@@ -49,6 +55,25 @@ class Sizes(NamedTuple):
     length: int = 256
     threads: int = 2
     devices: int = 1
+    device: str = "cpu"  # or cuda
+    dtype: str = "float32"  # or bfloat16
+
+
+GPU_SIZES = Sizes(
+    vocabulary=50_304,
+    hidden=1024,
+    heads=8,
+    kv_heads=8,
+    width=512,
+    experts=64,
+    choices=8,
+    rows=8,
+    length=2048,
+    device="cuda",
+    dtype="bfloat16",
+)
+SCRIPT = Path(__file__).with_name("step_of_transformers.py")
+PLATFORMS = {"cpu": "cpu", "cuda": "gpu"}  # a device's name in PyTorch -> in JAX
 
 
 class Spent(NamedTuple):
@@ -73,7 +98,7 @@ class Ours:
             experts=sizes.experts,
             experts_per_token=sizes.choices,
             expert_width=sizes.width,
-            compute="float32",
+            compute="bfloat16" if sizes.dtype == "bfloat16" else "float32",
             remat="none",
         )
         settings = adamw.Config(learning_rate=1e-4, weight_decay=0.1)
@@ -102,8 +127,7 @@ class Theirs:
     """The process that takes the steps of `transformers`."""
 
     def __init__(self, python: Path, sizes: Sizes) -> None:
-        script = str(Path(__file__).with_name("step_of_transformers.py"))
-        self.process = subprocess.Popen([python, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([python, SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.about = self._ask(json.dumps(sizes._asdict()))
 
     def turn(self, steps: int) -> Spent:
@@ -125,31 +149,56 @@ class Theirs:
         self.process.communicate()
 
 
+def compare(python: Path, sizes: Sizes, rounds: int, steps: int) -> dict[str, Any]:
+    """Tokens per second of both sides by their median turns, and the ratios. Prints the sizes."""
+    if jax.devices()[0].platform != PLATFORMS[sizes.device]:
+        raise SystemExit(f"JAX computes on {jax.devices()[0].device_kind}, not on {sizes.device}")
+    theirs, ours = Theirs(python, sizes), Ours(sizes)
+    print(f"{sizes}\nparameters: {ours.parameters:,} and {theirs.about['parameters']:,}; {theirs.about}", flush=True)
+    for side in (ours, theirs):
+        side.turn(2)  # warm up
+    turns = [(ours.turn(steps), theirs.turn(steps)) for _ in range(rounds)]
+    theirs.close()
+    row: dict[str, Any] = {"device_kind": jax.devices()[0].device_kind, **sizes._asdict(), "about": theirs.about}
+    tokens = sizes.rows * sizes.length * steps
+    for kind in ("wall", "cpu"):
+        mine, other = (np.array([getattr(turn[side], kind) for turn in turns]) for side in (0, 1))
+        rates = {"ours": tokens / float(np.median(mine)), "theirs": tokens / float(np.median(other))}
+        ratio, fastest = rates["ours"] / rates["theirs"], float(other.min() / mine.min())
+        row[kind] = {**rates, "ratio": ratio, "ratio_of_fastest": fastest}
+    return {**row, "losses": [turns[-1][0].loss, turns[-1][1].loss]}
+
+
+def described(row: dict[str, Any]) -> str:
+    """The result as lines of text."""
+    lines = [
+        f"{kind:5} tokens/s: {found['ours']:9,.0f} and {found['theirs']:9,.0f}; "
+        f"ratio {found['ratio']:.2f} (of the fastest turns {found['ratio_of_fastest']:.2f})"
+        for kind, found in ((kind, row[kind]) for kind in ("wall", "cpu"))
+    ]
+    return "\n".join([*lines, f"last losses {row['losses'][0]:.3f} and {row['losses'][1]:.3f}"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--python", type=Path, required=True, help="a Python that has transformers and torch")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--steps", type=int, default=4, help="steps per turn")
+    parser.add_argument("--json", type=Path, help="write the result to this file")
     for name, value in Sizes()._asdict().items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
+        choices = {"device": PLATFORMS, "dtype": ("float32", "bfloat16")}.get(name)
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), choices=choices)
     options = vars(parser.parse_args())
-    sizes = Sizes(*(options[name] for name in Sizes._fields))
+    given = {name: options[name] for name in Sizes._fields if options[name] is not None}
+    sizes = (GPU_SIZES if options["device"] == "cuda" else Sizes())._replace(**given)
+    if sizes.device == "cuda":
+        os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.5")
     jax.config.update("jax_num_cpu_devices", sizes.devices)
     keep_all_freed_memory()  # as `datakit train` does
-    theirs, ours = Theirs(options["python"], sizes), Ours(sizes)
-    print(f"{sizes}\nparameters: {ours.parameters:,} and {theirs.about['parameters']:,}; {theirs.about}")
-    for side in (ours, theirs):
-        side.turn(2)  # warm up
-    turns = [(ours.turn(options["steps"]), theirs.turn(options["steps"])) for _ in range(options["rounds"])]
-    theirs.close()
-    tokens = sizes.rows * sizes.length * options["steps"]
-    for kind in ("wall", "cpu"):
-        mine, other = (np.array([getattr(turn[side], kind) for turn in turns]) for side in (0, 1))
-        print(
-            f"{kind:5} tokens/s: {tokens / np.median(mine):9,.0f} and {tokens / np.median(other):9,.0f}; "
-            f"ratio {np.median(other) / np.median(mine):.2f} (of the fastest turns {other.min() / mine.min():.2f})"
-        )
-    print(f"last losses {turns[-1][0].loss:.3f} and {turns[-1][1].loss:.3f}; load {os.getloadavg()[0]:.1f}")
+    row = compare(options["python"], sizes, options["rounds"], options["steps"])
+    print(f"{described(row)}; load {os.getloadavg()[0]:.1f}")
+    if options["json"]:
+        options["json"].write_text(json.dumps(row) + "\n")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,8 @@ from datakit.trainer.bench.case import Case
 from datakit.trainer.bench.quantize import fake_int8
 from datakit.trainer.models.experts.capacity import Limit
 from datakit.trainer.models.experts.expert_sort import Sorted, combine, sort_by_expert, spread
-from datakit.trainer.models.experts.experts import experts, tokamax_matmul
+from datakit.trainer.models.experts.experts import experts
+from datakit.trainer.models.experts.grouped_product import tokamax_matmul
 from datakit.trainer.models.layers import silu_gate
 from datakit.trainer.models.router import Routing
 from datakit.trainer.models.weights import BATCH

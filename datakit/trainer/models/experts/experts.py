@@ -33,6 +33,7 @@ from datakit.trainer.models.experts.capacity import AXIS, Limit
 from datakit.trainer.models.experts.exchange import SAVED_NAME
 from datakit.trainer.models.experts.expert_sort import combine, sort_by_expert, spread
 from datakit.trainer.models.experts.expert_tiles import tiled_experts
+from datakit.trainer.models.experts.grouped_product import tokamax_matmul
 from datakit.trainer.models.experts.ring import ring
 from datakit.trainer.models.layers import GATES
 from datakit.trainer.models.shapes import Array, Float, Int
@@ -120,18 +121,9 @@ def _sorted_experts(
     order = sort_by_expert(expert, w_in.shape[0])
     rows = checkpoint_name(spread(x, order), SAVED_NAME)
     middle = checkpoint_name(matmul(rows, w_in, order.counts), SAVED_NAME)
+    # Kernels leave rows of nobody as they were in memory, and a NaN there would spoil the gradients of the weights.
+    middle = jnp.where(jnp.arange(len(rows))[:, None] < jnp.sum(order.counts), middle, 0)
     return combine(matmul(gate(middle), w_out, order.counts), share, order)
-
-
-def tokamax_matmul(rows: Any, weights: Any, count: Any) -> Any:
-    try:
-        import tokamax  # pyright: ignore[reportMissingImports] - optional; takes a second to import
-    except ImportError as error:
-        raise UsageError(
-            f"the backend tokamax cannot be used, because importing it failed: {error}. Run `pip install tokamax`, "
-            'which also installs its dependencies, or set moe_backend = "tiles" in the run file'
-        ) from error
-    return tokamax.ragged_dot(rows, weights, count)
 
 
 _BACKENDS: dict[str, Callable[..., Any]] = {

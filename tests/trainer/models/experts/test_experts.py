@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks.trainer import gpu_check
 from benchmarks.trainer.gpu_check import compiled_text, dense_arrays, dense_buffers
-from benchmarks.trainer.moe_layer import Shape, moe_step, warm_up
+from benchmarks.trainer.moe_layer import moe_step, warm_up
 from datakit.errors import UsageError
 from datakit.trainer.models import router
 from datakit.trainer.models.experts import expert_tiles
 from datakit.trainer.models.experts import experts as expert_layer
+from tests.support.trainer.expert_backends import SMALL, install_broken_tokamax
 
 HIDDEN, WIDTH, EXPERTS, CHOICES = 24, 16, 6, 3
 
@@ -134,16 +134,6 @@ def test_a_tokamax_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch:
         value_and_gradients("tokamax", inputs(8), "swiglu")
 
 
-def install_broken_tokamax(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put a tokamax before all others that lacks one of its own requirements."""
-    (folder / "tokamax.py").write_text("import needed_by_tokamax\n")
-    monkeypatch.delitem(sys.modules, "tokamax", raising=False)
-    monkeypatch.syspath_prepend(folder)
-
-
-SMALL = Shape(tokens=256, hidden=64, width=32, experts=8, choices=2)
-
-
 def test_the_compiled_step_holds_no_dense_buffer() -> None:
     found = {
         backend: dense_buffers(compiled_text(SMALL, backend, jnp.float32), SMALL.experts, SMALL.tokens)
@@ -187,34 +177,3 @@ def test_other_errors_of_a_step_are_raised() -> None:
 
     with pytest.raises(ZeroDivisionError):
         warm_up({"broken": (fail, ())})
-
-
-def test_the_gpu_check_goes_on_after_an_unusable_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install_broken_tokamax(tmp_path, monkeypatch)
-    found = gpu_check.check_backends(["tokamax", "tiles"], SMALL)
-    assert "needed_by_tokamax" in found["tokamax"]["failed"]
-    assert found["tiles"]["error"] < 6e-2
-    assert found["tiles"]["dense_buffers"] == []
-
-
-def test_the_gpu_check_compares_attention_with_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = gpu_check.check_attention(length=128, heads=2, kv_heads=1, width=16)
-    assert found["backend"] == "blocked"
-    assert 0 < found["error"] < 6e-2
-    assert "failed" not in found
-
-    def refuse(*_: Any) -> None:
-        raise NotImplementedError("no kernel for this width")
-
-    monkeypatch.setattr(gpu_check, "attention", refuse)
-    assert gpu_check.check_attention()["failed"] == "no kernel for this width"
-
-
-@pytest.mark.soak
-def test_the_gpu_check_measures_training_speed() -> None:
-    """Measure a few steps of the sized model as `make gpu-check` does."""
-    found = gpu_check.train_speed(sequences=8, length=32, steps=3, flops=1e14, hidden=128)
-    assert found["model"]["experts"] == 64
-    assert found["tokens_per_second"] == pytest.approx(8 * 32 / found["seconds"])
-    assert found["mfu"] is None  # a CPU has no agreed peak
-    assert sum(found["shares"].values()) == pytest.approx(1, abs=0.01)
