@@ -38,7 +38,8 @@ def size(
     sequence
         Sequence length in tokens.
     kind
-        The model: grug, olmoe, or the import path of your own model that defines `of_width`.
+        The model: dense, grug, latent_moe, olmoe, or the file (mine.py) or import path of your own model that defines
+        `of_width`.
     cache
         The token cache, or dataset, to train on; needed for --toml.
     beta2_base

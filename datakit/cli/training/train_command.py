@@ -72,7 +72,7 @@ def train_model(
     cache
         The token cache, or dataset, of a run to be sized.
     kind
-        The model of a run to be sized; by default grug.
+        The model of a run to be sized, as for `datakit size`; by default grug.
     sequence
         Sequence length of a run to be sized; by default 4096.
     output
@@ -133,7 +133,8 @@ def _sized(flops: float, hidden: int, cache: str, output: str | None, *, kind: s
     """Write the run file of a run with this budget, print the plan, and return the file's path."""
     from datakit.trainer.sizes import run_file
 
-    plan, text = run_file.sized(flops, hidden, cache, kind=kind, sequence=sequence)
+    folder = Path(output).resolve().parent if output else Path()
+    plan, text = run_file.sized(flops, hidden, cache, kind=kind, sequence=sequence, folder=folder)
     path = Path(output) if output else run_file.default_path(text)
     run_file.write(text, path)
     for line in plan.lines():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import textwrap
 import tomllib
 from pathlib import Path
@@ -18,7 +19,9 @@ from typing import Any
 from datakit.cache.reader import Cache, open_cache
 from datakit.errors import UsageError
 from datakit.storage import urls
+from datakit.trainer.models import full_name
 from datakit.trainer.models.protocol import operation_settings
+from datakit.trainer.plugins import SUFFIX
 from datakit.trainer.sizes.scaling import Plan, rounded_vocabulary, size
 
 HELD_OUT_SHARE, HELD_OUT_TOKENS = 100, 1_000_000
@@ -33,28 +36,31 @@ def sized(
     kind: str = "grug",
     sequence: int = 4096,
     beta2_base: float | None = None,
+    folder: Path | None = None,
 ) -> tuple[Plan, str]:
     """Plan a run on a cache, or on a dataset, which stands for its current cache. Return the plan, and the run file as
-    TOML. Raises UsageError, as `size` does, and the errors of `open_cache`.
+    TOML. If `kind` is the path of a file, it is relative to the working directory. In the run file, this path is
+    relative to `folder`, in which the run file will be, or absolute without it. Raises UsageError, as `size` does, and
+    the errors of `open_cache`.
     """
     place = urls.absolute(cache)
     opened = open_cache(place)
     vocabulary = rounded_vocabulary(opened.contract.vocabulary_size)
     plan = size(flops, hidden, kind=kind, vocabulary=vocabulary, sequence=sequence, beta2_base=beta2_base)
-    return plan, run_file(plan, place, opened)
+    return plan, run_file(plan, place, opened, folder)
 
 
-def run_file(plan: Plan, place: str, cache: Cache) -> str:
-    """Return the TOML of the run that a plan describes, on the cache at `place`."""
-    component = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in urls.name(place))
+def run_file(plan: Plan, place: str, cache: Cache, folder: Path | None = None) -> str:
+    """Return the TOML of the run that a plan describes, on the cache at `place`. folder: as in `sized`."""
+    component = _plain(urls.name(place))
     held_out = min(HELD_OUT_TOKENS, cache.tokens // HELD_OUT_SHARE)
     budget = f"{plan.flops:.6g}".replace("+", "")
-    suffix = "" if plan.kind == "grug" else f"-{plan.kind}"
+    suffix = "" if plan.kind == "grug" else f"-{_plain(Path(plan.kind).name.removesuffix(SUFFIX))}"
     operation = operation_settings(plan.model)
     model = {name: value for name, value in dataclasses.asdict(plan.model).items() if name not in operation}
     tables: dict[str, dict[str, Any]] = {
         "": {"name": f"{component}-{budget}-{plan.model.hidden}{suffix}", "steps": plan.steps},
-        "[model]": {"kind": plan.kind} | model,
+        "[model]": {"kind": _kind_from(folder, plan.kind)} | model,
         "[optimizer]": _changed(plan.optimizer),
         "[evaluation]": {"every": -(-plan.steps // EVALUATIONS)} if held_out else {},
         "[data]": {"sequence_length": plan.sequence, "batch_size": plan.batch},
@@ -86,6 +92,18 @@ def write(text: str, path: Path) -> None:
 def default_path(text: str) -> Path:
     """Return the file in the current directory for a run file with this text: its run's name, with the ending .toml."""
     return Path(f"{tomllib.loads(text)['name']}.toml")
+
+
+def _plain(text: str) -> str:
+    """Return a text as a part of a run's name."""
+    return "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in text)
+
+
+def _kind_from(folder: Path | None, kind: str) -> str:
+    """Return the name of a model as a run file in `folder` has to state it; None: a run file in any folder."""
+    if folder is None or not kind.endswith(SUFFIX):
+        return full_name(kind)
+    return os.path.relpath(full_name(kind), folder.resolve())
 
 
 def _comment(text: str) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from datakit.trainer.models import dense, latent_moe, olmoe, weights
-from datakit.trainer.models.decoder import scan_layers
+from datakit.trainer.models.decoder import ACTIVATIONS, mlp, mlp_weights, scan_layers
 from tests.support.trainer.small_models import MODELS, random_batch
 
 PATTERNS = ["aaaa", "baaa", "abab", "aabaab", "abba", "abaa"]
@@ -108,3 +108,26 @@ def test_the_counts_of_published_models_are_right() -> None:
     table = latent_moe.weights(latent_moe.Config())
     expert = [weight.size for path, weight in weights.leaves(table).items() if "/expert_" in path]
     assert sum(expert) == 11 * 256 * 3 * 256 * 512
+
+
+FORMULAS = {  # activation of a dense MLP -> its result for one projection of width 2 F or F
+    "swiglu": lambda y, half: y[..., :half] / (1 + np.exp(-y[..., :half])) * y[..., half:],
+    "bilinear": lambda y, half: y[..., :half] * y[..., half:],
+    "relu": lambda y, _: np.maximum(y, 0),
+}
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_dense_mlp_is_its_formula(activation: str) -> None:
+    """Compare with float64; `relu` is relu(x W) W', with a single projection."""
+    _, config = MODELS["dense"]
+    generator, width = np.random.default_rng(5), config.width
+    shapes = {name: weight.shape[1:] for name, weight in mlp_weights(config, 1, width, activation).items()}
+    assert shapes == {"mlp_in": (config.hidden, (1 if activation == "relu" else 2) * width), "mlp_out": (width, 32)}
+    block = {name: generator.normal(size=shape) for name, shape in shapes.items()}
+    x = generator.normal(size=(2, 5, config.hidden))
+    ours = mlp(
+        jnp.asarray(x, jnp.float32), jax.tree.map(lambda value: jnp.asarray(value, jnp.float32), block), activation
+    )
+    theirs = FORMULAS[activation](x @ block["mlp_in"], width) @ block["mlp_out"]
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * np.abs(theirs).max())

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from datakit.errors import UsageError
 from datakit.trainer.config import Run
-from datakit.trainer.models import grug, identity, load_model, olmoe
+from datakit.trainer.metrics.json_lines import read_metrics
+from datakit.trainer.models import KIND, grug, identity, load_model, olmoe
 from datakit.trainer.run_file import read_run_file
+from datakit.trainer.sizes.run_file import toml
+from datakit.trainer.train import train
+from tests.support.trainer.small_models import MODELS
+from tests.support.trainer.trainer_runs import BYTES, TextBytes, silent
 
 RUN = 'name = "own"\nsteps = 1\n[model]\nhidden = 32\n'
 GRUG = Path(grug.__file__).read_text()
@@ -90,3 +98,27 @@ def test_a_file_that_is_no_model_says_why(tmp_path: Path) -> None:
     path.write_text(GRUG)
     with pytest.raises(UsageError, match=r'write kind = "mine\.py" for the file beside the run file'):
         run_with(tmp_path, "mine")
+
+
+def trained(folder: Path, kind: str, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """The metrics of two steps of a run file in `folder`, with these settings of the model."""
+    path = folder / "run.toml"
+    lines = [f"{key} = {toml(value)}" for key, value in ({"kind": kind} | settings).items() if value is not None]
+    path.write_text("\n".join(['name = "own"', "steps = 2", 'compilation_cache = ""', "[model]", *lines]))
+    run = read_run_file(path).run(BYTES)
+    assert type(run.model).__module__.startswith("datakit_model_") == (kind == "copy.py")
+    return read_metrics(train(run, TextBytes(), str(folder / f"root of {kind}"), say=silent).directory)
+
+
+@pytest.mark.parametrize("name", KIND.built_in)
+def test_a_copy_of_every_model_trains_as_the_model_does(name: str, tmp_path: Path) -> None:
+    """Each model is a file to copy: beside a run file, a copy computes what the model computes."""
+    model = load_model(name)
+    (tmp_path / "copy.py").write_text(Path(model.__file__).read_text())
+    config = next(config for module, config in MODELS.values() if module is model)
+    settings = dataclasses.asdict(dataclasses.replace(config, layers=1, vocabulary=BYTES))
+    ours, theirs = (trained(tmp_path, kind, settings) for kind in ("copy.py", name))
+    assert [row["train/loss"] for row in ours] == [row["train/loss"] for row in theirs]
+    assert [row.keys() for row in ours] == [row.keys() for row in theirs]
+    assert len(ours) == 2
+    assert all(np.isfinite(row["train/loss"]) for row in ours)

@@ -121,6 +121,54 @@ def test_a_model_without_of_width_cannot_be_sized(tmp_path: Path, monkeypatch: p
         scaling.size(1e18, 512, kind="unsized_model")
 
 
+@pytest.fixture
+def own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The path of a copy of dense.py, relative to the current directory."""
+    (tmp_path / "here/parts").mkdir(parents=True)
+    (tmp_path / "here/parts/my model.py").write_text(Path(scaling.load_model("dense").__file__).read_text())
+    monkeypatch.chdir(tmp_path / "here")
+    return "parts/my model.py"
+
+
+OWN = ["--flops", f"{BUDGET}", "--hidden", "128", "--sequence", "32"]
+SHORT = ["--set", "data.batch_size=8", "--set", "steps=1", "--set", "compilation_cache=''"]
+
+
+@pytest.mark.parametrize(
+    ("output", "kind"),
+    [
+        ([], "parts/my model.py"),
+        (["--output", "elsewhere/x.toml"], "../parts/my model.py"),
+        (["--output", "link/x.toml"], "../../here/parts/my model.py"),
+    ],
+    ids=["here", "elsewhere", "through-a-link"],
+)
+def test_a_run_of_a_model_file_is_sized_and_trains_from_any_folder(
+    output: list[str], kind: str, own_model: str, cache: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "here/elsewhere").mkdir()
+    (tmp_path / "far/away").mkdir(parents=True)
+    Path("link").symlink_to(tmp_path / "far/away")
+    command = ["train", *OWN, "--cache", str(cache), "--kind", own_model, "--root", str(tmp_path / "root"), *SHORT]
+    assert main([*command, *output]) == 0
+    written = output[-1] if output else "cache-3e08-128-my-model.toml"
+    assert tomllib.loads(Path(written).read_text())["model"]["kind"] == kind
+    (directory,) = (tmp_path / "root").glob("cache-3e08-128-my-model/train-*")
+    assert [row["global_step"] for row in read_metrics(str(directory))] == [1]
+
+
+def test_a_printed_run_file_of_a_model_file_works_in_any_folder(
+    own_model: str, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["size", *OWN, "--cache", str(cache), "--kind", own_model, "--toml"]) == 0
+    text = capsys.readouterr().out
+    assert tomllib.loads(text)["model"]["kind"] == str(tmp_path / "here" / own_model)
+    (tmp_path / "run.toml").write_text(text)
+    monkeypatch.chdir("/")
+    run, _ = load_run(tmp_path / "run.toml")
+    assert run.model == scaling.size(BUDGET, 128, kind=run.kind, vocabulary=512, sequence=32).model
+
+
 def test_other_kinds_are_sized_by_their_own_flops() -> None:
     plan = scaling.size(1e18, 2048, kind="olmoe")
     model = scaling.load_model("olmoe")

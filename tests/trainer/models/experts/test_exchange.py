@@ -105,9 +105,11 @@ def test_exchanges_drop_the_same_assignments(size: int, exchange: Any) -> None:
     assert dropped.any()
 
 
-def test_a_capacity_that_drops_nothing_changes_nothing() -> None:
+@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("size", [1, 4, 8])
+def test_a_capacity_that_drops_nothing_changes_nothing(size: int, exchange: Any) -> None:
     most = TOKENS // 8 * CHOICES
-    found, overflow = split_value(4, 1.0, "tiles", "all_to_all", dataclasses.replace(LIMIT, most=most))
+    found, overflow = split_value(size, 1.0, "tiles", exchange, dataclasses.replace(LIMIT, most=most))
     assert_same(found, oracle(1.0)[0])
     assert overflow == 0
 
@@ -118,8 +120,14 @@ def test_auto_receives_the_fewest_rows() -> None:
     assert expert_layer.resolve_exchange("auto", 2, TOKENS // 8, LIMIT) == "ring"
 
 
-def test_what_a_kernel_leaves_in_rows_of_nobody_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels of accelerators need not write the rows after the last group, forward or backward."""
+@pytest.mark.parametrize(
+    ("size", "exchange", "limit"), [(4, "all_to_all", None), (2, "ring", None), (8, "all_to_all", LIMIT)]
+)
+def test_kernels_receive_the_true_numbers_of_rows(
+    size: int, exchange: Any, limit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of nobody are not counted, so kernels of accelerators need not write them, forward or backward."""
+    counted: list[Any] = []
 
     def unwritten(values: Any, counts: Any) -> Any:
         written = jnp.arange(values.shape[0])[:, None] < jnp.sum(counts)
@@ -134,13 +142,17 @@ def test_what_a_kernel_leaves_in_rows_of_nobody_does_not_matter(monkeypatch: pyt
     )
 
     def matmul(rows: Any, weights: Any, counts: Any) -> Any:
+        jax.debug.callback(counted.append, counts)
         product = jax.lax.ragged_dot(rows_with_unwritten_gradient(rows, counts), weights, counts)
         return unwritten(product, counts)
 
     kernel = functools.partial(expert_layer._sorted_experts, matmul=matmul)
     monkeypatch.setitem(expert_layer._BACKENDS, "ragged", kernel)
-    for size, exchange in ((4, "all_to_all"), (2, "ring")):
-        assert_same(split_value(size, 1.0, "ragged", exchange)[0], oracle(1.0)[0])
+    found, overflow = split_value(size, 1.0, "ragged", exchange, limit)
+    assert_same(found, oracle(1.0, limit)[0])
+    jax.effects_barrier()
+    assert len(counted) == 2 * 8  # two products on each of eight devices
+    assert np.sum(counted) == 2 * round((1 - overflow) * TOKENS * CHOICES)
 
 
 def by_gathering(operand: Any, output: Any, *ranges: Any, axis_name: str) -> Any:
