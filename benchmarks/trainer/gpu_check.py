@@ -8,8 +8,8 @@
 3. One mixture-of-experts layer at real sizes: milliseconds, share of the device's peak, share of a dense layer's speed.
 4. The attention kernels equal the oracle (bf16, forward and gradients, documents, a window, grouped heads).
 5. The 1e19-FLOP model (d1024, 64 experts, 4 per token) trains on random tokens with the trainer's own loop: tokens/s
-   and MFU, as `trainer/metrics/trackers.py` defines them, and the devices' time by computation, communication, copies
-   and waiting for the host.
+   and MFU, as docs/metrics.md defines them, and the devices' time by computation, communication, copies and waiting
+   for the host.
 
 A backend that cannot be used, or that exceeds the memory, is reported, and the checks go on. The exit code is 1 if this
 happens to the backend that `auto` means, or if its step holds such a buffer.
