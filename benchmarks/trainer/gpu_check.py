@@ -10,7 +10,7 @@
 4. One mixture-of-experts layer at real sizes: milliseconds, share of the device's peak, share of a dense layer's speed.
 5. The attention kernels equal the oracle (bf16, forward and gradients, documents, a window, grouped heads).
 6. Models of several sizes train on random tokens with the trainer's own loop: a table with tokens/s, MFU, and the
-   devices' time (`training_speed.py`).
+   devices' time (`training_speed.py`); docs/metrics.md defines the rates.
 7. With `--python`, a Python that has `transformers` and `torch`: a training step beside that of `transformers`, in
    turns (`step_vs_transformers.py`). This part runs first, in a process of its own, which needs the whole GPU.
 

@@ -13,6 +13,8 @@ written without TensorStore (`raw_shard.py`).
 from __future__ import annotations
 
 import os
+import re
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +31,12 @@ DEFAULT_REGION = "us-east-1"
 REMOTE_REQUESTS = 32  # maximum at a time; up to four blocks are read at once, each with about five requests
 LOCAL_REQUESTS = 4
 DAMAGED = ("NOT_FOUND", "DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "OUT_OF_RANGE")
-READS = "/tensorstore/kvstore/"
+CACHE, READS = "/tensorstore/cache/", "/tensorstore/kvstore/"  # how the names of TensorStore's own metrics begin
+# The metrics that `tensorstore_metrics` returns: how the pool of decoded chunks is used, and how much is read with the
+# protocols of `key_value_store`. The many others are about writing, threads and single requests, and do not tell why a
+# run waits for data.
+POOL, SIZES = f"{CACHE}(hit_count|miss_count|evict_count|chunk_cache/reads)", f"{READS}(file|gcs|s3)/(read|bytes_read)"
+COUNTS = re.compile(f"{POOL}|{SIZES}")
 
 
 @dataclass
@@ -140,6 +147,20 @@ def requests_so_far() -> int:
     found = tensorstore.experimental_collect_matching_metrics(READS)
     named = [metric for metric in found if metric["name"].endswith("/read")]
     return sum(value.get("value", 0) for metric in named for value in metric["values"])
+
+
+def tensorstore_metrics() -> dict[str, int]:
+    """Return what TensorStore has counted in this process, by name without the leading slash. Empty if nothing has
+    imported TensorStore. Protocols with which nothing was read are left out.
+    """
+    collect = getattr(sys.modules.get("tensorstore"), "experimental_collect_matching_metrics", None)
+    if collect is None:  # not imported, or another thread is just importing it
+        return {}
+    return {
+        metric["name"].removeprefix("/"): sum(value.get("value", 0) for value in metric["values"])
+        for metric in (*collect(CACHE, include_zero_metrics=True), *collect(READS))
+        if COUNTS.fullmatch(metric["name"])
+    }
 
 
 def key_value_store(directory: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 import tensorstore
 
 from datakit.cache import zarr_arrays
-from datakit.cache.reader import open_cache
+from datakit.cache.reader import Cache, open_cache
 from datakit.errors import CorruptError, StorageError
 from tests.support.caches import random_cache
 
@@ -37,6 +37,47 @@ def test_denied_access_is_not_reported_as_damage() -> None:
     with pytest.raises(StorageError, match="cannot be read: PERMISSION_DENIED") as error:
         zarr_arrays.finish(Refused(), "s3://bucket/shard")
     assert not isinstance(error.value, CorruptError)
+
+
+def test_counts_are_those_of_what_tensorstore_read(random_caches: dict[str, tuple[Path, np.ndarray]]) -> None:
+    """The first shard has five chunks; read again, they come from the pool."""
+
+    def counted(cache: Cache) -> dict[str, int]:
+        before = zarr_arrays.tensorstore_metrics()
+        cache.read(0, 70_000)
+        return {name: count - before.get(name, 0) for name, count in zarr_arrays.tensorstore_metrics().items()}
+
+    directory = random_caches["compressed"][0]
+    cache, size = open_cache(str(directory)), (directory / "data/web/shard-00000/c/0").stat().st_size
+    once, again = counted(cache), counted(cache)
+    assert 0.9 * size < once["tensorstore/kvstore/file/bytes_read"] <= size
+    assert once["tensorstore/kvstore/file/read"] > 0
+    assert once["tensorstore/cache/chunk_cache/reads"] == 5
+    assert once["tensorstore/cache/miss_count"] >= 5
+    assert again["tensorstore/cache/hit_count"] > 0
+    assert {name for name, count in again.items() if not count} == {
+        *("tensorstore/cache/miss_count", "tensorstore/cache/evict_count"),
+        *("tensorstore/kvstore/file/read", "tensorstore/kvstore/file/bytes_read"),
+    }
+    assert counted(open_cache(str(directory), cache_bytes=1))["tensorstore/cache/evict_count"] > 0
+
+
+UNUSED = """
+import sys
+import numpy as np
+from datakit.cache.zarr_arrays import tensorstore_metrics
+from datakit.loader import ArraySource, Component, Loader, Mixture
+source = ArraySource(np.arange(1000, dtype=np.uint16), np.full(10, 100))
+with Loader(Mixture({"a": Component(source)}, {"a": 1.0}, sequence_length=10, batch_size=2)) as loader:
+    loader[0]
+    assert not [name for name in loader.snapshot(1) if name.startswith("tensorstore/")]
+assert tensorstore_metrics() == {}
+assert "tensorstore" not in sys.modules
+"""
+
+
+def test_counts_are_empty_and_nothing_is_imported_for_them_if_tensorstore_is_unused() -> None:
+    subprocess.run([sys.executable, "-c", UNUSED], check=True, timeout=120)
 
 
 FORKED = """

@@ -5,18 +5,8 @@
 A tag is the name of a validation set (`totals.py`). Sums are computed in float64 on the host, in the order of the
 batches, so the number of devices and the batch size affect the result only through the rounding of the individual
 losses. The experts drop no tokens, even if training does. A batch from a single domain overloads a few experts; with a
-limited capacity, the loss would be about 0.1 nat higher. `evaluation.capacity_factors` measures this.
-
-| name | value |
-|---|---|
-| eval/<tag>/loss, eval/<tag>/bpb | over all tokens of the tag |
-| eval/<parent>/micro_loss, .../bpb | for a parent tag (e.g. `code` for `code/python`): over all tokens of its leaves |
-| eval/<parent>/macro_loss, .../macro_bpb | for a parent tag: the unweighted mean over its leaves |
-| eval/loss, eval/bpb, eval/macro_loss, eval/macro_bpb | over all tags |
-| eval/total_time, eval/loading_time | seconds that the evaluation took, and that it waited for batches |
-| eval/length_<L>/... | with `evaluation.every_length`: all metrics for sequences of L tokens, another stage's length |
-| eval/capacity_<factor>/... | the same with each factor in `evaluation.capacity_factors`, which drops tokens |
-| eval/ema/... | all metrics above for the averaged weights, if `optimizer.ema` is set |
+limited capacity, the loss would be about 0.1 nat higher. `evaluation.capacity_factors` measures this. docs/metrics.md
+lists the metrics.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     metrics = summary(totals)
 
 A tag is the name of a validation set. The bits per byte of a set are the sum of -log2 p over all predicted tokens,
-divided by the sum of their lengths in bytes. Losses are means over predicted tokens. `evaluate.py` lists the metrics. A
-tag whose metrics would have the names of others is refused.
+divided by the sum of their lengths in bytes. Losses are means over predicted tokens. docs/metrics.md lists the metrics.
+A tag whose metrics would have the names of others is refused.
 """
 
 from __future__ import annotations

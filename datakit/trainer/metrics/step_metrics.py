@@ -71,7 +71,7 @@ class StepMetrics:
         )
 
     def _rates(self, placed: Placed, duration: float) -> dict[str, Any]:
-        """Return the rates and totals under throughput/, which `trackers.py` explains."""
+        """Return the rates and totals under throughput/, which docs/metrics.md explains."""
         sequences, length = placed.sequences, placed.batch.tokens.shape[1]
         flops = training_flops(self.run, [(1, sequences, length)])
         self.flops += flops

@@ -1,34 +1,5 @@
-"""Explains the names of metrics, lists the devices' peak FLOP/s, and writes rows of metrics to JSON lines and
-optionally to TensorBoard, Trackio or Weights & Biases.
-
-| name | value |
-|---|---|
-| global_step, run_progress | number of steps done, and their share of the run |
-| train/loss | the training loss: cross entropy plus weighted auxiliary losses, in nats |
-| train/cross_entropy_loss, train/aux_loss_weighted | the two terms of train/loss |
-| train/z_loss | the z-loss, one of the auxiliary losses, before weighting |
-| train/router/{routing_entropy_mean, load_balancing_loss, router_z_loss} | means over the layers |
-| train/router/capacity_overflow_rate, .../layer_{i}/... | share of assignments dropped, if the model has a capacity |
-| train/router/layer_{i}/{routing_entropy, load_balancing_loss, router_z_loss} | values of each layer |
-| train/router/layer_{i}/routing_hist | each expert's share of the assignments; only in histograms.jsonl |
-| optim/learning_rate/<group>, optim/grad_norm/<family>, optim/params_norm/<group> | see `optimizers/update.py` |
-| throughput/{duration, loading_time, hook_time} | seconds of the step, the wait for data, and saves and evaluations |
-| throughput/{examples_per_second, tokens_per_second, total_tokens, gflops_per_second, total_gflops, mfu} | see below |
-| mixture/stage, mixture/weight/<component> | index of the current stage, and its weights; logged when they change |
-| data/batch_xxh3, data/batch_rows | digest of the batch, and the number of rows it covers: those of the first process |
-| log/every | the number of steps from one logged row to the next |
-| data/* | the loader's metrics, counted from the last start and including prefetched batches |
-| eval/* | see `evaluation/evaluate.py` |
-| alarm/<group> | the norm of a group, if outside its band, as a multiple of its first value |
-| alarm/loss | a loss far above the recent ones, as a multiple of their median; see `spikes.py` |
-| {grad, params, updates, opt_state}/norm/<weight> | norms of single weights, for each kind listed in `log.watch` |
-| {grad, ...}/histogram/<weight> | with `log.watch_histograms`: counts of absolute values; see `norms.py` |
-
-MFU is a percentage: 100 x 3 x (forward FLOPs of a token, output matrix included, attention not halved for causality) x
-tokens / (seconds x peak x devices), where peak is the device's dense bf16 rate. Recomputation and the copying of rows
-to the experts are not counted. Rates are per second of `duration`. docs/metrics.md describes how padding and waiting
-are counted. If a logged step ends with a checkpoint or an evaluation, its row is written twice, and the second row
-supersedes the first.
+"""Names the metrics of layers, lists the devices' peak FLOP/s, and writes rows of metrics to JSON lines and optionally
+to TensorBoard, Trackio or Weights & Biases. docs/metrics.md lists all metrics.
 """
 
 from __future__ import annotations
@@ -67,9 +38,13 @@ def peak_flops(device_kind: str) -> float | None:
     return PEAK_FLOPS[max(known, key=len)] if known else None
 
 
+# If the name of an array ends like this, the name of its mean over the layers ends with _mean, as in other trainers.
+MARKED_MEANS = ("entropy", "capacity_overflow_rate")
+
+
 def flatten(prefix: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Put `prefix` before each name, and replace each array with one metric per layer, layer_{i}/<name>. For an array
-    [L], also add the mean over the layers as <name> (for an entropy, as <name>_mean).
+    [L], also add the mean over the layers as <name> (or <name>_mean, see `MARKED_MEANS`).
     """
     flat: dict[str, Any] = {}
     for name, value in metrics.items():
@@ -82,7 +57,7 @@ def flatten(prefix: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
         for layer, entry in enumerate(array.tolist()):
             flat[f"{place}/layer_{layer}/{last}"] = entry
         if array.ndim == 1:
-            mean = f"{last}_mean" if last.endswith("entropy") else last
+            mean = f"{last}_mean" if last.endswith(MARKED_MEANS) else last
             flat[f"{place}/{mean}"] = float(array.mean())
     return flat
 

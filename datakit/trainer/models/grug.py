@@ -54,6 +54,7 @@ from datakit.trainer.models.layers import (
 from datakit.trainer.models.loss import logits_at, part_of
 from datakit.trainer.models.protocol import OPERATION, PADDING_SEGMENT, Output, Part, Tokens, check_sizes
 from datakit.trainer.models.router import (
+    WEIGHTED,
     averaged,
     balanced_bias,
     excess,
@@ -233,8 +234,9 @@ def conclude(
     auxiliary, metrics = config.z_loss * z_loss, {"z_loss": z_loss}
     if config.experts:
         stats = averaged(sums["routers"], config.experts_per_token)
-        auxiliary = auxiliary + config.router_z_loss * jnp.mean(stats.z_loss)
-        metrics |= router_metrics(stats, config.experts_per_token)
+        routing = config.router_z_loss * jnp.mean(stats.z_loss)
+        auxiliary += routing
+        metrics |= router_metrics(stats, config.experts_per_token) | {WEIGHTED: routing}
         if not whole:
             kept = thresholds_of_parts(kept, sums["routers"].tokens, config.experts_per_token)
         state = {"router_bias": balanced_bias(kept)}

@@ -46,6 +46,7 @@ from datakit.trainer.models.layers import GATES, embed, rms_norm
 from datakit.trainer.models.loss import logits_at, part_of
 from datakit.trainer.models.protocol import OPERATION, PADDING_SEGMENT, Output, Part, Tokens, check_sizes, check_window
 from datakit.trainer.models.router import (
+    WEIGHTED,
     averaged,
     balanced_bias,
     excess,
@@ -173,9 +174,9 @@ def conclude(
     threshold = kept if whole else thresholds_of_parts(kept, sums["routers"].tokens, config.experts_per_token)
     z_loss = sums["z_loss"] / jnp.maximum(sums["predictions"], 1)
     stats = averaged(sums["routers"], config.experts_per_token)
-    auxiliary = config.z_loss * z_loss + config.router_z_loss * jnp.mean(stats.z_loss)
-    metrics = {"z_loss": z_loss} | router_metrics(stats, config.experts_per_token)
-    return auxiliary, {"router_bias": balanced_bias(threshold)}, metrics
+    routing = config.router_z_loss * jnp.mean(stats.z_loss)
+    metrics = {"z_loss": z_loss} | router_metrics(stats, config.experts_per_token) | {WEIGHTED: routing}
+    return config.z_loss * z_loss + routing, {"router_bias": balanced_bias(threshold)}, metrics
 
 
 def logits(

@@ -44,6 +44,7 @@ from datakit.trainer.models.layers import embed, rms_norm
 from datakit.trainer.models.loss import logits_at, part_of
 from datakit.trainer.models.protocol import OPERATION, PADDING_SEGMENT, Output, Part, Tokens, check_sizes, check_window
 from datakit.trainer.models.router import (
+    WEIGHTED,
     RouterSums,
     averaged,
     balance_loss,
@@ -191,9 +192,9 @@ def conclude(
     pooled = balance_loss(jnp.mean(stats.load, 0), jnp.mean(stats.probability, 0), config.experts_per_token)
     # Without the loss, microbatches need no additional forward pass (see `trainer/accumulation.py`).
     balance = config.balance_loss * pooled if config.balance_loss else 0.0
-    auxiliary = config.z_loss * z_loss + balance + config.router_z_loss * jnp.mean(stats.z_loss)
-    metrics = {"z_loss": z_loss, "router/pooled_balance_loss": pooled}
-    return auxiliary, state, metrics | router_metrics(stats, config.experts_per_token)
+    routing = balance + config.router_z_loss * jnp.mean(stats.z_loss)
+    metrics = {"z_loss": z_loss, "router/pooled_balance_loss": pooled, WEIGHTED: routing}
+    return config.z_loss * z_loss + routing, state, metrics | router_metrics(stats, config.experts_per_token)
 
 
 def logits(

@@ -27,6 +27,7 @@ from datakit.trainer.models.weights import TOKENS, current_mesh
 # Each round of `kth_largest` finds this many bits of the value, on one device and on a mesh. A round that finds n bits
 # needs 2**n - 1 counts per expert, so more bits mean fewer rounds but more counts.
 ROUND_BITS = {"alone": 1, "mesh": 4}
+WEIGHTED = "router/aux_loss_weighted"  # the metric of the routers' part of the auxiliary loss, which a model computes
 Axes = tuple[str, ...]  # the mesh axes over which the tokens of a function's arguments are split
 
 

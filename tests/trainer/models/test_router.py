@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datakit.trainer.models import router
+from datakit.trainer.models import router, weights
+from tests.support.trainer.small_models import MODELS, random_batch
 
 
 @settings(max_examples=40, deadline=None)
@@ -88,3 +91,15 @@ def test_even_routing_has_known_statistics() -> None:
     stats = statistics(logits, router.softmax_route(logits, 1, False).expert, jnp.ones(20, bool))
     np.testing.assert_allclose(router.load_entropy(stats.load), np.log(4), rtol=1e-6)
     np.testing.assert_allclose(router.balance_loss(stats.load, stats.probability, 1), 1.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["grug", "olmoe", "latent"])
+def test_the_loss_of_the_routers_is_a_metric_without_the_z_loss_of_the_logits(name: str) -> None:
+    module, config = MODELS[name]
+    config = dataclasses.replace(config, z_loss=0.1, router_z_loss=0.3)
+    params = weights.initialize(module.weights(config), jax.random.key(0))
+    output = module.apply(params, module.initial_state(config), random_batch(config, rows=2), config)
+    found = {key: float(jnp.mean(value)) for key, value in output.metrics.items()}
+    balance = config.balance_loss * found["router/pooled_balance_loss"] if name == "olmoe" else 0.0
+    assert found["router/aux_loss_weighted"] == pytest.approx(0.3 * found["router/router_z_loss"] + balance)
+    assert float(output.auxiliary) == pytest.approx(found["router/aux_loss_weighted"] + 0.1 * found["z_loss"])
