@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 
@@ -28,7 +29,7 @@ def cut_at_added(text: str, added: dict[str, int | None]) -> Iterator[tuple[str,
             yield text, None
         return
     start = 0
-    for found in re.finditer("|".join(map(re.escape, sorted(added, key=len, reverse=True))), text):
+    for found in _any_of(tuple(added)).finditer(text):
         if added[found[0]] is None:
             continue
         if found.start() > start:
@@ -37,6 +38,14 @@ def cut_at_added(text: str, added: dict[str, int | None]) -> Iterator[tuple[str,
         start = found.end()
     if start < len(text):
         yield text[start:], None
+
+
+@lru_cache(maxsize=8)
+def _any_of(strings: tuple[str, ...]) -> re.Pattern[str]:
+    """Return an expression that matches any of the strings, preferably the longest. (To escape them for every text
+    takes longer than to search a short text.)
+    """
+    return re.compile("|".join(map(re.escape, sorted(strings, key=len, reverse=True))))
 
 
 def added_by_string(

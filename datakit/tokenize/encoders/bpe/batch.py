@@ -57,13 +57,13 @@ class Batch:
         """Encode all texts that are not skipped. Return their ids, uint32 [T]; `lengths` then says how many belong to
         each text. Texts that the kernel leaves to another encoder are skipped, too.
         """
-        parts, places = [np.empty(0, np.uint32)], self.addresses()
+        parts, places = list[np.ndarray](), self.addresses()
         while (result := encode(places, model)) != DONE:
             parts.append(self._take())
             if result != FULL:
                 _drop_last(parts, self._leave())
         parts.append(self._take())
-        return np.concatenate(parts)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _take(self) -> np.ndarray:
         """Return a copy of the ids in the buffer, and empty it."""
