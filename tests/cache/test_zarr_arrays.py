@@ -55,10 +55,8 @@ def test_counts_are_those_of_what_tensorstore_read(random_caches: dict[str, tupl
     assert once["tensorstore/cache/chunk_cache/reads"] == 5
     assert once["tensorstore/cache/miss_count"] >= 5
     assert again["tensorstore/cache/hit_count"] > 0
-    assert {name for name, count in again.items() if not count} == {
-        *("tensorstore/cache/miss_count", "tensorstore/cache/evict_count"),
-        *("tensorstore/kvstore/file/read", "tensorstore/kvstore/file/bytes_read"),
-    }
+    for name in ("cache/miss_count", "cache/evict_count", "kvstore/file/read", "kvstore/file/bytes_read"):
+        assert again[f"tensorstore/{name}"] == 0
     assert counted(open_cache(str(directory), cache_bytes=1))["tensorstore/cache/evict_count"] > 0
 
 
