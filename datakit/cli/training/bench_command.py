@@ -115,7 +115,7 @@ def bench_moe(
     require_jax()
     from datakit.trainer.bench.case import matrix
     from datakit.trainer.bench.measure import Settings
-    from datakit.trainer.bench.rows import run_matrix, table_of, traces_of
+    from datakit.trainer.bench.rows import run_matrix, stages_of, table_of, traces_of
 
     numbers = {"tokens": tokens, "hidden": hidden, "width": mlp_dim, "experts": experts, "choices": top_k}
     numbers |= {"shared": shared_expert_dim, "devices": devices, "expert_parallel": expert_parallel}
@@ -135,6 +135,8 @@ def bench_moe(
         say_json({"rows": rows})
         return 0
     say(table(*table_of(rows)))
+    if stage_timing:
+        say(table(*stages_of(rows)))
     if trace:
         say(table(*traces_of(rows)))
     note(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datakit.cli.console import note, say, say_json, table
 from datakit.cli.parameters import Flag
+from datakit.errors import UsageError
 
 
 def profile(directory: str, /, *, top: int = 15, json: Flag = False) -> int:
@@ -27,6 +28,8 @@ def profile(directory: str, /, *, top: int = 15, json: Flag = False) -> int:
     from datakit.trainer import require_jax
 
     require_jax()
+    if top < 1:
+        raise UsageError(f"--top is {top}; use at least 1")
     from datakit.trainer.loop.trace_summary import summarize
 
     found = summarize(directory)

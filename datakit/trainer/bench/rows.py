@@ -30,6 +30,10 @@ SHARES = {  # the columns of a trace, and their headers
     "share_overlapped": "(overlapped)",
 }
 
+STAGES = {  # the columns of --stage-timing, and their headers
+    f"seconds_{name}": f"{name}, ms" for name in ("sort", "pack", "up", "down", "combine")
+}
+
 
 def run_matrix(cases: Sequence[Case], settings: Settings, output: Path | None, say: Callable[[str], None]) -> list[Row]:
     """Return the rows of all cases, in their order. Raises DatakitError for a case with a wrong result."""
@@ -98,10 +102,20 @@ def table_of(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
 
 def traces_of(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     """Return the table of the traced rows: the options that differ, and the shares of the time."""
-    names, traced = _differing(rows), [row for row in rows if row.keys() >= SHARES.keys()]
-    shares = ([f"{row[name]:.1%}" for name in SHARES] for row in traced)
-    lines = [[*(str(row[name]) for name in names), *more] for row, more in zip(traced, shares, strict=True)]
-    return [*names, *SHARES.values()], lines
+    return _table(rows, SHARES, "{:.1%}")
+
+
+def stages_of(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Return the table of the rows whose parts were timed: the options that differ, and milliseconds."""
+    in_milliseconds = [{**row, **{name: 1e3 * row[name] for name in STAGES if name in row}} for row in rows]
+    return _table(in_milliseconds, STAGES, "{:.3g}")
+
+
+def _table(rows: Sequence[Row], columns: dict[str, str], form: str) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the lines of a table of those rows that have the columns."""
+    names, chosen = _differing(rows), [row for row in rows if row.keys() >= columns.keys()]
+    lines = [[*(str(row[name]) for name in names), *(form.format(row[column]) for column in columns)] for row in chosen]
+    return [*names, *columns.values()], lines
 
 
 def _differing(rows: Sequence[Row]) -> list[str]:

@@ -64,6 +64,8 @@ def test_only_the_longest_operations_are_listed(found: list[str], capsys: pytest
     lines = cells(capsys.readouterr().out)
     assert ["dot", "9.000", "75.0%"] in lines
     assert not any("all_gather" in line for line in lines)
+    assert main(["train", "profile", "run", "--top", "-1"]) == 2
+    assert "--top is -1; use at least 1" in capsys.readouterr().err
 
 
 def test_the_json_holds_all_operations(found: list[str], capsys: pytest.CaptureFixture[str]) -> None:

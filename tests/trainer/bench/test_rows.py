@@ -15,7 +15,7 @@ from datakit.errors import CorruptError
 from datakit.trainer.bench import rows as table
 from datakit.trainer.bench.case import Case
 from datakit.trainer.bench.measure import Settings
-from datakit.trainer.bench.rows import SHARES, read_rows, run_matrix, table_of, traces_of
+from datakit.trainer.bench.rows import SHARES, STAGES, read_rows, run_matrix, table_of, traces_of
 
 CASES = [Case(tokens=32, hidden=8, width=8, experts=4, choices=choices) for choices in (1, 2)]
 
@@ -125,5 +125,10 @@ def test_the_command_measures_a_matrix(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["bench", "moe", *small, *shared[:-1]]) == 0
     printed = capsys.readouterr().out
     assert f"{rows[0]['share_communication']:.1%}" in printed[printed.index("communication") :]
+    parts = ["--implementation", "scatter", "--backend", "ragged", "--bench-pass", "forward", "--stage-timing"]
+    assert main(["bench", "moe", *small, *parts, "--output", out]) == 0
+    printed, row = capsys.readouterr().out, read_rows(Path(out))[-1]
+    shown = printed[printed.index("combine, ms") :].split()
+    assert all(f"{1e3 * row[name]:.3g}" in shown for name in STAGES)
     assert main(["bench", "moe", *small, "--packing", "argsort"]) == 2
     assert "packing argsort has no effect" in capsys.readouterr().err
