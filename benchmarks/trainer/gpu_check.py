@@ -68,7 +68,7 @@ def dense_arrays(program: str, experts: int, rows: int) -> list[str]:
 
 
 def is_dense(axes: list[int], experts: int, rows: int) -> bool:
-    """Tell if an array has an axis of all experts, one of at least `rows`, and one of some width."""
+    """Return True if an array has an axis of all experts, one of at least `rows`, and one of some width."""
     if experts not in axes:
         return False
     others = axes.copy()
@@ -213,8 +213,8 @@ def trained(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def passed(report: dict[str, Any]) -> bool:
-    """Tell if the default backend works at every size and holds no dense buffer, if the products are right, and if at
-    least one model could be trained.
+    """Return True if the default backend works at every size and holds no dense buffer, if the products are right, and
+    if at least one model could be trained.
     """
     default = report["default"]
     rows = [report["backends"][default], report["attention"], *report["products"]]

@@ -14,7 +14,6 @@ compared with a loop over experts in fp32, in which some experts have no rows.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +22,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.trainer.moe_layer import CPU_SHAPES, GPU_SHAPES, TOLERANCE, Shape, Step, take_turns, warm_up
+from benchmarks.trainer.moe_layer import (
+    CPU_SHAPES,
+    GPU_SHAPES,
+    TOLERANCE,
+    Shape,
+    Step,
+    append_row,
+    shapes_of,
+    take_turns,
+    warm_up,
+)
 from datakit.trainer.metrics.trackers import peak_flops
 from datakit.trainer.models.experts import grouped_product
 
@@ -171,17 +180,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="append one JSON line per row")
     options = parser.parse_args()
     on_gpu = jax.default_backend() == "gpu"
-    shapes = [Shape(*map(int, text.split(","))) for text in options.shape or []] or (
-        GPU_SHAPES if on_gpu else CPU_SHAPES[:1]
-    )
+    shapes = shapes_of(options.shape, GPU_SHAPES if on_gpu else CPU_SHAPES[:1])
     backend = options.backend or ("tokamax" if on_gpu else "ragged")
     for shape in shapes:
         print(f"\n{shape}, {jax.devices()[0].device_kind}")
         for row in measure_products(shape, backend, "bfloat16" if on_gpu else "float32", options.rounds):
             print(described(row))
-            if options.json:
-                with options.json.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+            append_row(options.json, row)
 
 
 if __name__ == "__main__":

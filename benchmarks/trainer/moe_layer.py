@@ -185,6 +185,18 @@ def described(row: dict[str, Any]) -> str:
     )
 
 
+def shapes_of(texts: list[str] | None, usual: list[Shape]) -> list[Shape]:
+    """Return the shapes that the command line gives, or the usual ones."""
+    return [Shape(*map(int, text.split(","))) for text in texts or []] or usual
+
+
+def append_row(path: Path | None, row: dict[str, Any]) -> None:
+    """Append a row to a file of JSON lines, if there is one."""
+    if path is not None:
+        with path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--shape", action="append", help="tokens,hidden,width,experts,choices; can be repeated")
@@ -193,17 +205,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="append one JSON line per row")
     options = parser.parse_args()
     on_cpu = jax.default_backend() == "cpu"
-    shapes = [Shape(*map(int, text.split(","))) for text in options.shape or []] or (
-        CPU_SHAPES if on_cpu else GPU_SHAPES
-    )
+    shapes = shapes_of(options.shape, CPU_SHAPES if on_cpu else GPU_SHAPES)
     backends = options.backends.split(",") if options.backends else [resolve("auto"), *([] if on_cpu else ["ragged"])]
     for shape in shapes:
         print(f"\n{shape}, {jax.devices()[0].device_kind}")
         for row in measure(shape, list(dict.fromkeys(backends)), "float32" if on_cpu else "bfloat16", options.rounds):
             print(described(row))
-            if options.json:
-                with options.json.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+            append_row(options.json, row)
 
 
 if __name__ == "__main__":

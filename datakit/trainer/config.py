@@ -115,9 +115,8 @@ class Run:
     resume_from: str | None = None
     # metric -> expected value; overrides the scaling law's prediction
     expect: dict[str, float] = field(default_factory=dict)
-    cpu_devices: int | None = (
-        None  # number of devices that the cores of a CPU form; None: one, unless XLA_FLAGS says more
-    )
+    # Number of devices that the cores of a CPU form; None: one, unless XLA_FLAGS says more
+    cpu_devices: int | None = None
     replicas: int = 1  # number of full copies of the weights; each is sharded over its share of the devices
     expert_parallel: int = 1  # number of devices that share the routed experts: each holds its part of them
     tensor_parallel: int = 1  # number of devices that share attention heads and the vocabulary

@@ -43,9 +43,8 @@ class Case:
     passes: Literal["forward", "forward_backward"] = "forward_backward"
     parallel: Parallel = "none"
     devices: int = 1
-    expert_parallel: int = (
-        0  # devices that share one copy of the experts; 0: all that parallel staged or overlapped uses
-    )
+    # Number of devices that share one copy of the experts with parallel staged or overlapped; 0: all devices
+    expert_parallel: int = 0
     exchange: Literal["auto", "ring", "all_to_all", "ragged_all_to_all"] = "auto"
     packing: Packing = "counts"
     queue: Literal["full", "prequeue"] = "full"

@@ -1,4 +1,4 @@
-"""What tests of the experts' backends share: a small layer, and a tokamax that cannot be imported."""
+"""A small layer, and a tokamax whose import fails, for the tests of the experts' backends."""
 
 from __future__ import annotations
 

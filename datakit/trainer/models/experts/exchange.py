@@ -52,7 +52,7 @@ def run_experts(
     w_out: Float[Array, "E I D"],
     compute: Compute,
 ) -> Float[Array, "R D"]:
-    """Return each row's output of its expert. The results of rows of nobody are arbitrary."""
+    """Return each row's output of its expert. The results of rows that belong to no expert are arbitrary."""
     rows = checkpoint_name(rows, SAVED_NAME)
     live = (expert < w_in.shape[0]).astype(jnp.float32)
     return compute(rows, expert[:, None], live[:, None], w_in, w_out)

@@ -121,7 +121,7 @@ def _sorted_experts(
     order = sort_by_expert(expert, w_in.shape[0])
     rows = checkpoint_name(spread(x, order), SAVED_NAME)
     middle = checkpoint_name(matmul(rows, w_in, order.counts), SAVED_NAME)
-    # Kernels leave rows of nobody as they were in memory, and a NaN there would spoil the gradients of the weights.
+    # Kernels do not write rows that belong to no expert, and a NaN there would spoil the gradients of the weights.
     middle = jnp.where(jnp.arange(len(rows))[:, None] < jnp.sum(order.counts), middle, 0)
     return combine(matmul(gate(middle), w_out, order.counts), share, order)
 

@@ -11,8 +11,8 @@ tokamax 0.0.12 differ in what they can do:
 - "triton" gives the weights of an expert without rows the gradient of the rows before it. It is replaced by zeros here.
 
 When first called, tokamax reads the options of the command line and refuses those that it does not know, which are all
-options of datakit. It is therefore told that this has been done. Its warnings about products that it has not tuned for
-the device are not shown.
+options of datakit. So the options are marked as read before. Its warnings about products that it has not tuned for the
+device are not shown.
 """
 
 from __future__ import annotations
@@ -91,5 +91,5 @@ def load_tokamax() -> Any:
 
 
 def is_news(record: logging.LogRecord) -> bool:
-    """Tell if a message matters to users. tokamax prints all arguments of each product that it has not tuned."""
+    """Return True if a message matters to users. tokamax prints all arguments of each product that it has not tuned."""
     return not record.getMessage().startswith("Autotuning cache miss")

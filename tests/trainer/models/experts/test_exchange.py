@@ -126,7 +126,7 @@ def test_auto_receives_the_fewest_rows() -> None:
 def test_kernels_receive_the_true_numbers_of_rows(
     size: int, exchange: Any, limit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of nobody are not counted, so kernels of accelerators need not write them, forward or backward."""
+    """Rows that belong to no expert are not counted, so kernels need not write them, forward or backward."""
     counted: list[Any] = []
 
     def unwritten(values: Any, counts: Any) -> Any:

@@ -61,8 +61,8 @@ def ragged_dot(rows: Any, weights: Any, count: Any) -> Any:
 
 
 def like_kernels(left: Any, right: Any, count: Any, dimensions: Any, **_: Any) -> Any:
-    """A stand-in for tokamax's kernels: what they do not compute is NaN, and rows of nobody take part in sums over rows
-    with the factor zero.
+    """A stand-in for tokamax's kernels: what they do not compute is NaN, and rows of no expert take part in sums over
+    rows with the factor zero.
     """
     true = jax.lax.ragged_dot_general(left, right, count, dimensions)
     nobody = (jnp.arange(len(left)) >= jnp.sum(count))[:, None]
