@@ -49,7 +49,8 @@ def load_plugin(name: str, kind: Kind, folder: Path | None = None) -> ModuleType
     if name.endswith(SUFFIX):
         path = full_name(name, folder)
         if folder is not None or (kind.what, path) not in _loaded:
-            _loaded[kind.what, path] = _load_file(Path(path), kind)
+            start = "the current folder" if folder is None else "the run file"
+            _loaded[kind.what, path] = _load_file(Path(path), kind, start)
         return _loaded[kind.what, path]
     module = _imported(name, kind, folder)
     if not _is_own(module) and module.__name__ not in _sources:
@@ -96,13 +97,15 @@ def _imported(name: str, kind: Kind, folder: Path | None) -> ModuleType:
         raise UsageError(unknown) from error
 
 
-def _load_file(path: Path, kind: Kind) -> ModuleType:
-    """Run a file as a module of its own, unless a file with the same name and source has been run."""
+def _load_file(path: Path, kind: Kind, start: str) -> ModuleType:
+    """Run a file as a module of its own, unless a file with the same name and source has been run. `start` says, for
+    an error, what a relative path is relative to.
+    """
     try:
         source = path.read_bytes()
     except OSError as error:
         raise UsageError(
-            f"the {kind.what} file {path} cannot be read: {error.strerror}; `kind` is relative to the run file"
+            f"the {kind.what} file {path} cannot be read: {error.strerror}; `kind` is relative to {start}"
         ) from error
     digest = hashlib.sha256(path.name.encode() + b"\0" + source).hexdigest()
     name = f"datakit_{kind.what}_{digest[:32]}"

@@ -43,6 +43,13 @@ def test_models_are_found_by_name_or_import_path() -> None:
         load_model("json")
 
 
+def test_the_error_for_a_missing_file_says_where_it_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="`kind` is relative to the current folder"):
+        load_model("gone.py")
+    with pytest.raises(UsageError, match="`kind` is relative to the run file"):
+        load_model("gone.py", tmp_path)
+
+
 @pytest.mark.parametrize("kind", ["mine.py", "parts/mine.py"])
 def test_a_model_file_is_found_from_the_run_file(kind: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=rf"{kind} cannot be read: No such file .* `kind` is relative to the run file"):

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from datakit.trainer.models.layers import stored_transposed
 from datakit.trainer.models.shapes import Array, Float, Int
 
 MASKED = -1e30  # finite, so that a block that a query does not see adds no NaN
@@ -125,10 +126,11 @@ def _backward(block: int, saved: Any, cotangent: Any) -> tuple[Any, ...]:
     query, key, value, first, output, normalizer = saved
     queries = _queries(query, first, key.shape[2], block)
     keys, values, arrived = (to_blocks(x, key.shape[2], block) for x in (key, value, cotangent))
+    columns = stored_transposed(queries.rows), stored_transposed(arrived)
     along = jnp.sum(output.astype(jnp.float32) * cotangent.astype(jnp.float32), -1, keepdims=True)
 
     def one(to_keys: tuple[Any, Any], part: Any) -> tuple[tuple[Any, Any], Any]:
-        own, own_arrived, own_along, own_normalizer = part
+        own, own_arrived, (own_columns, arrived_columns), own_along, own_normalizer = part
 
         def add(at: Any, sums: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
             to_query, to_key, to_value = sums
@@ -136,18 +138,18 @@ def _backward(block: int, saved: Any, cotangent: Any) -> tuple[Any, ...]:
             to_weights = _product("bmrh,bmsh->bmrs", own_arrived, values[at])
             to_scores = (weights * (to_weights - own_along) * query.shape[-1] ** -0.5).astype(query.dtype)
             to_query += _product("bmrs,bmsh->bmrh", to_scores, keys[at])
-            to_key = to_key.at[at].add(_product("bmrs,bmrh->bmsh", to_scores, own.rows))
-            to_value = to_value.at[at].add(_product("bmrs,bmrh->bmsh", weights.astype(query.dtype), own_arrived))
+            to_key = to_key.at[at].add(_product("bmhr,bmrs->bmhs", own_columns, to_scores))
+            to_value = to_value.at[at].add(_product("bmhr,bmrs->bmhs", arrived_columns, weights.astype(query.dtype)))
             return to_query, to_key, to_value
 
         empty = jnp.zeros(own.rows.shape, jnp.float32)
         to_query, to_key, to_value = jax.lax.fori_loop(*_bounds(own), add, (empty, *to_keys))
         return (to_key, to_value), to_query.astype(query.dtype)
 
-    zeros = jnp.zeros(keys.shape, jnp.float32)
-    parts = queries, arrived, to_blocks(along, key.shape[2], block), normalizer
+    zeros = jnp.zeros(keys.mT.shape, jnp.float32)
+    parts = queries, arrived, columns, to_blocks(along, key.shape[2], block), normalizer
     to_keys, to_query = jax.lax.scan(one, (zeros, zeros), parts)
-    to_key, to_value = (from_blocks(x, block).astype(key.dtype) for x in to_keys)
+    to_key, to_value = (from_blocks(x.mT, block).astype(key.dtype) for x in to_keys)
     return from_blocks(to_query, block), to_key, to_value, None
 
 

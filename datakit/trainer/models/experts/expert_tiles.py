@@ -5,7 +5,7 @@ A *tile* is a fixed number of rows that belong to one expert. A *turn* is one it
 more tiles with a few small dense products. An expert's rows are padded to whole tiles (by half a tile on average), and
 its weights are copied once per turn. In exchange, nothing is computed for experts that a token did not choose, and the
 loop ends after the last tile in use. The rows of a tile pass through two products: with the input weights and with the
-output weights. The number of tiles per turn is the largest, up to 8, for which the rows between the two products fit in
+output weights. The number of tiles per turn is the largest, up to 4, for which the rows between the two products fit in
 one core's cache. With several tiles per turn, the other cores have work too. On a CPU, the backend `tiles` is by far
 the fastest.
 
@@ -28,12 +28,13 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from datakit.trainer.models.experts.expert_sort import Sorted, by_row, combine, sort_by_expert, sum_rows
+from datakit.trainer.models.layers import stored_transposed
 from datakit.trainer.models.shapes import Array, Float, Int
 
 LARGEST_TILE = 256
 SMALLEST_TILE = 16
 MIDDLE_BYTES = 1 << 20  # limit on the size of one turn's rows between the two products; they must fit in a core's cache
-TILES_AT_ONCE = 8  # maximum number of tiles per turn
+TILES_AT_ONCE = 4  # maximum number of tiles per turn; with 8, few experts of a small layer fill a turn of their own
 
 
 class Tiles(NamedTuple):
@@ -180,8 +181,8 @@ def _tiled_backward(
         (to_middle,) = gate_backward(to_gated * weight)
         share_part = jnp.sum((gated * to_gated).astype(jnp.float32), axis=-1)
         exact = {"preferred_element_type": jnp.float32}
-        out_part = jnp.einsum("...ti,...td->...id", gated * weight, arrived, **exact)
-        in_part = jnp.einsum("...td,...tf->...df", x[token], to_middle, **exact)
+        out_part = jnp.einsum("...it,...td->...id", stored_transposed(gated * weight), arrived, **exact)
+        in_part = jnp.einsum("...dt,...tf->...df", stored_transposed(x[token]), to_middle, **exact)
         to_x = turn.put(to_x, jnp.einsum("...tf,...df->...td", to_middle, w_in[expert]))
         to_in, to_out = _add_in_order(to_in, expert, in_part), _add_in_order(to_out, expert, out_part)
         return to_x, turn.put(to_share, share_part), to_in, to_out
