@@ -10,15 +10,12 @@ checkout. One run before the first round compiles the kernels, if this machine h
 from __future__ import annotations
 
 import argparse
-import os
-import resource
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
+from benchmarks.peers.process_tree import Usage, measured
 from tests.support.data import data_dir
 from tests.support.small_shelf import make_shelf
 
@@ -26,14 +23,11 @@ TOKENIZER = "tokenizers/gpt-neox-olmo-dolma-v1_5.json"
 TRAINED = 'tokenizer = "train"\n\n[tokenize.train]\nvocabulary = 400\n'
 
 
-def measured(recipe: Path, workers: int) -> tuple[float, float]:
-    """Run the recipe in a new root; return the CPU-seconds of the process tree and the seconds that passed."""
-    with tempfile.TemporaryDirectory(prefix="datakit-small-") as root:
-        command = [sys.executable, "-m", "datakit", "run", str(recipe), "--root", root, "--workers", str(workers)]
-        before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ)
-        wall, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall
+def one_run(recipe: Path, workers: int) -> Usage:
+    """Run the recipe in a new root."""
+    with tempfile.TemporaryDirectory(prefix="datakit-small-") as folder:
+        command = [sys.executable, "-m", "datakit", "run", str(recipe), "--root", f"{folder}/root"]
+        return measured([*command, "--workers", str(workers)], Path(folder) / "run.log")
 
 
 def main() -> None:
@@ -47,9 +41,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="datakit-small-") as folder:
         recipe = make_shelf(Path(folder))
         recipe.write_text(recipe.read_text().replace(TRAINED, f'tokenizer = "{tokenizer.resolve()}"\n'))
-        measured(recipe, arguments.workers)
-        rounds = [measured(recipe, arguments.workers) for _ in range(arguments.rounds)]
-    for name, values in zip(("CPU", "wall-clock"), zip(*rounds, strict=True), strict=True):
+        one_run(recipe, arguments.workers)
+        rounds = [one_run(recipe, arguments.workers) for _ in range(arguments.rounds)]
+    for name, values in {"CPU": [run.cpu for run in rounds], "wall-clock": [run.wall for run in rounds]}.items():
         print(f"{name} s: {statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})")
 
 
