@@ -23,14 +23,15 @@ from numba import njit
 from datakit.text import hash_mixing, unicode_words
 from datakit.text.hash_mixing import GOLDEN, MIX_1
 from datakit.text.numba_cache import Decorator, cached_njit
-from datakit.text.unicode_words import ALONE, CODE_POINTS, WORD
+from datakit.text.unicode_words import ALONE, CODE_POINTS, WORD, character_table
 
 BLOCK = 2048  # words per block; their hashes take 16 kB, which fits in the L1 cache
 _ZERO, _ONE, _BLOCK = np.uint64(0), np.uint64(1), np.uint64(BLOCK)
-_WORD_BIT = np.uint32(24)
+_WORD_BIT = np.uint64(24)
 _ASCII_END = 128
 _NOTHING = np.uint32(0)
-assert np.uint32(1) << _WORD_BIT == WORD
+_FACTORS = np.where(character_table()[:_ASCII_END] > 0, GOLDEN, _ZERO)  # of ASCII characters: GOLDEN in words, else 0
+assert _ONE << _WORD_BIT == WORD
 
 kernel: Decorator = cached_njit(hash_mixing, unicode_words)
 mix: Callable[[np.uint64], np.uint64] = njit(cache=True, nogil=True, inline="always")(hash_mixing.mix)
@@ -71,12 +72,10 @@ def hash_words(
     while at < end and filled < _BLOCK:
         byte = data[at]
         if byte < _ASCII_END:
-            entry = table[byte]
-            # A mask: all bits are set for a word character, and none for any other. No ASCII character is ALONE.
-            inside = _ZERO - np.uint64(entry >> _WORD_BIT)
+            entry = np.uint64(table[byte])  # no ASCII character is ALONE, so the flag WORD decides
             hashes[filled] = open_word
-            filled += np.uint64(open_word != _ZERO) & ~inside
-            open_word = (open_word ^ np.uint64(entry)) * (GOLDEN & inside)
+            filled += np.uint64(open_word != _ZERO) & ~(entry >> _WORD_BIT)
+            open_word = (open_word ^ entry) * _FACTORS[byte]
             at += _ONE
         else:
             character, after = decode(data, np.int64(at), stop)
