@@ -12,8 +12,9 @@ import os
 import secrets
 import socket
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from datakit import messages
 from datakit.errors import UsageError
@@ -21,6 +22,9 @@ from datakit.regular_files import open_regular
 from datakit.serve.access import SIGN_IN, Access
 from datakit.serve.root import ServedRoot
 from datakit.serve.streams import StreamLimits
+
+if TYPE_CHECKING:
+    import uvicorn
 
 TOKEN_VARIABLE = "DATAKIT_SERVE_TOKEN"
 SHORTEST_TOKEN = 32
@@ -60,10 +64,23 @@ def serve(settings: Settings) -> None:
             limit_concurrency=MOST_CONNECTIONS, h11_max_incomplete_event_size=MOST_HEADER_BYTES, http="h11",
             timeout_keep_alive=5, timeout_graceful_shutdown=STOP_SECONDS,
         )  # fmt: skip
-        server = uvicorn.Server(config)
+        server = _announced_server(config, lambda: _announce(root, access, opened))
         limits.stopping = lambda: server.should_exit
-        _announce(root, access, opened)
         server.run(sockets=[opened])
+
+
+def _announced_server(config: uvicorn.Config, announce: Callable[[], None]) -> uvicorn.Server:
+    """Return a server that calls `announce` once it handles signals. Ctrl-C before that moment can print a warning of
+    Python about a coroutine that was never awaited.
+    """
+    import uvicorn
+
+    class AnnouncedServer(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            announce()
+
+    return AnnouncedServer(config)
 
 
 def require_libraries() -> None:

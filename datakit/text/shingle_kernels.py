@@ -30,7 +30,8 @@ _ZERO, _ONE, _BLOCK = np.uint64(0), np.uint64(1), np.uint64(BLOCK)
 _WORD_BIT = np.uint64(24)
 _ASCII_END = 128
 _NOTHING = np.uint32(0)
-_FACTORS = np.where(character_table()[:_ASCII_END] > 0, GOLDEN, _ZERO)  # of ASCII characters: GOLDEN in words, else 0
+# What an ASCII character multiplies a word's hash by: GOLDEN inside words, else 0.
+_FACTORS = np.where(character_table()[:_ASCII_END] > 0, GOLDEN, _ZERO)
 assert _ONE << _WORD_BIT == WORD
 
 kernel: Decorator = cached_njit(hash_mixing, unicode_words)
@@ -75,7 +76,7 @@ def hash_words(
             entry = np.uint64(table[byte])  # no ASCII character is ALONE, so the flag WORD decides
             hashes[filled] = open_word
             filled += np.uint64(open_word != _ZERO) & ~(entry >> _WORD_BIT)
-            open_word = (open_word ^ entry) * _FACTORS[byte]
+            open_word = (open_word ^ entry) * np.uint64(_FACTORS[byte])
             at += _ONE
         else:
             character, after = decode(data, np.int64(at), stop)
