@@ -10,7 +10,7 @@ can be used without this step.
 One task writes tokenizer.json into the step's directory. Another, in a fork server that has loaded this file, makes the
 contract. The tasks of tokenize use the same server (`encoders/preloaded_tokenizer.py`).
 
-Cost: 0.3 to 0.5 s of CPU time to load the tokenizer, and as much to make the contract; about 140 MB of memory.
+Cost: 0.3 to 0.5 s of CPU time to load the tokenizer, and 0.1 s to make the contract; about 140 MB of memory.
 """
 
 from __future__ import annotations

@@ -80,6 +80,7 @@ def _boot(boot: Boot, compiling: Callable[[], None]) -> dict[str, Any] | None:
     form in which a child reports failures.
     """
     try:
+        gc.disable()  # as in the template process
         _adopt(boot)
         _require_same_files(boot.installation)
         for preload in boot.preloads:
@@ -91,6 +92,8 @@ def _boot(boot: Boot, compiling: Callable[[], None]) -> dict[str, Any] | None:
         gc.freeze()  # otherwise garbage collections in the children would copy the pages that they inherit
     except BaseException as error:  # noqa: BLE001 - sent to the client, which raises BootError
         return child.describe_error(error)
+    finally:
+        gc.enable()
     return None
 
 

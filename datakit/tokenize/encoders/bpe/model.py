@@ -194,9 +194,10 @@ def _merges(model: dict[str, Any]) -> Merges:
 def _vocabulary(vocabulary: dict[str, int]) -> Vocabulary:
     """Return the entries that can be words: those that are not empty and have only characters that stand for bytes."""
     characters = word_models.byte_characters()
+    known = frozenset(characters)
     strange = {entry for entry in vocabulary if not entry}
-    if not set("".join(vocabulary)) <= set(characters):
-        strange |= {entry for entry in vocabulary if not set(entry) <= set(characters)}
+    if not known.issuperset("".join(vocabulary)):
+        strange |= {entry for entry in vocabulary if not known.issuperset(entry)}
     entries = sorted(vocabulary.keys() - strange if strange else vocabulary, key=vocabulary.__getitem__, reverse=True)
     values = {ord(character): byte for byte, character in enumerate(characters)}
     data = "".join(entries).translate(values).encode("latin-1")
