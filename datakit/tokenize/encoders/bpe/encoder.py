@@ -25,7 +25,7 @@ from datakit.tokenize.encoders.added_tokens import cut_at_added
 from datakit.tokenize.encoders.base import OWN, Encoder
 from datakit.tokenize.encoders.bpe.batch import Batch, output
 from datakit.tokenize.encoders.bpe.character_tables import combining_classes
-from datakit.tokenize.encoders.bpe.encode_kernel import find_unstable
+from datakit.tokenize.encoders.bpe.encode_kernel import ModelAddresses, find_unstable
 from datakit.tokenize.encoders.bpe.memory_access import address_of
 from datakit.tokenize.encoders.bpe.model import BpeModel
 from datakit.tokenize.encoders.normalizing import pieces
@@ -57,6 +57,10 @@ class BpeEncoder:
     def _out(self) -> np.ndarray:
         return output()
 
+    @cached_property
+    def _addresses(self) -> ModelAddresses:
+        return self.model.addresses(self.model.added[self.special_strings])
+
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         return self.encode_texts(texts, self._encode_left)
 
@@ -76,7 +80,7 @@ class BpeEncoder:
     def _encode_bytes(self, data: np.ndarray, offsets: np.ndarray, encode_left: EncodeTexts) -> Encoded:
         batch = Batch.of(data, offsets, self._out)
         unstable = _unstable(batch) if self.model.normalizes else np.empty(0, np.int64)
-        ids, lengths = batch.encode(self.model.addresses(self.model.added[self.special_strings])), batch.lengths
+        ids, lengths = batch.encode(self._addresses), batch.lengths
         left = np.setdiff1d(np.flatnonzero(batch.skipped), unstable)
         if len(unstable):
             *others, left_too = self._encode_unstable(_strings(data, offsets, unstable), encode_left)
