@@ -46,7 +46,7 @@ class LongTexts:
 
     @cached_property
     def words(self) -> WordEncoder:
-        """The encoder of stretches without safe places. It is made on first use, because it may load another tokenizer."""
+        """The encoder of stretches without safe places, made on first use: it may load another tokenizer."""
         assert self.make_words is not None
         return self.make_words()
 
