@@ -198,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with messages.command():
         code = _run(sys.argv[1:] if arguments is None else list(arguments))
     if arguments is None:
-        gc_module.freeze()  # otherwise the interpreter would look for garbage in everything before it ends, for 30 ms
+        gc_module.freeze()  # otherwise, the interpreter would search all objects for garbage at exit, which takes 30 ms
     return code
 
 

@@ -70,8 +70,8 @@ def serve(settings: Settings) -> None:
 
 
 def _announced_server(config: uvicorn.Config, announce: Callable[[], None]) -> uvicorn.Server:
-    """Return a server that calls `announce` once it handles signals. Ctrl-C before that moment can print a warning of
-    Python about a coroutine that was never awaited.
+    """Return a server that calls `announce` once it handles signals. If Ctrl-C came earlier, Python could warn about a
+    coroutine that was never awaited.
     """
     import uvicorn
 

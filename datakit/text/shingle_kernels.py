@@ -30,7 +30,7 @@ _ZERO, _ONE, _BLOCK = np.uint64(0), np.uint64(1), np.uint64(BLOCK)
 _WORD_BIT = np.uint64(24)
 _ASCII_END = 128
 _NOTHING = np.uint32(0)
-# What an ASCII character multiplies a word's hash by: GOLDEN inside words, else 0.
+# The factor by which each ASCII character multiplies a word's hash: GOLDEN for characters of words, else 0.
 _FACTORS = np.where(character_table()[:_ASCII_END] > 0, GOLDEN, _ZERO)
 assert _ONE << _WORD_BIT == WORD
 

@@ -80,7 +80,7 @@ def _boot(boot: Boot, compiling: Callable[[], None]) -> dict[str, Any] | None:
     form in which a child reports failures.
     """
     try:
-        gc.disable()  # as in the template process
+        gc.disable()  # preloads, like imports, make many objects and hardly any garbage
         _adopt(boot)
         _require_same_files(boot.installation)
         for preload in boot.preloads:

@@ -26,7 +26,7 @@ def check_parts(kind: str, special_strings: str, text: str, normalizer: str | No
     made = tokenizer_of(kind, normalizer)
     expected, _ = made.reference_encoder(special_strings).encode_batch([text])
     for encoder in {made.encoder("auto", special_strings), made.encoder("tokenizers", special_strings)}:
-        parts = made.long_texts(encoder, special_strings, part)
+        parts = made.long_texts(encoder, special_strings, part).cutting
         assert parts.reason == ""
         parts.words.window, parts.words.look, parts.words.normalize_size = window, 40, 3
         assert parts.encode_text(text).tolist() == expected.tolist()
